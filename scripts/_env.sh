@@ -1,0 +1,57 @@
+# Making virtual environments, for the scripts beside this file (POSIX sh; sourced from the root).
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$0: $*"; exit 2; }
+
+# The interpreter that environments are made from: $PYTHON, or the first of the usual names that
+# starts (pyenv puts commands on the PATH that only complain) and is new enough.
+find_python() {
+    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    die "no Python 3.10 or later found as ${PYTHON:-python3}; set PYTHON=/path/to/python"
+}
+
+# Python 3.10 itself, from the PATH or from pyenv.
+find_python310() {
+    if python3.10 -c '' 2>/dev/null; then
+        command -v python3.10
+    elif command -v pyenv >/dev/null; then
+        version=$(pyenv versions --bare 2>/dev/null | grep '^3\.10\.' | tail -n 1)
+        [ -n "$version" ] && echo "$(pyenv prefix "$version")/bin/python3.10"
+    fi
+}
+
+# make_venv DIR PYTHON [OPTION]: make DIR unless an interpreter that starts is in it already.
+make_venv() {
+    if "$1/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        return
+    fi
+    say "making $1 with $("$2" -V)"
+    "$2" -m venv --clear ${3:-} "$1" ||
+        die "could not make $1; on Debian and Ubuntu 'apt install python3-venv' brings what is missing"
+}
+
+# install DIR REQUIREMENT...: install into DIR unless exactly this was installed there before.
+# The stamp covers what the requirements stand for: pyproject.toml and these scripts.
+install() {
+    dir=$1
+    shift
+    stamp=$(
+        "$dir/bin/python" - "$@" <<'PY'
+import hashlib, pathlib, sys
+digest = hashlib.sha256(repr((sys.version_info[:2], sys.argv[1:])).encode())
+for name in ("pyproject.toml", "scripts/_env.sh", "scripts/test"):
+    digest.update(pathlib.Path(name).read_bytes())
+print(digest.hexdigest())
+PY
+    )
+    if [ "$(cat "$dir/.xmp-stamp" 2>/dev/null)" != "$stamp" ]; then
+        say "installing into $dir: $*"
+        "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+        echo "$stamp" >"$dir/.xmp-stamp"
+    fi
+}
