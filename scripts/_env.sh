@@ -21,7 +21,9 @@ find_python310() {
         command -v python3.10
     elif command -v pyenv >/dev/null; then
         version=$(pyenv versions --bare 2>/dev/null | grep '^3\.10\.' | tail -n 1)
-        [ -n "$version" ] && echo "$(pyenv prefix "$version")/bin/python3.10"
+        if [ -n "$version" ]; then
+            echo "$(pyenv prefix "$version")/bin/python3.10"
+        fi
     fi
 }
 
