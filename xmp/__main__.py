@@ -1,0 +1,82 @@
+"""``python -m xmp``: what xmp knows of this host and what it would do, without doing it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import _planner, _probe
+from ._errors import XmpError
+from ._types import HostFacts, Request
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0 done, 1 refused, 2 not understood."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+    except (XmpError, OSError, ValueError) as error:
+        print(f"xmp: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="xmp", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="what would be set, per replica, and from what")
+    plan.add_argument(
+        "-n", "--nprocs", type=int, help="replicas on each host; all devices if absent"
+    )
+    plan.add_argument("--runtime", help="a runtime by name; chosen if absent")
+    plan.add_argument("--devices", type=_positions, help='positions in the mask, as in "0,2"')
+    plan.add_argument(
+        "--facts", type=Path, action="append", metavar="FILE", help="recorded facts, one per host"
+    )
+    plan.add_argument("--json", action="store_true", help="machine-readable, version 1")
+    plan.set_defaults(command=_plan)
+    facts = commands.add_parser("facts", help="what the host says: attach it to a bug report")
+    facts.add_argument("--json", action="store_true", help="machine-readable, version 1")
+    facts.set_defaults(command=_facts)
+    return parser
+
+
+def _positions(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _plan(options: argparse.Namespace) -> int:
+    known = [_recorded(path) for path in options.facts or ()] or [_probe.facts()]
+    request = Request(nprocs=options.nprocs, runtime=options.runtime, devices=options.devices)
+    plan = _planner.plan(request, known)
+    print(json.dumps(_planner.to_json(plan), indent=1) if options.json else _planner.explain(plan))
+    return 0
+
+
+def _recorded(path: Path) -> HostFacts:
+    return _planner.facts_from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _facts(options: argparse.Namespace) -> int:
+    data = _planner.facts_to_json(_probe.facts())
+    if options.json:
+        print(json.dumps(data, indent=1))
+        return 0
+    for name, value in data.items():
+        print(f"{name}: {_shown(value)}")
+    return 0
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "".join(f"\n  {name}={text}" for name, text in value.items())
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

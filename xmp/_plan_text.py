@@ -1,0 +1,129 @@
+"""Facts and plans as JSON and as a table: version 1 of the forms that people store and attach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._errors import PlanError
+from ._types import HostFacts, JobPlan, ReplicaPlan
+
+__all__ = ["explain", "facts_from_json", "facts_to_json", "to_json"]
+
+VERSION = 1
+LISTS = ("cpus", "loaded")
+PLAIN = (
+    "hostname",
+    "address",
+    "platform",
+    "python",
+    "env",
+    "tpu",
+    "gpus",
+    "metadata",
+    "cpu_quota",
+    "memory_bytes",
+    "frameworks",
+)
+
+
+def facts_to_json(facts: HostFacts) -> dict[str, Any]:
+    """The facts as plain JSON values; mappings are copied."""
+    plain = {name: getattr(facts, name) for name in PLAIN}
+    copied = {k: dict(v) if isinstance(v, Mapping) else v for k, v in plain.items()}
+    lists = {name: list(getattr(facts, name)) for name in LISTS}
+    return {"version": VERSION, **copied, **lists, "numa": [list(node) for node in facts.numa]}
+
+
+def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
+    """The facts again; unknown keys are ignored, null is unknown. PlanError: another version."""
+    if not isinstance(data, Mapping) or data.get("version") != VERSION:
+        given = data.get("version") if isinstance(data, Mapping) else type(data).__name__
+        raise PlanError(
+            f"facts of version {given!r} cannot be read. Allowed: version {VERSION}, as written "
+            "by `python -m xmp facts --json`."
+        )
+    given: dict[str, Any] = {k: data[k] for k in PLAIN if data.get(k) is not None}
+    given.update({k: tuple(data[k]) for k in LISTS if data.get(k) is not None})
+    given["numa"] = tuple(tuple(node) for node in data.get("numa") or ())
+    return HostFacts(**given)
+
+
+def to_json(plan: JobPlan) -> dict[str, Any]:
+    """The plan as plain JSON values; keys as in the design, section 8."""
+    return {
+        "version": VERSION,
+        "runtime": plan.runtime,
+        "why": plan.why,
+        "world_size": plan.world_size,
+        "others": list(plan.others),
+        "hosts": [
+            {
+                "index": host.index,
+                "address": host.address,
+                "replicas": [_replica_json(replica) for replica in host.replicas],
+            }
+            for host in plan.hosts
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def _replica_json(replica: ReplicaPlan) -> dict[str, Any]:
+    return {
+        "rank": replica.rank,
+        "local_rank": replica.local_rank,
+        "process": replica.process,
+        "device": replica.device,
+        "threads": replica.threads,
+        "cpus": list(replica.cpus),
+        "set": dict(replica.set),
+        "unset": list(replica.unset),
+    }
+
+
+def explain(plan: JobPlan) -> str:
+    """The plan as lines that a person reads: first what all replicas share, then the differences.
+
+    Never ends with a newline.
+    """
+    replicas = [replica for host in plan.hosts for replica in host.replicas]
+    shared = set(replicas[0].set).intersection(*(replica.set for replica in replicas))
+    lines = [f"runtime {plan.runtime}: {plan.why}"]
+    if plan.others:
+        lines.append(f"also possible: {', '.join(plan.others)}")
+    lines.append(f"{plan.world_size} replicas on {_hosts(plan)}")
+    lines += [f"port {n.documented or n.port} for {n.name} at {n.address}" for n in plan.needs]
+    lines += ["", "set in every replica:"]
+    lines += [f"  {name}={value}" for name, value in sorted(shared)]
+    if replicas[0].unset:
+        lines.append(f"taken away: {', '.join(replicas[0].unset)}")
+    lines += ["", *_table(plan, shared)]
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _hosts(plan: JobPlan) -> str:
+    shown = ", ".join(f"{host.index} ({host.address})" for host in plan.hosts[:4])
+    more = f" and {len(plan.hosts) - 4} more" if len(plan.hosts) > 4 else ""
+    return f"host {shown}{more}" if len(plan.hosts) == 1 else f"hosts {shown}{more}"
+
+
+def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:
+    rows = [("rank", "host", "device", "threads", "cores", "its own")]
+    for host in plan.hosts:
+        for replica in host.replicas:
+            own = " ".join(f"{n}={v}" for n, v in replica.set if (n, v) not in shared)
+            cores = ",".join(str(cpu) for cpu in replica.cpus) or "any"
+            rows.append(
+                (
+                    str(replica.rank),
+                    str(host.index),
+                    replica.device,
+                    str(replica.threads or "-"),
+                    cores,
+                    own,
+                )
+            )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return ["  ".join([*map(str.ljust, row, widths), row[5]]).rstrip() for row in rows]

@@ -1,0 +1,114 @@
+"""Ports that are held, not merely found: from planning until the program has bound them.
+
+Binding, closing and hoping is a race. A lease keeps every socket until the spawn has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+
+from ._errors import PortError
+from ._types import PortNeed
+
+__all__ = ["PortLease", "lease"]
+
+BACKLOG = 2048
+"""As torch's store asks for: all replicas of a large host may connect at once."""
+PROBE_SECONDS = 0.5
+
+
+class PortLease:
+    """Held ports: numbers by name, and the descriptors of the listening ones.
+
+    A context manager; ``close`` may be called again.
+    """
+
+    def __init__(self, sockets: dict[str, socket.socket], listening: frozenset[str]) -> None:
+        self._sockets = sockets
+        self.ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+        self.descriptors = {name: sockets[name].fileno() for name in sorted(listening)}
+
+    def close(self) -> None:
+        """Let all ports go."""
+        for sock in self._sockets.values():
+            sock.close()
+
+    def __enter__(self) -> PortLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def lease(needs: Sequence[PortNeed]) -> PortLease:
+    """Hold every port of ``needs`` at once. Raises PortError, holding none, when one cannot be."""
+    sockets: dict[str, socket.socket] = {}
+    try:
+        for need in needs:
+            sockets[need.name] = _hold(need)
+    except BaseException:
+        for sock in sockets.values():
+            sock.close()
+        raise
+    return PortLease(sockets, frozenset(n.name for n in needs if n.how == "listen"))
+
+
+def _hold(need: PortNeed) -> socket.socket:
+    family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
+    if need.port:
+        _refuse_served(need, family)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _bind(sock, need)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind(sock: socket.socket, need: PortNeed) -> None:
+    if need.how == "hold":
+        # gRPC binds beside this one with the same option; with SO_REUSEADDR another user could.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    elif need.port:
+        # A fixed port may still have connections of an earlier run in TIME_WAIT.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((need.address, need.port))
+        if need.how == "listen":
+            sock.listen(BACKLOG)
+    except OSError as error:
+        raise _refused(need, error) from error
+
+
+def _refused(need: PortNeed, error: OSError) -> PortError:
+    what = f"port {need.port or 'any'} at {need.address} for {need.name!r}"
+    if error.errno == errno.EADDRINUSE:
+        advice = "Another program has it: end that one, or choose another port."
+    elif error.errno == errno.EADDRNOTAVAIL:
+        advice = "The address is not one of this host's: check the host list."
+    else:
+        advice = "Choose another address or port."
+    return PortError(f"{what} cannot be held: {error.strerror}. {advice}")
+
+
+def _refuse_served(need: PortNeed, family: int) -> None:
+    """A server that set SO_REUSEPORT would share the port with us: only connecting shows it."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_SECONDS)
+        try:
+            probe.connect((need.address, need.port))
+        except OSError:
+            return
+    raise PortError(
+        f"port {need.port} at {need.address} for {need.name!r} is already served by another "
+        "program. End that one, or choose another port."
+    )

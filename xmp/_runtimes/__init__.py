@@ -1,0 +1,66 @@
+"""The ordered table of runtimes: order is precedence when nothing is named or configured.
+
+A new runtime is one file and one row here; ``register`` adds one from outside the package.
+"""
+
+from __future__ import annotations
+
+from xmp._errors import PlanError
+
+from ._base import Fit, Job, Place, Runtime, Share
+from .cpu import Cpu
+from .cuda import Cuda
+from .fake import Fake
+from .jax import Jax
+
+__all__ = [
+    "Fit",
+    "Job",
+    "Place",
+    "Runtime",
+    "Share",
+    "get",
+    "names",
+    "register",
+    "runtimes",
+    "unregister",
+]
+
+_table: list[Runtime] = [
+    Cuda(),
+    Jax(),
+    Fake(),
+    Cpu(),  # last: it is possible everywhere
+]
+
+
+def runtimes() -> tuple[Runtime, ...]:
+    """All runtimes in the order of precedence."""
+    return tuple(_table)
+
+
+def names() -> tuple[str, ...]:
+    """Their names, in the same order."""
+    return tuple(runtime.name for runtime in _table)
+
+
+def get(name: str, source: str = "runtime") -> Runtime:
+    """The runtime called ``name``; PlanError names ``source`` and the known ones."""
+    for runtime in _table:
+        if runtime.name == name:
+            return runtime
+    raise PlanError(
+        f"{source}={name!r} is not known. Allowed: {', '.join(names())}, or leave it out."
+    )
+
+
+def register(runtime: Runtime) -> None:
+    """Put ``runtime`` before all others; a name that is taken is a PlanError."""
+    if runtime.name in names():
+        raise PlanError(f"runtime {runtime.name!r} is already registered. Use another name.")
+    _table.insert(0, runtime)
+
+
+def unregister(name: str) -> None:
+    """Take the runtime called ``name`` out of the table again."""
+    _table.remove(get(name))

@@ -1,0 +1,166 @@
+"""What a runtime is to the planner: one object that answers the same few questions for any device.
+
+A runtime file holds only tables and arithmetic; everything it may look at arrives as a ``Job``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from xmp._errors import PlanError
+from xmp._types import ForkRules, HostFacts, PortNeed, Request
+
+__all__ = ["Fit", "Job", "Place", "Runtime", "Share", "matches", "version_of"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many replicas one host takes: the default, the numbers that work, and why."""
+
+    default: int
+    allowed: tuple[int, ...] | None
+    """None: any number from 1."""
+    reason: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One host whose facts are known, and its index among all hosts of the job."""
+
+    index: int
+    address: str
+    facts: HostFacts
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request on known hosts, with the number of replicas per host settled."""
+
+    request: Request
+    places: tuple[Place, ...]
+    addresses: tuple[str, ...]
+    """Of all hosts, in the order of their indices, whether their facts are known or not."""
+    local: int
+    """Replicas on each host."""
+    coordinator: str = "127.0.0.1"
+    """Where every replica reaches host 0; loopback on one host."""
+    coordinator_port: int = 0
+    """The port that the cluster or the user fixed for host 0; 0 when there is none."""
+    leasable: bool = True
+    """Whether ports leased on one host can be told to the others; else they are fixed numbers."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts take part."""
+        return len(self.addresses)
+
+    @property
+    def world(self) -> int:
+        """Replicas on all hosts together."""
+        return self.hosts * self.local
+
+    def port(self, need: PortNeed) -> int:
+        """The leased port of ``need``, or the number that a printed plan shows before a lease."""
+        return self.ports.get(need.name) or need.port or need.documented
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a runtime gives one replica, before everybody's common variables are added."""
+
+    set: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: int | None = None
+    """The process that holds the replica where it is not one of its own; None: its local rank."""
+
+
+class Runtime:
+    """Base of all runtimes: the defaults are those of a runtime without devices."""
+
+    name: str = ""
+    framework: str = ""
+    """Import path of the module whose ``enter`` readies a replica."""
+    family: str = ""
+    """The package that speaks for this runtime when the launcher has it loaded."""
+    automatic: bool = True
+    """Whether it may be chosen without being named."""
+    store: bool = False
+    """Whether replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
+    default_backend: str = ""
+    backends: tuple[str, ...] = ()
+    """Process-group backends that work on its devices; empty: it has no process groups."""
+    owned: tuple[str, ...] = ()
+    """Names, or prefixes ending in ``*``, that carry a replica's identity: ours alone to set."""
+    needs_packages: tuple[str, ...] = ()
+    """What a template may import because every replica will."""
+    fork_rules: ForkRules = ForkRules()
+
+    def configured(self, facts: HostFacts) -> str:
+        """The inherited setting that names this runtime, or an empty string."""
+        return ""
+
+    def possible(self, facts: HostFacts) -> str:
+        """Why this host can use it (hardware and installed package), or an empty string."""
+        return ""
+
+    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        """What the host's mask allows, in order; None for a runtime without devices."""
+        return None
+
+    def fit(self, facts: HostFacts, request: Request) -> Fit:
+        """How many replicas the host takes; raises PlanError where it takes none."""
+        raise NotImplementedError
+
+    def needs(self, job: Job) -> tuple[PortNeed, ...]:
+        """The ports to hold on the hosts of ``job.places``, apart from the torch store."""
+        return ()
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        """The part of the plan that belongs to one replica."""
+        raise NotImplementedError
+
+    def notes(self, job: Job) -> tuple[str, ...]:
+        """What a reader of the plan should know."""
+        return ()
+
+    def chosen(self, job: Job, place: Place) -> tuple[str, ...]:
+        """The visible devices of this launch: those named by ``devices=``, else the first ones."""
+        visible = self.visible(place.facts) or ()
+        if job.request.devices is None:
+            return visible[: job.local]
+        return tuple(visible[index] for index in job.request.devices)
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether ``name`` is one of ``patterns`` (exact, or a prefix ending in ``*``)."""
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in patterns
+    )
+
+
+def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:
+    """The installed release of ``package`` as numbers, ``()`` where it is not installed."""
+    text = facts.frameworks.get(package)
+    if not text:
+        return ()
+    numbers = []
+    for part in text.split("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def refuse_devices(request: Request, runtime: str) -> None:
+    """Refuse ``devices=`` for a runtime that has none."""
+    if request.devices is not None:
+        raise PlanError(
+            f"devices={list(request.devices)} was given, but runtime {runtime!r} has no devices "
+            "to choose from. Leave devices out and say nprocs."
+        )

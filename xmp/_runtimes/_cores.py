@@ -1,0 +1,53 @@
+"""How a host's cores are shared among its replicas: threads for each, and cores to stay on."""
+
+from __future__ import annotations
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts
+
+__all__ = ["bound_cores", "thread_count", "usable_cores"]
+
+
+def usable_cores(facts: HostFacts) -> int:
+    """Whole cores that this process may use: the smaller of affinity and cgroup quota, at least 1.
+
+    A quota of 1.5 CPUs counts as one core: two threads would be throttled in turns.
+    """
+    cores = len(facts.cpus)
+    if facts.cpu_quota is not None:
+        cores = min(cores, int(facts.cpu_quota))
+    return max(cores, 1)
+
+
+def thread_count(asked: int | None, inherited: str | None, facts: HostFacts, local: int) -> int:
+    """Threads of one replica: what was asked, else ``OMP_NUM_THREADS``, else a fair share."""
+    if asked is not None:
+        return asked
+    first = (inherited or "").split(",")[0].strip()
+    if first.isdigit() and int(first) > 0:
+        return int(first)
+    return max(usable_cores(facts) // local, 1)
+
+
+def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -> tuple[int, ...]:
+    """The cores that local replica ``local`` of ``n`` stays on; empty when it is not bound."""
+    if bind in (None, False):
+        return ()
+    if bind in (True, "cores"):
+        return _slice(facts.cpus, local, n)
+    if bind == "numa":
+        return _node(facts, local, n)
+    raise PlanError(f'bind={bind!r} is not known. Allowed: True or "cores", "numa", None.')
+
+
+def _slice(cpus: tuple[int, ...], local: int, n: int) -> tuple[int, ...]:
+    if n > len(cpus):
+        return (cpus[local % len(cpus)],)
+    return cpus[local * len(cpus) // n : (local + 1) * len(cpus) // n]
+
+
+def _node(facts: HostFacts, local: int, n: int) -> tuple[int, ...]:
+    allowed = set(facts.cpus)
+    nodes = [tuple(cpu for cpu in node if cpu in allowed) for node in facts.numa]
+    nodes = [node for node in nodes if node] or [facts.cpus]
+    return nodes[local * len(nodes) // n] if n >= len(nodes) else nodes[local]
