@@ -1,0 +1,67 @@
+"""The demo: train on real digits with torch and JAX, kill a replica, show what happened.
+
+Run it through ./scripts/demo, which installs what it needs first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import xmp
+
+xmp.preload("torch", "jax", "sklearn.datasets")  # starts warming up while this script imports
+
+import killed  # noqa: E402
+import report  # noqa: E402
+import training  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+RUNTIMES = ("cpu", "jax", "cuda")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./scripts/demo", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--runtime", choices=RUNTIMES, action="append",
+        help="show this one alone; may be given again (default: cpu with torch, then jax)",
+    )  # fmt: skip
+    parser.add_argument("--nprocs", type=int, default=None, help="replicas (default: 8)")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo-output/demo.png"), help="where the picture goes"
+    )
+    return parser.parse_args()
+
+
+def replicas(runtime: str, asked: int | None) -> int | None:
+    """Eight on CPUs; on GPUs as many as there are, unless the user says otherwise."""
+    return asked if asked is not None or runtime == "cuda" else 8
+
+
+def main() -> int:
+    options = arguments()
+    console = Console(highlight=False)
+    killed.mark_our_processes()
+    began = time.monotonic()
+    runs = []
+    for runtime in options.runtime or ("cpu", "jax"):
+        console.rule(f"training on 1,797 handwritten digits, runtime={runtime}")
+        nprocs = replicas(runtime, options.nprocs)
+        runs.append(training.train(runtime, nprocs, options.epochs))
+    first = runs[0]
+    console.rule(f"a second run in which rank {killed.victim_of(first.replicas)} is killed")
+    verdict = killed.kill_one(first.runtime, first.replicas, console)
+    report.show_table(console, runs)
+    picture = report.draw(runs, options.out)
+    console.print(f"picture: {picture}\nall of it took {time.monotonic() - began:.0f} s")
+    wrong = [fault for run in runs for fault in run.faults()] + verdict.faults()
+    for fault in wrong:
+        console.print(f"[bold red]wrong:[/] {fault}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
