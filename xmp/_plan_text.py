@@ -43,10 +43,10 @@ def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
             f"facts of version {given!r} cannot be read. Allowed: version {VERSION}, as written "
             "by `python -m xmp facts --json`."
         )
-    given: dict[str, Any] = {k: data[k] for k in PLAIN if data.get(k) is not None}
-    given.update({k: tuple(data[k]) for k in LISTS if data.get(k) is not None})
-    given["numa"] = tuple(tuple(node) for node in data.get("numa") or ())
-    return HostFacts(**given)
+    values: dict[str, Any] = {k: data[k] for k in PLAIN if data.get(k) is not None}
+    values.update({k: tuple(data[k]) for k in LISTS if data.get(k) is not None})
+    values["numa"] = tuple(tuple(node) for node in data.get("numa") or ())
+    return HostFacts(**values)
 
 
 def to_json(plan: JobPlan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xmp._errors import PlanError
 
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, matches
 from .cpu import Cpu
 from .cuda import Cuda
 from .fake import Fake
@@ -20,6 +20,7 @@ __all__ = [
     "Runtime",
     "Share",
     "get",
+    "matches",
     "names",
     "register",
     "runtimes",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from xmp._errors import PlanError
 from xmp._types import ForkRules, HostFacts, PortNeed, Request
 
 __all__ = ["Fit", "Job", "Place", "Runtime", "Share", "matches", "version_of"]
@@ -86,6 +85,8 @@ class Runtime:
     """Import path of the module whose ``enter`` readies a replica."""
     family: str = ""
     """The package that speaks for this runtime when the launcher has it loaded."""
+    package: str = ""
+    """What must be installed to use it at all."""
     automatic: bool = True
     """Whether it may be chosen without being named."""
     store: bool = False
@@ -155,12 +156,3 @@ def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:
             break
         numbers.append(int(digits))
     return tuple(numbers)
-
-
-def refuse_devices(request: Request, runtime: str) -> None:
-    """Refuse ``devices=`` for a runtime that has none."""
-    if request.devices is not None:
-        raise PlanError(
-            f"devices={list(request.devices)} was given, but runtime {runtime!r} has no devices "
-            "to choose from. Leave devices out and say nprocs."
-        )

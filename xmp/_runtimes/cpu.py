@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xmp._types import HostFacts, Request
 
-from ._base import Fit, Job, Place, Runtime, Share, refuse_devices
+from ._base import Fit, Job, Place, Runtime, Share
 from ._cores import usable_cores
 
 __all__ = ["Cpu"]
@@ -27,9 +27,22 @@ class Cpu(Runtime):
         return "every host has cores"
 
     def fit(self, facts: HostFacts, request: Request) -> Fit:
-        refuse_devices(request, self.name)
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
     def share(self, job: Job, place: Place, local: int) -> Share:
         return Share(settings={"device_type": "cpu"})
+
+    def notes(self, job: Job) -> tuple[str, ...]:
+        """Accelerators that lie idle, where nobody asked for the cores by name."""
+        facts = job.places[0].facts
+        if job.request.runtime or facts.env.get("XMP_RUNTIME"):
+            return ()
+        torch = facts.frameworks.get("torch")
+        using = f"the installed torch {torch} cannot use them" if torch else "torch is missing"
+        found = []
+        if facts.gpus.get("count"):
+            found.append(f"{facts.gpus['count']} {facts.gpus['vendor']} GPUs")
+        if facts.tpu.get("chips"):
+            found.append(f"{facts.tpu['chips']} TPU chips ({facts.tpu['generation']})")
+        return tuple(f"{what} are not used: {using}" for what in found)

@@ -54,6 +54,7 @@ class Cuda(Runtime):
     name = "cuda"
     framework = "xmp._frameworks.torch_dist"
     family = "torch"
+    package = "torch"
     store = True
     default_backend = "nccl"
     backends = ("nccl", "gloo", "mpi", "ucc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
-from ._base import Fit, Job, Place, Runtime, Share, refuse_devices
+from ._base import Fit, Job, Place, Runtime, Share
 from ._cores import usable_cores
 from .cpu import MOST
 from .cuda import MASK, gpu_fit, visible_gpus
@@ -24,6 +24,7 @@ class Jax(Runtime):
     name = "jax"
     framework = "xmp._frameworks.jax"
     family = "jax"
+    package = "jax"
     owned = (COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX")
     needs_packages = ("jax",)
 
@@ -50,7 +51,6 @@ class Jax(Runtime):
     def fit(self, facts: HostFacts, request: Request) -> Fit:
         if self.platform(facts) == "cuda":
             return gpu_fit(self._gpus(facts), facts, MASK, self.name)
-        refuse_devices(request, self.name)
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 

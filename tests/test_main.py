@@ -1,0 +1,71 @@
+"""The command line, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def xmp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "xmp", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+def test_facts_feed_a_plan(tmp_path: Path) -> None:
+    facts = xmp("facts", "--json", FAKE_CHIPS="8")
+    assert facts.returncode == 0, facts.stderr
+    file = tmp_path / "facts.json"
+    file.write_text(facts.stdout)
+    plan = xmp("plan", "--runtime", "fake", "--facts", str(file), "--json")
+    assert plan.returncode == 0, plan.stderr
+    data = json.loads(plan.stdout)
+    assert (data["runtime"], data["world_size"]) == ("fake", 8)
+
+
+def test_a_plan_for_people() -> None:
+    plan = xmp("plan", "-n", "3", "--runtime", "cpu")
+    assert plan.returncode == 0, plan.stderr
+    assert "runtime cpu: runtime='cpu'" in plan.stdout
+    assert "WORLD_SIZE=3" in plan.stdout
+
+
+def test_facts_for_people() -> None:
+    facts = xmp("facts")
+    assert facts.returncode == 0, facts.stderr
+    assert "hostname: " in facts.stdout
+    assert "cpus: [" in facts.stdout
+
+
+def test_devices_are_positions() -> None:
+    plan = xmp("plan", "--runtime", "fake", "--devices", "1,2", "--json")
+    replicas = json.loads(plan.stdout)["hosts"][0]["replicas"]
+    assert [r["device"] for r in replicas] == ["fake:1", "fake:2"]
+
+
+def test_what_does_not_fit_is_one_line_and_status_1() -> None:
+    refused = xmp("plan", "--runtime", "fake", "-n", "3")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("xmp: nprocs=3 does not fit this host")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_missing_or_no_facts_is_one_line(tmp_path: Path) -> None:
+    missing = xmp("plan", "--facts", str(tmp_path / "none.json"))
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{]")
+    refused = xmp("plan", "--facts", str(broken))
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+
+
+def test_no_command_is_status_2() -> None:
+    assert xmp().returncode == 2

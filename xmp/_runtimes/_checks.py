@@ -1,0 +1,125 @@
+"""Refusing a request before anything exists: what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts, Request
+
+from ._base import Job, Place, Runtime, matches
+from ._variables import IDENTITY
+
+__all__ = ["check_environment", "check_installed", "check_nesting", "check_types", "count"]
+
+
+def check_types(request: Request) -> None:
+    """``nprocs`` and ``threads`` are numbers of things; raises TypeError or PlanError."""
+    for name, least in (("nprocs", -1), ("threads", 1)):
+        value = getattr(request, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r} is a {type(value).__name__}. Allowed: an int, None.")
+        if value < least or value == 0:
+            raise PlanError(f"{name}={value} is not a number of {name}. Allowed: 1 or more, None.")
+
+
+def check_installed(runtime: Runtime, facts: HostFacts) -> None:
+    """A runtime without its package would fail in every replica instead of once here."""
+    if runtime.package and facts.frameworks.get(runtime.package, "unknown") is None:
+        extra = runtime.package.replace("_", "-")
+        raise PlanError(
+            f"runtime {runtime.name!r} needs the package {runtime.package}, which is not "
+            f'installed. Use `pip install "{extra}"`, or another runtime.'
+        )
+
+
+def count(runtime: Runtime, request: Request, places: Sequence[Place]) -> int:
+    """Replicas on each host; raises PlanError unless every host takes that number."""
+    counts = {_count_here(runtime, request, place.facts) for place in places}
+    if len(counts) > 1:
+        raise PlanError(
+            f"the hosts differ: {sorted(counts)} replicas would fit. Say nprocs, a number that all "
+            "of them take."
+        )
+    return counts.pop()
+
+
+def _count_here(runtime: Runtime, request: Request, facts: HostFacts) -> int:
+    nprocs = None if request.nprocs == -1 else request.nprocs
+    if request.devices is not None:
+        _check_devices(runtime, request, facts)
+        if nprocs not in (None, len(request.devices)):
+            raise PlanError(
+                f"nprocs={nprocs} and devices={list(request.devices)} disagree. "
+                f"Leave nprocs out, or make it {len(request.devices)}."
+            )
+        nprocs = len(request.devices)
+    fit = runtime.fit(facts, request)
+    if nprocs is None:
+        return fit.default
+    if fit.allowed is not None and nprocs not in fit.allowed:
+        numbers = ", ".join(str(n) for n in fit.allowed)
+        raise PlanError(
+            f"nprocs={nprocs} does not fit this host: {fit.reason}. Allowed with runtime "
+            f"{runtime.name!r}: {numbers}, or None for {fit.default}. {fit.advice}".rstrip()
+        )
+    return nprocs
+
+
+def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None:
+    devices = request.devices or ()
+    visible = runtime.visible(facts)
+    if visible is None:
+        raise PlanError(
+            f"devices={list(devices)} was given, but runtime {runtime.name!r} has no devices "
+            "to choose from on this host. Leave devices out and say nprocs."
+        )
+    allowed = f"0 to {len(visible) - 1}" if visible else "none"
+    if not devices:
+        raise PlanError(f"devices=[] names no device. Allowed: {allowed}, or None for all.")
+    for device in devices:
+        if isinstance(device, bool) or not isinstance(device, int):
+            raise TypeError(f"devices={list(devices)}: {device!r} is no int. Allowed: {allowed}.")
+        if not 0 <= device < len(visible):
+            raise PlanError(
+                f"devices={list(devices)}: {device} is out of range. Allowed: {allowed} (positions "
+                "in what the host's mask allows)."
+            )
+    if len(set(devices)) < len(devices):
+        raise PlanError(f"devices={list(devices)} repeats a device. Name each one once.")
+
+
+def check_environment(runtime: Runtime, job: Job) -> None:
+    """``env=`` may say everything but who a replica is; ``backend=`` must suit the devices."""
+    entries = job.request.env or ()
+    if len(entries) not in (0, 1, job.local):
+        raise PlanError(
+            f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
+            "function from the local rank to a mapping."
+        )
+    for name in sorted({name for entry in entries for name, _ in entry}):
+        if matches(name, (*IDENTITY, *runtime.owned)):
+            raise PlanError(
+                f"env= names {name}, which says who a replica is or what it holds. xmp sets it; "
+                "choose with nprocs= and devices=, and leave it out of env=."
+            )
+    backend = job.request.backend
+    if backend not in (None, "auto", *runtime.backends):
+        allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"
+        raise PlanError(
+            f"backend={backend!r} does not work with runtime {runtime.name!r}. Allowed: {allowed}, "
+            "or leave it out."
+        )
+
+
+def check_nesting(facts: HostFacts, device: str) -> None:
+    """A replica holds its device, so a launch inside it cannot give the same kind away again."""
+    held = facts.env.get("XMP_DEVICE", "")
+    kind = held.partition(":")[0]
+    if ":" in held and device.partition(":")[0] == kind:
+        raise PlanError(
+            f"this process is a replica that holds {held}: an inner launch cannot give {kind} "
+            'devices to its own replicas. Use runtime="cpu" for the inner launch.'
+        )
