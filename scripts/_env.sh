@@ -53,7 +53,7 @@ PY
     )
     if [ "$(cat "$dir/.xmp-stamp" 2>/dev/null)" != "$stamp" ]; then
         say "installing into $dir: $*"
-        "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+        "$dir/bin/python" -m pip install -qq --disable-pip-version-check "$@"
         echo "$stamp" >"$dir/.xmp-stamp"
     fi
 }

@@ -26,7 +26,7 @@ def size_of(url: str) -> int:
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-"]
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "-qq", "--report", "-"]
     done = subprocess.run([*command, *sys.argv[1:]], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit("pip cannot find what is missing; its own words are above")
