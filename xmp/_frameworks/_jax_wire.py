@@ -1,0 +1,320 @@
+"""JAX's two ways between processes: the coordination service for little, compiled code for much.
+
+What is short goes through the coordinator's key-value store: no device, nothing to compile, a few
+milliseconds. Arrays go through jitted reductions and gathers over a mesh of all devices, one row
+for each process; bytes in blocks of few sizes, so that little is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from typing import Any
+
+__all__ = ["FOREVER", "JaxWire", "coordination_client"]
+
+FOREVER = 30 * 24 * 3600 * 1000 // 2
+"""Milliseconds: 15 days, which still fits the service's 32 bits."""
+_BLOCK = 1 << 22
+_SMALLEST = 1 << 12
+_WIDE = ("int64", "uint64", "float64", "complex128")
+_REDUCED = (
+    *("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", *_WIDE),
+    *("float16", "bfloat16", "float32", "complex64"),
+)
+
+
+def coordination_client() -> Any:
+    """JAX's connection to its coordinator; None where ``jax.distributed`` is not in use."""
+    from jax._src import distributed  # what orbax and the like use too: there is no public way
+
+    return distributed.global_state.client
+
+
+class JaxWire:
+    """See ``_exchange.Wire``; a part is a flat uint8 numpy array."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._round = 0
+        self._stale: list[str] = []
+        self._inline = min(32 * 1024, (1 << 20) // size)  # a round's heads fit one gRPC message
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    # --- objects: see _exchange.Wire -----------------------------------------------------------
+
+    def keep(self, value: Any) -> tuple[Any, Any] | None:
+        """Nothing: numpy arrays already leave the pickle by themselves."""
+        return None
+
+    def restore(self, description: Any, part: Any) -> Any:
+        """Never called: nothing was kept."""
+        raise AssertionError(description)
+
+    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """jax arrays go by way of numpy, and are put on the receiver's default device."""
+        import jax
+        import numpy
+
+        if not isinstance(value, jax.Array):
+            return None
+        _refuse_global(value)
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
+            data = numpy.asarray(jax.random.key_data(value))
+            return _key_from, (data, jax.random.key_impl(value))
+        return _on_device, (numpy.asarray(value),)
+
+    def part(self, buffer: memoryview) -> Any:
+        """An array over ``buffer``."""
+        import numpy
+
+        return numpy.frombuffer(buffer, numpy.uint8)
+
+    def buffer(self, part: Any) -> Any:
+        """For numpy's unpickling, which wants a writable buffer."""
+        return part.data
+
+    def gather_heads(self, head: bytes) -> list[bytes]:
+        """Through the key-value store; what is too long for it in blocks."""
+        client = self._client()
+        round_ = self._next_round()
+        mine = f"{round_}/{self.rank}"
+        client.key_value_set_bytes(mine, self._short(head))
+        self._meet(client)
+        found = client.key_value_dir_get_bytes(f"{round_}/")
+        self._stale.append(mine)
+        shorts = [value for _, value in sorted(found, key=lambda item: _last_number(item[0]))]
+        sizes = [int.from_bytes(short[:8], "little") for short in shorts]
+        if max(sizes) <= self._inline:
+            return [short[8:] for short in shorts]
+        rests = [max(0, size - self._inline) for size in sizes]
+        tails = self.gather_part(self._rest(head), rests)
+        return [short[8:] + tail.tobytes() for short, tail in zip(shorts, tails)]
+
+    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
+        """Through the key-value store; what is too long for it in blocks."""
+        client = self._client()
+        key = f"{self._next_round()}/{src}"
+        if self._round % 64 == 0:
+            self._meet(client)  # else a program that only broadcasts would fill the coordinator
+        if head is not None:
+            client.key_value_set_bytes(key, self._short(head))
+            self._stale.append(key)
+            short = self._short(head)
+        else:
+            short = client.blocking_key_value_get_bytes(key, FOREVER)
+        size = int.from_bytes(short[:8], "little")
+        if size <= self._inline:
+            return bytes(short[8:])
+        rest = None if head is None else self._rest(head)
+        tail = self.broadcast_part(rest, size - self._inline, src)
+        return bytes(short[8:]) + bytes(tail.tobytes())
+
+    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
+        """Block by block, each padded to the longest replica's."""
+        import numpy
+
+        longest = max(sizes)
+        columns: list[Any] = [numpy.empty(size, numpy.uint8) for size in sizes]
+        for start, block in _blocks(part, longest):
+            rows = self._run("gather", [block])[0]
+            for rank, column in enumerate(columns):
+                piece = column[start : start + len(block)]
+                piece[:] = rows[self._rows[rank]][: len(piece)]
+        return columns
+
+    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
+        """As a sum to which all others add nothing."""
+        import numpy
+
+        received: Any = numpy.empty(size, numpy.uint8)
+        for start, block in _blocks(part, size):
+            piece = received[start : start + len(block)]
+            piece[:] = self._run("sum", [block])[0][: len(piece)]
+        return received
+
+    # --- reductions ----------------------------------------------------------------------------
+
+    def reduces(self, leaf: Any, op: str) -> bool:
+        """Whether compiled code reduces this array: a type that XLA's collectives know."""
+        import jax
+        import numpy
+
+        if not isinstance(leaf, (numpy.ndarray, jax.Array)) or leaf.size == 0:
+            return False
+        name = str(leaf.dtype)
+        if isinstance(leaf, jax.Array):
+            _refuse_global(leaf)
+        elif not leaf.dtype.isnative or (name in _WIDE and jax.default_backend() == "tpu"):
+            return False
+        return name in _REDUCED and not (leaf.dtype.kind == "c" and op in ("min", "max"))
+
+    def reduce_arrays(self, arrays: Sequence[Any], op: str) -> list[Any]:
+        """Numpy arrays in 64 bits where they have them, jax arrays as the program is set."""
+        import jax
+        import numpy
+
+        ours = [i for i, array in enumerate(arrays) if isinstance(array, numpy.ndarray)]
+        theirs = [i for i, array in enumerate(arrays) if isinstance(array, jax.Array)]
+        results = dict(zip(ours, self._run(op, [arrays[i] for i in ours])))
+        if theirs:
+            spread = [self._spread(arrays[i]) for i in theirs]
+            reduced = self._function(op)(spread)
+            results.update((i, out.addressable_data(0)) for i, out in zip(theirs, reduced))
+        return [results[i] for i in range(len(arrays))]
+
+    def _run(self, op: str, arrays: Sequence[Any]) -> list[Any]:
+        """Numpy in, numpy of the program's own out."""
+        import numpy
+
+        if not arrays:
+            return []
+        with _wide():
+            results = self._function(op)([self._spread(array) for array in arrays])
+            return [numpy.array(result.addressable_data(0)) for result in results]
+
+    def _spread(self, array: Any) -> Any:
+        """One row of a global array whose rows lie with the processes."""
+        import jax
+        import numpy
+
+        if not (isinstance(array, jax.Array) and jax.default_backend() != "cpu"):
+            array = numpy.asarray(array)
+        row = array[None]
+        pieces = [jax.device_put(row, device) for device in jax.local_devices()]
+        sharding = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec("process"))
+        shape = (self.size, *array.shape)
+        return jax.make_array_from_single_device_arrays(shape, sharding, pieces)
+
+    def _function(self, op: str) -> Callable[..., Any]:
+        import jax
+
+        if op not in self._compiled:
+            everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+            self._compiled[op] = jax.jit(partial(_each, op), out_shardings=everywhere)
+        return self._compiled[op]
+
+    @cached_property
+    def _mesh(self) -> Any:
+        import jax
+        import numpy
+
+        if jax.process_count() != self.size:
+            raise RuntimeError(
+                f"JAX knows {jax.process_count()} process(es), this launch has {self.size}; "
+                "call jax.distributed.initialize() before the first use of a device"
+            )
+        devices = numpy.array(jax.devices()).reshape(self.size, -1)
+        return jax.sharding.Mesh(devices, ("process", "device"))
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        """Row of each rank: a TPU's runtime numbers the processes itself."""
+        import jax
+
+        indices = self.gather_heads(str(jax.process_index()).encode())
+        return [int(index) for index in indices]
+
+    # --- the coordinator -----------------------------------------------------------------------
+
+    def _client(self) -> Any:
+        client = coordination_client()
+        if client is None:
+            raise RuntimeError(
+                f"{self.size} processes, but jax.distributed is not initialized here; "
+                "call jax.distributed.initialize() first"
+            )
+        return client
+
+    def _next_round(self) -> str:
+        self._round += 1
+        return f"xmp/{self._round}"
+
+    def _meet(self, client: Any) -> None:
+        """All are here: what was stored for earlier rounds has been read by all."""
+        client.wait_at_barrier("xmp/round", FOREVER)
+        for key in self._stale:
+            client.key_value_delete(key)
+        self._stale.clear()
+
+    def _short(self, head: bytes) -> bytes:
+        return len(head).to_bytes(8, "little") + head[: self._inline]
+
+    def _rest(self, head: bytes) -> Any:
+        return self.part(memoryview(head)[self._inline :]) if len(head) > self._inline else None
+
+
+def _blocks(part: Any | None, size: int) -> Iterator[tuple[int, Any]]:
+    """(start, block) of ``part`` padded to ``size``; the blocks' lengths are powers of two."""
+    import numpy
+
+    for start in range(0, size, _BLOCK):
+        length = _SMALLEST
+        while length < min(size - start, _BLOCK):
+            length *= 2
+        block: Any = numpy.zeros(length, numpy.uint8)
+        if part is not None:
+            piece = part[start : start + length]
+            block[: len(piece)] = piece
+        yield start, block
+
+
+def _each(op: str, arrays: Sequence[Any]) -> list[Any]:
+    return [_along(op, array) for array in arrays]
+
+
+def _along(op: str, rows: Any) -> Any:
+    """Traced: reduce the rows of one global array; the mean of integers is a float."""
+    from jax import numpy as jnp
+
+    if op == "gather":
+        return rows
+    if op in ("min", "max"):
+        return getattr(jnp, op)(rows, axis=0)
+    truth = rows.dtype == bool
+    if op in ("sum", "prod"):
+        return getattr(jnp, op)(rows, axis=0, dtype=None if truth else rows.dtype)
+    if not jnp.issubdtype(rows.dtype, jnp.inexact):
+        return jnp.sum(rows, axis=0) / rows.shape[0]
+    half = rows.dtype in (jnp.float16, jnp.bfloat16)  # their sum overflows, their mean does not
+    total = jnp.sum(rows, axis=0, dtype=jnp.float32 if half else rows.dtype)
+    return (total / rows.shape[0]).astype(rows.dtype)
+
+
+def _wide() -> AbstractContextManager[Any]:
+    """64-bit types for what is traced within, in this thread only."""
+    import jax
+
+    if hasattr(jax, "enable_x64"):
+        context: AbstractContextManager[Any] = jax.enable_x64(True)
+    else:  # before 0.8
+        from jax.experimental import enable_x64
+
+        context = enable_x64()
+    return context
+
+
+def _refuse_global(array: Any) -> None:
+    if not array.is_fully_addressable:
+        raise ValueError(
+            f"a jax.Array of shape {array.shape} is spread over several replicas already; "
+            "compute on it within jax.jit, or pass array.addressable_data(0)"
+        )
+
+
+def _on_device(array: Any) -> Any:
+    import jax
+
+    return jax.device_put(array)
+
+
+def _key_from(data: Any, implementation: Any) -> Any:
+    import jax
+
+    return jax.random.wrap_key_data(data, impl=implementation)
+
+
+def _last_number(key: str) -> int:
+    return int(key.rpartition("/")[2])

@@ -1,0 +1,125 @@
+"""Torch's rendezvous, answered at the planned address only, by a store on a leased listener.
+
+A program that goes to any other address gets what torch does. ``TORCHELASTIC_USE_AGENT_STORE``
+cannot take this part: it makes every rank a client of whatever address the program names, and the
+keys of a destroyed group stay in the store, so that the next ``init_process_group`` hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+from xmp._imports import on_import
+
+__all__ = ["Rendezvous"]
+
+_MODULE = "torch.distributed.rendezvous"
+_FUNCTION = "_create_c10d_store"
+_FORMING = 5.0
+"""Seconds after a rendezvous in which peers may still be connecting to each other through it."""
+
+
+class Rendezvous:
+    """Stands where torch makes its store, in one process, from ``install`` to ``remove``."""
+
+    def __init__(self, address: str, port: int, descriptor: int | None) -> None:
+        """``descriptor`` is the leased listener, on the one process that hosts the store."""
+        self._address = address
+        self._port = port
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+        self._calls: Counter[int] = Counter()
+        self._server: Any = None
+        self._client: Any = None
+        self._last = 0.0
+        self._withdraw: Callable[[], None] = lambda: None
+        self._original: Callable[..., Any] | None = None
+
+    def install(self) -> None:
+        """Take the place now, or when torch is imported: until then this costs nothing."""
+        self._withdraw = on_import(_MODULE, self._patch)
+
+    def remove(self) -> None:
+        """Give torch its own function back and end the store."""
+        self._withdraw()
+        if self._original is not None:
+            setattr(sys.modules[_MODULE], _FUNCTION, self._original)
+            self._original = None
+        try:
+            self._wait_for_peers()
+        except RuntimeError:  # the host of the store is gone: nobody left to wait for
+            pass
+        self._client = self._server = None
+
+    def _patch(self, module: ModuleType) -> None:
+        self._original = original = getattr(module, _FUNCTION)
+
+        def create(hostname: str, port: int, rank: int, world_size: int, *rest: Any) -> Any:
+            if not self._is_planned(hostname, port):
+                return original(hostname, port, rank, world_size, *rest)
+            return self._join(world_size, rest[0])
+
+        setattr(module, _FUNCTION, create)
+
+    def _is_planned(self, host: str, port: int) -> bool:
+        """A child that the replica forks is on its own: the listener is not the child's."""
+        if port != self._port or os.getpid() != self._pid:
+            return False
+        return host == self._address or bool(_addresses(host) & _addresses(self._address))
+
+    def _join(self, world_size: int, timeout: timedelta) -> Any:
+        """A client under a prefix that counts the rounds of this size: each finds clean keys."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        if self._descriptor is not None:
+            # The store owns the descriptor from here on and closes it.
+            self._server = TCPStore(
+                self._address,
+                self._port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=self._descriptor,
+            )
+            self._descriptor = None
+        first = self._client is None
+        self._client = TCPStore(
+            self._address, self._port, is_master=False, wait_for_workers=False, timeout=timeout
+        )
+        if first:
+            self._client.add("joined", 1)
+        self._last = time.monotonic()
+        self._calls[world_size] += 1
+        return PrefixStore(f"init{self._calls[world_size]}of{world_size}", self._client)
+
+    def _wait_for_peers(self) -> None:
+        """The host of the store stays until the others, still connecting, have left as well.
+
+        Gloo's ranks find each other through the store one by one; the first may be through, and
+        its function done, before the last pair has met.
+        """
+        end = self._last + _FORMING
+        if self._client is None or time.monotonic() > end:
+            return
+        joined = self._client.add("joined", 0)
+        self._client.set(f"left/{self._client.add('left', 1)}", "")
+        if self._server is not None:
+            # The store's own wait() writes warnings to stderr when its time is over.
+            while not self._client.check([f"left/{joined}"]) and time.monotonic() < end:
+                time.sleep(0.002)
+
+
+def _addresses(host: str) -> set[str]:
+    """What ``host`` resolves to; the whole loopback network counts as one address."""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return {host}
+    return {"127.0.0.1" if name.startswith("127.") or name == "::1" else name for name in found}

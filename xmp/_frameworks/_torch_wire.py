@@ -1,0 +1,143 @@
+"""Torch's collectives as carriers of bytes, for whatever objects ``_exchange`` sends.
+
+Tensors are never pickled and stay on their kind of device; numpy arrays travel as they lie in
+memory. Everything goes through the default process group, which must be there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["TorchWire", "without_jax"]
+
+_INLINE = 504
+"""Bytes of a head that fit beside its length in the block that every exchange starts with."""
+
+
+def without_jax(value: Any) -> Any:
+    """A ``jax.Array`` as numpy array: torch's replicas have no business with its runtime."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(value, jax.Array):
+        return value
+    import numpy
+
+    return numpy.asarray(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class TorchWire:
+    """See ``_exchange.Wire``; a part is a flat uint8 tensor."""
+
+    def __init__(self, torch: Any, device: Callable[[], Any]) -> None:
+        self._torch = torch
+        self._dist = torch.distributed
+        self._own_device = device
+        self._kinds = [entry.split(":")[0] for entry in self._dist.get_backend_config().split(",")]
+        self.rank: int = self._dist.get_rank()
+        self.size: int = self._dist.get_world_size()
+
+    def device_for(self, tensor: Any) -> Any:
+        """Where the group can take ``tensor``: where it is, or else where the group works."""
+        if tensor.device.type in self._kinds:
+            return tensor.device
+        return self._torch.device("cpu") if "cpu" in self._kinds else self._own_device()
+
+    def keep(self, value: Any) -> tuple[Any, Any] | None:
+        """Plain tensors travel as bytes; parameters do too, by the tensor within them."""
+        if type(value) is not self._torch.Tensor:
+            return None
+        if value.layout is not self._torch.strided or value.is_quantized or value.is_meta:
+            return None
+        flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        note = (str(value.dtype).removeprefix("torch."), tuple(value.shape), value.device.type)
+        return note, flat.view(self._torch.uint8)
+
+    def restore(self, description: Any, part: Any) -> Any:
+        """On this replica's own device when the sender's tensor was on the sender's."""
+        dtype, shape, kind = description
+        own = self._own_device()
+        device = own if own.type == kind else self._torch.device("cpu")
+        return part.view(getattr(self._torch, dtype)).reshape(shape).to(device)
+
+    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """jax arrays go as numpy arrays."""
+        plain = without_jax(value)
+        return None if plain is value else (_same, (plain,))
+
+    def part(self, buffer: memoryview) -> Any:
+        """A tensor over ``buffer``, copied when torch might not write there."""
+        return self._torch.frombuffer(
+            bytearray(buffer) if buffer.readonly else buffer, dtype=self._torch.uint8
+        )
+
+    def buffer(self, part: Any) -> Any:
+        """For numpy's unpickling, which wants a writable buffer."""
+        return part.cpu().numpy()
+
+    def gather_heads(self, head: bytes) -> list[bytes]:
+        """One round when all heads are short, two otherwise."""
+        blocks = self._gather(_block(head), 8 + _INLINE)
+        sizes = [int.from_bytes(block[:8], "little") for block in blocks]
+        longest = max(sizes)
+        rests = self._gather(head[_INLINE:], longest - _INLINE) if longest > _INLINE else None
+        return [
+            (block[8:] + (rests[rank] if rests else b""))[: sizes[rank]]
+            for rank, block in enumerate(blocks)
+        ]
+
+    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
+        """One round when the head is short, two otherwise."""
+        block = self._broadcast(None if head is None else _block(head), 8 + _INLINE, src)
+        size = int.from_bytes(block[:8], "little")
+        if size <= _INLINE:
+            return block[8 : 8 + size]
+        rest = self._broadcast(None if head is None else head[_INLINE:], size - _INLINE, src)
+        return block[8:] + rest
+
+    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
+        """Padded to the longest; what was padded is cut off and becomes a tensor of its own."""
+        longest = max(sizes)
+        mine = self._empty(longest)
+        if part is not None:
+            mine[: len(part)] = part
+        columns = [self._empty(longest) for _ in sizes]
+        if longest:
+            self._dist.all_gather(columns, mine)
+        return [
+            column if size == longest else column[:size].clone()
+            for column, size in zip(columns, sizes)
+        ]
+
+    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
+        """Straight from the sender's memory into new memory here."""
+        moved = self._empty(size) if part is None else part.to(self.device_for(part))
+        if size:
+            self._dist.broadcast(moved, src)
+        return moved
+
+    def _empty(self, size: int) -> Any:
+        kind = "cpu" if "cpu" in self._kinds else self._own_device()
+        return self._torch.empty(size, dtype=self._torch.uint8, device=kind)
+
+    def _gather(self, data: bytes, size: int) -> list[bytes]:
+        part = self.part(memoryview(data)) if data else None
+        return [_bytes(column) for column in self.gather_part(part, [size] * self.size)]
+
+    def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
+        part = None if data is None else self.part(memoryview(data))
+        return _bytes(self.broadcast_part(part, size, src))
+
+
+def _block(head: bytes) -> bytes:
+    return len(head).to_bytes(8, "little") + head[:_INLINE].ljust(_INLINE, b"\0")
+
+
+def _bytes(part: Any) -> bytes:
+    here = part.cpu()
+    return ctypes.string_at(here.data_ptr(), len(here))  # torch may come without numpy

@@ -1,0 +1,231 @@
+"""JAX in a replica: the mesh is up before the user's function runs, and collectives return.
+
+The processes know each other through JAX's coordination service as soon as ``enter`` is back; the
+devices come up at the first use, as in any JAX program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from xmp._types import ReplicaInfo
+
+from . import _exchange, _trees
+from ._jax_wire import FOREVER, JaxWire, coordination_client
+from ._reduce import fold, is_array, is_number
+
+__all__ = ["Jax", "attach", "enter"]
+
+
+def enter(info: ReplicaInfo) -> Jax:
+    """Set platform and device count, and join ``jax.distributed`` where a coordinator is planned.
+
+    Raises:
+        RuntimeError: JAX is not installed, or a device runtime is up already in this process.
+    """
+    jax = jax_module()
+    _configure(jax, info.settings)
+    coordinator = info.settings.get("coordinator")
+    joined = bool(coordinator) and not jax.distributed.is_initialized()
+    if coordinator and joined:
+        _keep_sigterm(jax)
+        if _is_loopback(coordinator):
+            _keep_to_loopback(jax)
+        if info.rank != 0:
+            _wait_for_listener(coordinator)
+        jax.distributed.initialize(**_arguments(jax, info, coordinator))
+    return Jax(info, joined)
+
+
+def attach(info: ReplicaInfo) -> Jax:
+    """The same collectives in a process that another launcher started; changes nothing."""
+    return Jax(info, joined=False)
+
+
+def jax_module() -> Any:
+    """jax, imported when it is first needed.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    try:
+        import jax
+    except ImportError as error:
+        raise RuntimeError(
+            f"this needs JAX in the replica, which does not import ({error}); "
+            'install it (pip install "xmp[jax]") or use runtime="cpu"'
+        ) from error
+    return jax
+
+
+class Jax:
+    """A replica's view of the mesh; see ``xmp._types.Framework``.
+
+    ``jax.Array`` in, ``jax.Array`` out, on the devices it came from; numpy in, numpy out, with its
+    own type (64 bits too, whatever ``jax_enable_x64`` says); torch tensors as tensors.
+    """
+
+    def __init__(self, info: ReplicaInfo, joined: bool) -> None:
+        self._info = info
+        self._joined = joined
+        self._wire = JaxWire(info.rank, info.world_size)
+
+    def device(self) -> Any:
+        """The first of ``jax.local_devices()``; this brings the devices up."""
+        return jax_module().local_devices()[0]
+
+    def init_process_group(self, timeout: float | None = None) -> None:
+        """Nothing: ``enter`` has joined the processes."""
+
+    def barrier(self) -> None:
+        """Wait until every replica is here, without touching a device."""
+        client = coordination_client()
+        if client is not None:
+            client.wait_at_barrier("xmp/barrier", FOREVER)
+        else:
+            self.all_gather(None)
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce the arrays and numbers in ``value``; its shape is the same on every replica."""
+        leaves = _trees.leaves(value)
+        plain = [_as_numpy(leaf) for leaf in leaves]
+        direct = [i for i, leaf in enumerate(plain) if self._wire.reduces(leaf, op)]
+        rest = [i for i, leaf in enumerate(plain) if i not in direct and _is_numeric(leaf)]
+        results = dict(zip(direct, self._wire.reduce_arrays([plain[i] for i in direct], op)))
+        if rest:
+            gathered = _exchange.all_gather([plain[i] for i in rest], self._wire)
+            results.update((i, fold(column, op)) for i, column in zip(rest, zip(*gathered)))
+        for i, result in results.items():
+            leaves[i] = _like(result, leaves[i])
+        return _trees.rebuild(value, leaves)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        return _exchange.broadcast(value, src, self._wire)
+
+    def all_gather(self, value: Any) -> Sequence[Any]:
+        """What every replica holds, in rank order; shapes may differ."""
+        return _exchange.all_gather(value, self._wire)
+
+    def leave(self) -> None:
+        """Leave together: rank 0 is the coordinator, and its end would abort the others."""
+        if self._joined:
+            jax_module().distributed.shutdown()
+
+
+def _configure(jax: Any, settings: Any) -> None:
+    wanted: dict[str, Any] = {}
+    if settings.get("platforms"):
+        wanted["jax_platforms"] = settings["platforms"]
+    if settings.get("num_cpu_devices"):
+        wanted["jax_num_cpu_devices"] = int(settings["num_cpu_devices"])
+    if not os.environ.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION"):
+        wanted["jax_cpu_collectives_implementation"] = "gloo"
+    for name, value in wanted.items():
+        if jax.config.values.get(name) != value:
+            jax.config.update(name, value)
+
+
+def _arguments(jax: Any, info: ReplicaInfo, coordinator: str) -> dict[str, Any]:
+    """For ``jax.distributed.initialize``, as far as this version of it knows them."""
+    ids = info.settings.get("local_device_ids")
+    arguments = {
+        "coordinator_address": coordinator,
+        "num_processes": info.world_size,
+        "process_id": info.rank,
+        "local_device_ids": [int(number) for number in ids.split(",")] if ids else None,
+        "coordinator_bind_address": coordinator,
+        # Everything is said; what Slurm, Open MPI or Kubernetes left behind must not be asked.
+        "cluster_detection_method": "deactivate",
+        # A replica that is done waits for the others however long they work.
+        "shutdown_timeout_seconds": FOREVER // 1000,
+    }
+    known = inspect.signature(jax.distributed.initialize).parameters
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def _keep_sigterm(jax: Any) -> None:
+    """Keep JAX's preemption service off SIGTERM, unless the user asked for the service.
+
+    It catches the signal and goes on: every failed launch would last the full grace period.
+    """
+    if os.environ.get("JAX_ENABLE_PREEMPTION_SERVICE"):
+        return
+    if "jax_enable_preemption_service" in jax.config.values:
+        jax.config.update("jax_enable_preemption_service", False)
+        return
+    from jax._src import distributed  # before 0.7 there is no switch
+
+    distributed.global_state.initialize_preemption_sync_manager = lambda: None
+
+
+def _keep_to_loopback(jax: Any) -> None:
+    """Let gloo listen on loopback; by itself it takes the address of the host's name.
+
+    And no warning about proxies: they do not stand between this host and itself.
+    """
+    from jax._src import xla_bridge
+
+    library, name = xla_bridge._jax, "make_gloo_tcp_collectives"
+    make = getattr(library, name)
+
+    def make_on_loopback(*arguments: Any, **named: Any) -> Any:
+        return make(*arguments, **{"hostname": "127.0.0.1", **named})
+
+    setattr(library, name, make_on_loopback)
+    if "jax_check_proxy_envs" in jax.config.values:
+        jax.config.update("jax_check_proxy_envs", False)
+
+
+def _is_loopback(coordinator: str) -> bool:
+    host = coordinator.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _wait_for_listener(coordinator: str, seconds: float = 300.0) -> None:
+    """Connect once the coordinator listens: a refused gRPC client only tries again after 1 s."""
+    host, _, port = coordinator.rpartition(":")
+    deadline, pause = time.monotonic() + seconds, 0.001
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=pause + 1).close()
+            return
+        except OSError:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+
+def _as_numpy(leaf: Any) -> Any:
+    """A torch tensor as numpy array; everything else as it is."""
+    if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "detach"):
+        return leaf.detach().cpu().numpy()
+    return leaf
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return is_number(leaf) or is_array(leaf) or _is_jax_number(leaf)
+
+
+def _is_jax_number(leaf: Any) -> bool:
+    jax = jax_module()
+    return isinstance(leaf, jax.Array) and not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended)
+
+
+def _like(result: Any, leaf: Any) -> Any:
+    """The result as what ``leaf`` was: a tensor or an array on the leaf's devices."""
+    if _is_jax_number(leaf):
+        return jax_module().device_put(result, leaf.sharding)
+    if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "detach"):
+        import torch
+
+        return torch.from_numpy(result).to(leaf.device)
+    return result

@@ -1,0 +1,203 @@
+"""torch.distributed in a replica: its rendezvous, its device, and collectives that return.
+
+``enter`` costs microseconds while nothing is asked of torch: torch is imported for a device that
+must be current before the user's function runs, or for a process group that must be ready, and
+otherwise only when the function itself imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from xmp._types import ReplicaInfo
+
+from . import _exchange, _trees
+from ._reduce import fold, is_array, is_number
+from ._torch_rendezvous import Rendezvous
+from ._torch_wire import TorchWire, without_jax
+
+__all__ = ["TorchDist", "attach", "enter"]
+
+_REDUCED = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
+_OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
+
+
+def enter(info: ReplicaInfo) -> TorchDist:
+    """Ready this process for ``info``: rendezvous, current device, process group if asked for.
+
+    The planned address is what MASTER_ADDR and MASTER_PORT say now.
+
+    Raises:
+        RuntimeError: torch is needed before the function starts and is not installed.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    rendezvous = None
+    if address and port:
+        rendezvous = Rendezvous(address, int(port), info.descriptors.get("store"))
+        rendezvous.install()
+    framework = TorchDist(info, rendezvous)
+    if framework.device_type not in ("", "cpu"):
+        torch_module().get_device_module(framework.device_type).set_device(info.local_rank)
+    if info.settings.get("backend"):
+        framework.init_process_group()
+    return framework
+
+
+def attach(info: ReplicaInfo) -> TorchDist:
+    """The same collectives in a process that another launcher started; changes nothing."""
+    return TorchDist(info, None)
+
+
+def torch_module() -> Any:
+    """torch, imported when it is first needed.
+
+    Raises:
+        RuntimeError: it is not installed, or built without torch.distributed.
+    """
+    try:
+        import torch
+        import torch.distributed
+    except ImportError as error:
+        raise RuntimeError(
+            f"this needs torch in the replica, which does not import ({error}); "
+            'install it (pip install "xmp[torch]") or use runtime="jax"'
+        ) from error
+    if not torch.distributed.is_available():
+        raise RuntimeError(
+            "this build of torch has no torch.distributed; install a build that has it"
+        )
+    return torch
+
+
+class TorchDist:
+    """A replica's view of its process group; see ``xmp._types.Framework``.
+
+    Tensors come back detached from autograd's graph, on the device they came from, numpy arrays
+    as numpy arrays, jax arrays as numpy arrays.
+    """
+
+    def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
+        self._info = info
+        self._rendezvous = rendezvous
+        self.device_type = info.settings.get("device_type", "")
+        dist = sys.modules.get("torch.distributed")
+        self._found_a_group = dist is not None and dist.is_initialized()
+
+    def device(self) -> Any:
+        """``torch.device("cuda", local_rank)``, or of whatever type this launch uses."""
+        torch = torch_module()
+        kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._info.local_rank)
+
+    def init_process_group(self, timeout: float | None = None) -> None:
+        """Form the process group by env://, with the plan's backend; nothing if one is there.
+
+        A world of one that has no address gets a store within the process.
+        """
+        dist = torch_module().distributed
+        if dist.is_initialized():
+            return
+        settings = self._info.settings
+        backend = settings.get("backend") or settings.get("default_backend") or "auto"
+        options: dict[str, Any] = {"rank": self._info.rank, "world_size": self._info.world_size}
+        if timeout is not None:
+            options["timeout"] = timedelta(seconds=timeout)
+        if "nccl" in backend:
+            options["device_id"] = self.device()  # or its barrier guesses which one
+        if self._info.world_size == 1 and not os.environ.get("MASTER_PORT"):
+            options["store"] = dist.HashStore()
+        else:
+            options["init_method"] = "env://"
+        dist.init_process_group(None if backend == "auto" else backend, **options)
+
+    def barrier(self) -> None:
+        """Wait until every replica is here."""
+        self._group().barrier()
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce the tensors, arrays and numbers in ``value``; its shape is the same everywhere."""
+        dist = self._group()
+        wire = self._wire()
+        leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
+        direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if _fits(leaf)}
+        rest = [i for i, leaf in enumerate(leaves) if i not in direct and _is_numeric(leaf)]
+        if rest:
+            gathered = _exchange.all_gather([leaves[i] for i in rest], wire)
+            for i, column in zip(rest, zip(*gathered)):
+                leaves[i] = fold(column, op)
+        for i, (work, buffer) in direct.items():
+            work.wait()
+            leaves[i] = _finish(buffer, leaves[i], op, dist.get_world_size())
+        return _trees.rebuild(value, leaves)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        self._group()
+        return _exchange.broadcast(value, src, self._wire())
+
+    def all_gather(self, value: Any) -> Sequence[Any]:
+        """What every replica holds, in rank order; shapes may differ."""
+        self._group()
+        return _exchange.all_gather(value, self._wire())
+
+    def leave(self) -> None:
+        """Take the group down, give torch its rendezvous back."""
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_initialized() and not self._found_a_group:
+            dist.destroy_process_group()
+        if self._rendezvous is not None:
+            self._rendezvous.remove()
+
+    def _group(self) -> Any:
+        self.init_process_group()
+        return torch_module().distributed
+
+    def _wire(self) -> TorchWire:
+        return TorchWire(torch_module(), self.device)
+
+    def _start(self, leaf: Any, op: str, wire: TorchWire) -> tuple[Any, Any]:
+        """(work, buffer): a reduction under way in a copy of ``leaf``."""
+        torch = torch_module()
+        if is_array(leaf):
+            leaf = torch.from_numpy(leaf.copy())
+            buffer = leaf.to(wire.device_for(leaf))
+        else:
+            buffer = leaf.detach().to(wire.device_for(leaf), copy=True).contiguous()
+        if op == "mean" and buffer.dtype in (torch.float16, torch.bfloat16):
+            buffer = buffer.float()  # a sum of halves overflows where their mean does not
+        reduction = getattr(torch.distributed.ReduceOp, _OPS[op])
+        return torch.distributed.all_reduce(buffer, reduction, async_op=True), buffer
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch_module().Tensor)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return is_number(leaf) or is_array(leaf) or _is_tensor(leaf)
+
+
+def _fits(leaf: Any) -> bool:
+    """Whether gloo and nccl reduce this type themselves."""
+    if is_array(leaf):
+        return leaf.dtype.isnative and leaf.dtype.kind != "V" and leaf.dtype.name in _REDUCED
+    return _is_tensor(leaf) and str(leaf.dtype).removeprefix("torch.") in _REDUCED
+
+
+def _finish(buffer: Any, leaf: Any, op: str, size: int) -> Any:
+    """The reduced buffer as what ``leaf`` was; the mean of integers is floating."""
+    if is_array(leaf):
+        reduced = buffer.cpu().numpy()
+        if op != "mean":
+            return reduced
+        kind = leaf.dtype if leaf.dtype.kind == "f" else "float64"
+        # A division makes a scalar of an array without dimensions.
+        return (reduced / size).astype(kind, copy=False).reshape(leaf.shape)
+    if op == "mean":
+        buffer = buffer / size
+        buffer = buffer.to(leaf.dtype) if leaf.is_floating_point() else buffer
+    return buffer.to(leaf.device)

@@ -1,0 +1,58 @@
+"""Do something to a module when it is imported, if it ever is.
+
+A replica that will not use torch must not pay for importing it, and a replica that will must find
+it readied. So what has to be done to a library waits here until the import system loads it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["on_import"]
+
+Hook = Callable[[ModuleType], None]
+
+
+def on_import(name: str, hook: Hook) -> Callable[[], None]:
+    """Call ``hook(module)`` right after module ``name`` has run: now, if it is there already.
+
+    Returns a function that takes the hook back; it does nothing once the hook has been called.
+    """
+    if name in sys.modules:
+        hook(sys.modules[name])
+        return lambda: None
+    finder = _Finder(name, hook)
+    sys.meta_path.insert(0, finder)
+    return finder.withdraw
+
+
+class _Finder:
+    """Finds nothing itself: asks the other finders and adds the hook to what they found."""
+
+    def __init__(self, name: str, hook: Hook) -> None:
+        self._name = name
+        self._hook = hook
+
+    def withdraw(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        self.withdraw()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_call(module: ModuleType) -> None:
+                run(module)
+                self._hook(module)
+
+            spec.loader.exec_module = run_and_call  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,177 @@
+"""What replicas of one host share by name: a turn to do something alone, and a model's weights.
+
+An object of either class has a key that is the same in every replica: where it was made, and the
+how many-eth it was there. Where supervisor and fork have already made one object of it, nothing
+is left to do; where every replica made its own (``start_method="spawn"``, a module imported
+within the function), the first replica's weights become everybody's.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any, TypeVar
+
+from xmp import _inside
+
+__all__ = ["MpModelWrapper", "MpSerialExecutor"]
+
+T = TypeVar("T")
+
+_made: Counter[str] = Counter()
+
+
+class MpSerialExecutor:
+    """Runs a function in one replica of this host after the other, never in two at once.
+
+    As in torch_xla: made at module level (or handed to ``spawn`` as an argument) and used within
+    the replicas' function; unlike there, under every start method. For what must not happen
+    everywhere at the same time, such as a download of which only the first has work to do::
+
+        SERIAL_EXEC = xmp.MpSerialExecutor()
+
+        def _mp_fn(rank):
+            dataset = SERIAL_EXEC.run(get_dataset)
+    """
+
+    def __init__(self) -> None:
+        self._key = _key(sys._getframe(1))
+
+    def run(self, fn: Callable[[], T]) -> T:
+        """Call ``fn`` when it is this replica's turn; returns what it returns.
+
+        A replica that dies in its turn gives it up. Calling ``run`` of the same object within
+        ``fn`` waits for itself forever.
+        """
+        with _turn(self._key):
+            return fn()
+
+
+class MpModelWrapper:
+    """Holds a model for all replicas of this host and moves it to their devices one by one.
+
+    As in torch_xla: made at module level (or handed to ``spawn`` as an argument), so that the
+    host's memory holds the initial weights once::
+
+        WRAPPED_MODEL = xmp.MpModelWrapper(MyNetwork())
+
+        def _mp_fn(rank):
+            model = WRAPPED_MODEL.to(xmp.device())
+
+    The weights are private copy-on-write memory: replicas start from the same values, and what
+    one writes the others do not see. Where each replica has made its own object, the first one's
+    weights become everybody's: in a ``torch.nn.Module`` parameters and buffers are replaced in
+    place (tied ones stay tied, an optimizer made earlier goes on working), any other model is
+    replaced by a copy of the first replica's, with ``jax.Array`` leaves as numpy arrays.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._key = _key(sys._getframe(1))
+        self._made_in = os.getpid()
+
+    def to(self, device: Any) -> Any:
+        """Move the model when it is this replica's turn, so that one copy at a time is in flight.
+
+        Args:
+            device: what ``model.to`` takes; for trees of arrays what ``jax.device_put`` takes.
+
+        Returns:
+            The model: a module itself, moved in place; a tree of arrays as the moved tree.
+
+        Raises:
+            TypeError: the model has no ``to`` and JAX is not loaded.
+            RuntimeError: this replica made another model than the first replica did here.
+        """
+        channel = _inside.channel()
+        if channel is not None and self._made_in == os.getpid():
+            self._model = _first_weights(self._model, f"{self._key}/weights", channel)
+            self._made_in = 0
+        with _turn(self._key):
+            self._model = _moved(self._model, device)
+        return self._model
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Weights travel as private memory, also where tensors would be put in shared memory."""
+        from xmp._payload.pickler import OutcomePickler  # `import xmp` does without cloudpickle
+
+        stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+        OutcomePickler(stream, buffers).dump(self._model)
+        parts = buffers if protocol >= 5 else [bytes(buffer.raw()) for buffer in buffers]
+        return _arrive, (type(self), self._key, stream.getvalue(), parts)
+
+
+def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -> MpModelWrapper:
+    wrapper = kind.__new__(kind)
+    wrapper._model = pickle.loads(stream, buffers=buffers)
+    wrapper._key = key
+    wrapper._made_in = 0  # every replica that unpickles it has the same weights
+    return wrapper
+
+
+def _key(frame: FrameType) -> str:
+    """Where an object is made: module, function, line, and the count at that place."""
+    module = frame.f_globals.get("__name__", "?")
+    module = "__main__" if module == "__mp_main__" else module
+    place = f"{module}:{frame.f_code.co_name}:{frame.f_lineno}"
+    _made[place] += 1
+    return f"{place}#{_made[place]}"
+
+
+def _turn(key: str) -> AbstractContextManager[None]:
+    channel = _inside.channel()
+    return nullcontext() if channel is None else channel.turn(key)
+
+
+def _moved(model: Any, device: Any) -> Any:
+    if hasattr(model, "to"):
+        return model.to(device)
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        return jax.device_put(model, device)
+    raise TypeError(
+        f"MpModelWrapper holds a {type(model).__qualname__}, which has no .to(device), and JAX is "
+        "not loaded; give it a torch.nn.Module, or import jax for trees of arrays"
+    )
+
+
+def _first_weights(model: Any, key: str, channel: _inside.Channel) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        return channel.share(key, lambda: model)
+    mine = _tensors(model)
+    theirs = channel.share(key, lambda: {name: tensor.detach() for name, tensor in mine.items()})
+    _adopt(mine, theirs, key)
+    return model
+
+
+def _tensors(model: Any) -> dict[str, Any]:
+    """Parameters and buffers by name, tied ones once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _adopt(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> None:
+    """Let each tensor of ``mine`` be the one in ``theirs`` of the same name."""
+    shapes = [{name: (t.dtype, t.shape) for name, t in each.items()} for each in (mine, theirs)]
+    if shapes[0] != shapes[1]:
+        odd = sorted({name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items())})
+        raise RuntimeError(
+            f"MpModelWrapper made at {key.partition('#')[0]}: this replica's model differs from "
+            f"that of the first replica in {', '.join(odd[:5])}; make the same model, in the same "
+            "order, on every replica"
+        )
+    users = Counter(tensor.untyped_storage().data_ptr() for tensor in mine.values())
+    for name, tensor in mine.items():
+        first = theirs[name]
+        if tensor.data_ptr() == first.data_ptr():
+            continue
+        if tensor.device.type == "cpu" and users[tensor.untyped_storage().data_ptr()] == 1:
+            tensor.data = first  # the mapped pages themselves, not a copy of them
+        else:
+            tensor.data.copy_(first)
