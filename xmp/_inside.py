@@ -17,12 +17,13 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from xmp._clusters import per_device
 from xmp._imports import on_import
 from xmp._types import Framework, ReplicaInfo
 
@@ -305,7 +306,7 @@ def _place() -> _Place:
     place = _in_this_context.get() or _in_this_process
     if place is not None:
         return place
-    info = _from_environment(os.environ)  # each time: a script may set RANK itself
+    info = per_device.identity(os.environ)  # each time: a script may set RANK itself
     with _lock:
         if _outside is None or _outside.info != info:
             _outside = _Place(info, None, None)
@@ -345,39 +346,3 @@ def _loaded_or_installed() -> str:
     if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:
         return _TORCH
     return ""
-
-
-_SCHEDULERS = (
-    # rank, world size, local rank, local world size, host
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_NODE_RANK",
-    ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
-)
-
-
-def _from_environment(environ: Mapping[str, str]) -> ReplicaInfo:
-    """Who torchrun, Slurm or MPI say this process is; a world of one if nobody says anything."""
-    for names in _SCHEDULERS:
-        said = [
-            int(word) if (word := environ.get(name, "")).isdecimal() else None for name in names
-        ]
-        rank, world, local, local_world, host = said
-        if rank is not None and world is not None:
-            if local_world is None:
-                local_world = _tasks_of_a_node(environ, world)
-            local = rank % local_world if local is None else local
-            return ReplicaInfo(rank, local, world, local_world, host or 0)
-    return ReplicaInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
-
-
-def _tasks_of_a_node(environ: Mapping[str, str], world: int) -> int:
-    """Slurm says "4(x2)" or "4,3"; where nothing is said all processes are taken to be here."""
-    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0].split(",")[0]
-    return int(tasks) if tasks.isdecimal() else world

@@ -8,9 +8,10 @@ for each process; bytes in blocks of few sizes, so that little is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
+
+from ._jax_mesh import Mesh, refuse_global
 
 __all__ = ["FOREVER", "JaxWire", "coordination_client"]
 
@@ -18,11 +19,6 @@ FOREVER = 30 * 24 * 3600 * 1000 // 2
 """Milliseconds: 15 days, which still fits the service's 32 bits."""
 _BLOCK = 1 << 22
 _SMALLEST = 1 << 12
-_WIDE = ("int64", "uint64", "float64", "complex128")
-_REDUCED = (
-    *("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", *_WIDE),
-    *("float16", "bfloat16", "float32", "complex64"),
-)
 
 
 def coordination_client() -> Any:
@@ -41,7 +37,7 @@ class JaxWire:
         self._round = 0
         self._stale: list[str] = []
         self._inline = min(32 * 1024, (1 << 20) // size)  # a round's heads fit one gRPC message
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self.mesh = Mesh(size)
 
     # --- objects: see _exchange.Wire -----------------------------------------------------------
 
@@ -60,7 +56,7 @@ class JaxWire:
 
         if not isinstance(value, jax.Array):
             return None
-        _refuse_global(value)
+        refuse_global(value)
         if jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
             data = numpy.asarray(jax.random.key_data(value))
             return _key_from, (data, jax.random.key_impl(value))
@@ -119,7 +115,7 @@ class JaxWire:
         longest = max(sizes)
         columns: list[Any] = [numpy.empty(size, numpy.uint8) for size in sizes]
         for start, block in _blocks(part, longest):
-            rows = self._run("gather", [block])[0]
+            rows = self.mesh.run("gather", [block])[0]
             for rank, column in enumerate(columns):
                 piece = column[start : start + len(block)]
                 piece[:] = rows[self._rows[rank]][: len(piece)]
@@ -132,82 +128,8 @@ class JaxWire:
         received: Any = numpy.empty(size, numpy.uint8)
         for start, block in _blocks(part, size):
             piece = received[start : start + len(block)]
-            piece[:] = self._run("sum", [block])[0][: len(piece)]
+            piece[:] = self.mesh.run("sum", [block])[0][: len(piece)]
         return received
-
-    # --- reductions ----------------------------------------------------------------------------
-
-    def reduces(self, leaf: Any, op: str) -> bool:
-        """Whether compiled code reduces this array: a type that XLA's collectives know."""
-        import jax
-        import numpy
-
-        if not isinstance(leaf, (numpy.ndarray, jax.Array)) or leaf.size == 0:
-            return False
-        name = str(leaf.dtype)
-        if isinstance(leaf, jax.Array):
-            _refuse_global(leaf)
-        elif not leaf.dtype.isnative or (name in _WIDE and jax.default_backend() == "tpu"):
-            return False
-        return name in _REDUCED and not (leaf.dtype.kind == "c" and op in ("min", "max"))
-
-    def reduce_arrays(self, arrays: Sequence[Any], op: str) -> list[Any]:
-        """Numpy arrays in 64 bits where they have them, jax arrays as the program is set."""
-        import jax
-        import numpy
-
-        ours = [i for i, array in enumerate(arrays) if isinstance(array, numpy.ndarray)]
-        theirs = [i for i, array in enumerate(arrays) if isinstance(array, jax.Array)]
-        results = dict(zip(ours, self._run(op, [arrays[i] for i in ours])))
-        if theirs:
-            spread = [self._spread(arrays[i]) for i in theirs]
-            reduced = self._function(op)(spread)
-            results.update((i, out.addressable_data(0)) for i, out in zip(theirs, reduced))
-        return [results[i] for i in range(len(arrays))]
-
-    def _run(self, op: str, arrays: Sequence[Any]) -> list[Any]:
-        """Numpy in, numpy of the program's own out."""
-        import numpy
-
-        if not arrays:
-            return []
-        with _wide():
-            results = self._function(op)([self._spread(array) for array in arrays])
-            return [numpy.array(result.addressable_data(0)) for result in results]
-
-    def _spread(self, array: Any) -> Any:
-        """One row of a global array whose rows lie with the processes."""
-        import jax
-        import numpy
-
-        if not (isinstance(array, jax.Array) and jax.default_backend() != "cpu"):
-            array = numpy.asarray(array)
-        row = array[None]
-        pieces = [jax.device_put(row, device) for device in jax.local_devices()]
-        sharding = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec("process"))
-        shape = (self.size, *array.shape)
-        return jax.make_array_from_single_device_arrays(shape, sharding, pieces)
-
-    def _function(self, op: str) -> Callable[..., Any]:
-        import jax
-
-        if op not in self._compiled:
-            everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-            self._compiled[op] = jax.jit(partial(_each, op), out_shardings=everywhere)
-        return self._compiled[op]
-
-    @cached_property
-    def _mesh(self) -> Any:
-        import jax
-        import numpy
-
-        if jax.process_count() != self.size:
-            raise RuntimeError(
-                f"JAX knows {jax.process_count()} process(es), this launch has {self.size}; "
-                "call jax.distributed.initialize() before the first use of a device"
-            )
-        devices = numpy.array(jax.devices()).reshape(self.size, -1)
-        return jax.sharding.Mesh(devices, ("process", "device"))
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -259,49 +181,6 @@ def _blocks(part: Any | None, size: int) -> Iterator[tuple[int, Any]]:
             piece = part[start : start + length]
             block[: len(piece)] = piece
         yield start, block
-
-
-def _each(op: str, arrays: Sequence[Any]) -> list[Any]:
-    return [_along(op, array) for array in arrays]
-
-
-def _along(op: str, rows: Any) -> Any:
-    """Traced: reduce the rows of one global array; the mean of integers is a float."""
-    from jax import numpy as jnp
-
-    if op == "gather":
-        return rows
-    if op in ("min", "max"):
-        return getattr(jnp, op)(rows, axis=0)
-    truth = rows.dtype == bool
-    if op in ("sum", "prod"):
-        return getattr(jnp, op)(rows, axis=0, dtype=None if truth else rows.dtype)
-    if not jnp.issubdtype(rows.dtype, jnp.inexact):
-        return jnp.sum(rows, axis=0) / rows.shape[0]
-    half = rows.dtype in (jnp.float16, jnp.bfloat16)  # their sum overflows, their mean does not
-    total = jnp.sum(rows, axis=0, dtype=jnp.float32 if half else rows.dtype)
-    return (total / rows.shape[0]).astype(rows.dtype)
-
-
-def _wide() -> AbstractContextManager[Any]:
-    """64-bit types for what is traced within, in this thread only."""
-    import jax
-
-    if hasattr(jax, "enable_x64"):
-        context: AbstractContextManager[Any] = jax.enable_x64(True)
-    else:  # before 0.8
-        from jax.experimental import enable_x64
-
-        context = enable_x64()
-    return context
-
-
-def _refuse_global(array: Any) -> None:
-    if not array.is_fully_addressable:
-        raise ValueError(
-            f"a jax.Array of shape {array.shape} is spread over several replicas already; "
-            "compute on it within jax.jit, or pass array.addressable_data(0)"
-        )
 
 
 def _on_device(array: Any) -> Any:

@@ -24,23 +24,26 @@ __all__ = ["Jax", "attach", "enter"]
 
 
 def enter(info: ReplicaInfo) -> Jax:
-    """Set platform and device count, and join ``jax.distributed`` where a coordinator is planned.
+    """Set platform and device count, and join ``jax.distributed`` where there are several.
 
     Raises:
-        RuntimeError: JAX is not installed, or a device runtime is up already in this process.
+        RuntimeError: JAX is not installed, or its devices are up already in this process.
     """
     jax = jax_module()
-    _configure(jax, info.settings)
+    from jax._src import xla_bridge
+
+    if not xla_bridge.backends_are_initialized():  # they may be in a launcher that runs fn itself
+        _configure(jax, info.settings)
     coordinator = info.settings.get("coordinator")
-    joined = bool(coordinator) and not jax.distributed.is_initialized()
-    if coordinator and joined:
-        _keep_sigterm(jax)
-        if _is_loopback(coordinator):
-            _keep_to_loopback(jax)
-        if info.rank != 0:
-            _wait_for_listener(coordinator)
-        jax.distributed.initialize(**_arguments(jax, info, coordinator))
-    return Jax(info, joined)
+    if not coordinator or info.world_size == 1:
+        return Jax(info, joined=False)
+    _keep_sigterm(jax)
+    if _is_loopback(coordinator):
+        _keep_to_loopback(jax)
+    if info.rank != 0:
+        _wait_for_listener(coordinator)
+    jax.distributed.initialize(**_arguments(jax, info, coordinator))
+    return Jax(info, joined=True)
 
 
 def attach(info: ReplicaInfo) -> Jax:
@@ -95,9 +98,9 @@ class Jax:
         """Reduce the arrays and numbers in ``value``; its shape is the same on every replica."""
         leaves = _trees.leaves(value)
         plain = [_as_numpy(leaf) for leaf in leaves]
-        direct = [i for i, leaf in enumerate(plain) if self._wire.reduces(leaf, op)]
+        direct = [i for i, leaf in enumerate(plain) if self._wire.mesh.reduces(leaf, op)]
         rest = [i for i, leaf in enumerate(plain) if i not in direct and _is_numeric(leaf)]
-        results = dict(zip(direct, self._wire.reduce_arrays([plain[i] for i in direct], op)))
+        results = dict(zip(direct, self._wire.mesh.reduce([plain[i] for i in direct], op)))
         if rest:
             gathered = _exchange.all_gather([plain[i] for i in rest], self._wire)
             results.update((i, fold(column, op)) for i, column in zip(rest, zip(*gathered)))

@@ -1,0 +1,55 @@
+"""Who a process is that a launcher started for one device: torchrun, Slurm, Open MPI, MPICH.
+
+The other modules of this package look for hosts on which xmp starts the replicas itself; here
+somebody else has started them, and xmp's functions describe that somebody's world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xmp._types import ReplicaInfo
+
+__all__ = ["identity"]
+
+_VARIABLES = (
+    # rank, world size, local rank, local world size, host
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    # SLURM_NTASKS is there in a batch script as well, which is one process for all tasks.
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
+)
+
+
+def identity(environ: Mapping[str, str]) -> ReplicaInfo:
+    """Rank and world by the first launcher whose variables are there; else a world of one."""
+    for names in _VARIABLES:
+        rank, world, local, local_world, host = (_number(environ, name) for name in names)
+        if rank is not None and world:
+            if local_world is None:
+                local_world = _tasks_of_a_node(environ, world)
+            local = rank % local_world if local is None else local
+            return ReplicaInfo(rank, local, world, local_world, _host(host, rank, local_world))
+    return ReplicaInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
+
+
+def _host(said: int | None, rank: int, local_world: int) -> int:
+    return rank // local_world if said is None else said
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _tasks_of_a_node(environ: Mapping[str, str], world: int) -> int:
+    """Slurm says "4(x2)" or "4,3"; where nothing is said all processes are taken to be here."""
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0].partition(",")[0]
+    return int(tasks) if tasks.isdecimal() and int(tasks) else world
