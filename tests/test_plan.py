@@ -324,7 +324,7 @@ def test_a_backend_that_cannot_work_is_refused(runtime: str, backend: str) -> No
 def test_the_engine_learns_of_devices_as_data() -> None:
     rules = plan(runtime="cpu").fork_rules
     assert {"/dev/accel*", "/dev/vfio/[0-9]*"} <= set(rules.device_files)
-    assert ("libcuda.so", "cuDeviceGetCount", 3) in rules.driver_probes
+    assert ("libcuda.so.1", "cuDeviceGetCount", 3) in rules.driver_probes
     assert dict(rules.quiet) == {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
@@ -361,7 +361,7 @@ class Abacus(_runtimes.Runtime):
     def configured(self, facts: HostFacts) -> str:
         return "ABACUS=on" if facts.env.get("ABACUS") == "on" else ""
 
-    def fit(self, facts: HostFacts, request: Request) -> _runtimes.Fit:
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
         return _runtimes.Fit(2, (1, 2), "2 rows")
 
     def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:

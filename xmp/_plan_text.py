@@ -24,6 +24,7 @@ PLAIN = (
     "cpu_quota",
     "memory_bytes",
     "frameworks",
+    "env_at_start",
 )
 
 

@@ -31,7 +31,11 @@ __all__ = ["choose", "explain", "facts_from_json", "facts_to_json", "plan", "to_
 GENERIC = "torch"
 """Loaded by every torch runtime's own package, so it speaks only when nothing more special does."""
 
-DRIVER_PROBES = (("libcuda.so", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
+AUTOLOADED = "torch_tpu"
+NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
+"""Importing them may ask the metadata server, start threads or take libtpu's lock."""
+
+DRIVER_PROBES = (("libcuda.so.1", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
 DEVICE_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/neuron[0-9]*", "/dev/kfd")
 
 
@@ -57,6 +61,9 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
         if setting:
             return runtime, setting
     families = _loaded_families(facts, able)
+    if families == [GENERIC]:
+        first = _for_generic(facts, able)
+        return first, f"{GENERIC} is loaded; {first.possible(facts)}"
     if len(families) == 1:
         first = next(r for r in able if r.family == families[0])
         return first, f"{families[0]} is loaded; {first.possible(facts)}"
@@ -71,6 +78,12 @@ def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:
     families = list(dict.fromkeys(r.family for r in able if r.family in facts.loaded))
     special = [f for f in families if f.startswith(f"{GENERIC}_")]
     return [f for f in families if f != GENERIC] if special else families
+
+
+def _for_generic(facts: HostFacts, able: Sequence[Runtime]) -> Runtime:
+    """The first runtime on top of torch that has a device here, else the one on the cores."""
+    on_top = [r for r in able if r.family.startswith(GENERIC)]
+    return next((r for r in on_top if r.visible(facts)), on_top[-1])
 
 
 def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
@@ -98,12 +111,12 @@ def plan(
     check_types(request)
     runtime, why, others = choose(request, known[0])
     check_installed(runtime, known[0])
-    where = placement(known)
+    where = placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]))
     job = Job(
         request=request,
         places=where.places,
         addresses=where.addresses,
-        local=count(runtime, request, where.places),
+        local=count(runtime, request, where.places, len(where.addresses)),
         coordinator=where.coordinator,
         coordinator_port=where.port,
         leasable=where.leasable,
@@ -123,7 +136,7 @@ def _job_plan(
     hosts: tuple[HostPlan, ...],
     placed: tuple[str, ...],
 ) -> JobPlan:
-    notes = (*placed, *dropped(runtime, hosts[0].replicas[0]), *runtime.notes(job))
+    notes = (*placed, *dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job))
     return JobPlan(
         runtime=runtime.name,
         why=why,
@@ -134,40 +147,52 @@ def _job_plan(
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),
         needs=_needs(runtime, job),
-        fork_rules=_fork_rules(runtime),
+        fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=FIRST_USE,
     )
 
 
 def _host(runtime: Runtime, job: Job, place: Place) -> HostPlan:
-    replicas = tuple(_replica(runtime, job, place, local) for local in range(job.local))
+    base = common(runtime, job, place)
+    replicas = tuple(_replica(runtime, job, place, base, local) for local in range(job.local))
     return HostPlan(place.index, place.address, replicas)
 
 
-def _replica(runtime: Runtime, job: Job, place: Place, local: int) -> ReplicaPlan:
+def _replica(
+    runtime: Runtime, job: Job, place: Place, base: Mapping[str, str], local: int
+) -> ReplicaPlan:
     share = runtime.share(job, place, local)
     extra = dict(_extra(job.request, local))
     omp = extra.get("OMP_NUM_THREADS", place.facts.env.get("OMP_NUM_THREADS"))
     threads = thread_count(job.request.threads, omp, place.facts, job.local)
+    rank = place.index * job.local + local
     given = {
-        **common(runtime, job, place, local),
+        **base,
+        **_ranks(share, rank, local),
         "OMP_NUM_THREADS": str(threads),
         **share.set,
         "XMP_DEVICE": share.device,
         **extra,
     }
     return ReplicaPlan(
-        rank=place.index * job.local + local,
+        rank=rank,
         local_rank=local,
         process=local if share.process is None else share.process,
         set=tuple(sorted(given.items())),
-        unset=unset(runtime, place.facts, given),
+        unset=unset(runtime, job, place, given),
         device=share.device,
         threads=threads,
         cpus=bound_cores(job.request.bind, place.facts, local, job.local),
         settings=tuple(sorted(_settings(runtime, job, share).items())),
     )
+
+
+def _ranks(share: Share, rank: int, local: int) -> dict[str, str]:
+    """Torch's words for who a replica is; replicas that share a process cannot have them."""
+    if share.settings.get("threads_per_process", "1") != "1":
+        return {}
+    return {"RANK": str(rank), "LOCAL_RANK": str(local)}
 
 
 def _extra(request: Request, local: int) -> Pairs:
@@ -191,18 +216,27 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
+    """What the launcher has loaded and a template may load: not the two that look for chips."""
     wanted = list(runtime.needs_packages)
     if request.backend is not None:
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]
-    return tuple(dict.fromkeys((*facts.loaded, *installed)))
+    loaded = [name for name in facts.loaded if name not in NEVER_PRELOADED]
+    return tuple(dict.fromkeys((*loaded, *installed)))
 
 
-def _fork_rules(runtime: Runtime) -> ForkRules:
+def _fork_rules(runtime: Runtime, facts: HostFacts) -> ForkRules:
     own = runtime.fork_rules
     return replace(
         own,
         device_files=tuple(dict.fromkeys((*DEVICE_FILES, *own.device_files))),
         driver_probes=tuple(dict.fromkeys((*DRIVER_PROBES, *own.driver_probes))),
-        quiet=tuple(dict.fromkeys((*QUIET, *own.quiet))),
+        quiet=tuple(dict.fromkeys((*QUIET, *own.quiet, *_quiet_autoload(runtime, facts)))),
     )
+
+
+def _quiet_autoload(runtime: Runtime, facts: HostFacts) -> Pairs:
+    """An installed torch_tpu comes with every ``import torch``: 2 s and 300 MB for nothing here."""
+    if runtime.package == AUTOLOADED or not facts.frameworks.get(AUTOLOADED):
+        return ()
+    return (("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),)

@@ -12,6 +12,13 @@ from .cpu import Cpu
 from .cuda import Cuda
 from .fake import Fake
 from .jax import Jax
+from .neuron import Neuron
+from .paddle import Paddle
+from .pjrt import Pjrt
+from .rocm import Rocm
+from .torch_tpu import TorchTpu
+from .xpu import Xpu
+from .xrt import Xrt
 
 __all__ = [
     "Fit",
@@ -28,8 +35,15 @@ __all__ = [
 ]
 
 _table: list[Runtime] = [
+    Xrt(),  # only ever possible with a torch_xla that has no PJRT
+    TorchTpu(),
+    Neuron(),
+    Pjrt(),
     Cuda(),
+    Rocm(),
+    Xpu(),
     Jax(),
+    Paddle(),
     Fake(),
     Cpu(),  # last: it is possible everywhere
 ]

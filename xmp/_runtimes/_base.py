@@ -5,9 +5,12 @@ A runtime file holds only tables and arithmetic; everything it may look at arriv
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from xmp._clusters._base import Cluster, Place
 from xmp._types import ForkRules, HostFacts, PortNeed, Request
 
 __all__ = ["Fit", "Job", "Place", "Runtime", "Share", "matches", "version_of"]
@@ -22,15 +25,6 @@ class Fit:
     """None: any number from 1."""
     reason: str
     advice: str = ""
-
-
-@dataclass(frozen=True)
-class Place:
-    """One host whose facts are known, and its index among all hosts of the job."""
-
-    index: int
-    address: str
-    facts: HostFacts
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,8 @@ class Job:
     leasable: bool = True
     """Whether ports leased on one host can be told to the others; else they are fixed numbers."""
     ports: Mapping[str, int] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What a runtime works out once for all replicas (a job may have a thousand)."""
 
     @property
     def hosts(self) -> int:
@@ -96,6 +92,8 @@ class Runtime:
     """Process-group backends that work on its devices; empty: it has no process groups."""
     owned: tuple[str, ...] = ()
     """Names, or prefixes ending in ``*``, that carry a replica's identity: ours alone to set."""
+    takes_away: tuple[str, ...] = ()
+    """Variables that its replicas must not see, though they say nothing of who they are."""
     needs_packages: tuple[str, ...] = ()
     """What a template may import because every replica will."""
     fork_rules: ForkRules = ForkRules()
@@ -112,8 +110,16 @@ class Runtime:
         """What the host's mask allows, in order; None for a runtime without devices."""
         return None
 
-    def fit(self, facts: HostFacts, request: Request) -> Fit:
-        """How many replicas the host takes; raises PlanError where it takes none."""
+    def on_tpu(self, facts: HostFacts) -> bool:
+        """Whether it will use TPU chips on this host, whose hosts are those of the slice."""
+        return False
+
+    def cluster(self, facts: HostFacts) -> Cluster | None:
+        """The other hosts, for a runtime with variables of its own that say so."""
+        return None
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        """How many replicas each of ``hosts`` hosts takes; PlanError where it takes none."""
         raise NotImplementedError
 
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
@@ -138,10 +144,14 @@ class Runtime:
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether ``name`` is one of ``patterns`` (exact, or a prefix ending in ``*``)."""
-    return any(
-        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-        for pattern in patterns
-    )
+    exact, prefixes = _compiled(patterns)
+    return name in exact or name.startswith(prefixes)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return frozenset(patterns), prefixes
 
 
 def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:

@@ -35,9 +35,9 @@ def check_installed(runtime: Runtime, facts: HostFacts) -> None:
         )
 
 
-def count(runtime: Runtime, request: Request, places: Sequence[Place]) -> int:
+def count(runtime: Runtime, request: Request, places: Sequence[Place], hosts: int) -> int:
     """Replicas on each host; raises PlanError unless every host takes that number."""
-    counts = {_count_here(runtime, request, place.facts) for place in places}
+    counts = {_count_here(runtime, request, place.facts, hosts) for place in places}
     if len(counts) > 1:
         raise PlanError(
             f"the hosts differ: {sorted(counts)} replicas would fit. Say nprocs, a number that all "
@@ -46,7 +46,7 @@ def count(runtime: Runtime, request: Request, places: Sequence[Place]) -> int:
     return counts.pop()
 
 
-def _count_here(runtime: Runtime, request: Request, facts: HostFacts) -> int:
+def _count_here(runtime: Runtime, request: Request, facts: HostFacts, hosts: int) -> int:
     nprocs = None if request.nprocs == -1 else request.nprocs
     if request.devices is not None:
         _check_devices(runtime, request, facts)
@@ -56,7 +56,7 @@ def _count_here(runtime: Runtime, request: Request, facts: HostFacts) -> int:
                 f"Leave nprocs out, or make it {len(request.devices)}."
             )
         nprocs = len(request.devices)
-    fit = runtime.fit(facts, request)
+    fit = runtime.fit(facts, request, hosts)
     if nprocs is None:
         return fit.default
     if fit.allowed is not None and nprocs not in fit.allowed:

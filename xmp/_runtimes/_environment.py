@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xmp._types import HostFacts, PortNeed, ReplicaPlan
+from xmp._types import PortNeed, ReplicaPlan
 
 from ._base import Job, Place, Runtime, matches
-from ._variables import IDENTITY, OUTER
+from ._imports import undone
+from ._variables import IDENTITY, LEFT_OVER, OUTER
 
 __all__ = ["common", "dropped", "store_need", "unset"]
 
 STORE_PORT = 29500
 
 
-def common(runtime: Runtime, job: Job, place: Place, local: int) -> dict[str, str]:
-    """Who a replica is, in torch's words, and what keeps its traffic on this host."""
-    given = {
-        "RANK": str(place.index * job.local + local),
-        "LOCAL_RANK": str(local),
+def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
+    """What all replicas of one host have alike: the size of the job, and where it meets."""
+    given, _ = undone(place.facts)
+    given |= {
         "WORLD_SIZE": str(job.world),
         "LOCAL_WORLD_SIZE": str(job.local),
         "NODE_RANK": str(place.index),
@@ -32,7 +32,7 @@ def common(runtime: Runtime, job: Job, place: Place, local: int) -> dict[str, st
         if job.hosts == 1 and "GLOO_SOCKET_IFNAME" not in place.facts.env:
             given["GLOO_SOCKET_IFNAME"] = "lo" if place.facts.platform == "linux" else "lo0"
     given.update(_no_proxy(job, place.facts.env))
-    return given
+    return {k: v for k, v in given.items() if k not in runtime.takes_away}
 
 
 def store_need(job: Job) -> PortNeed:
@@ -55,20 +55,40 @@ def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
     return {"no_proxy": value, "NO_PROXY": value}
 
 
-def unset(runtime: Runtime, facts: HostFacts, given: Mapping[str, str]) -> tuple[str, ...]:
+def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) -> tuple[str, ...]:
     """The inherited variables that would tell a replica it is somebody else."""
+    key = f"unset.{place.index}"
+    if key not in job.memo:
+        patterns = (*_patterns(runtime), *runtime.takes_away)
+        inherited = [n for n in place.facts.env if matches(n, patterns)]
+        job.memo[key] = sorted({*inherited, *undone(place.facts)[1], *_stale(job, place)})
+    return tuple(name for name in job.memo[key] if name not in given)
+
+
+def _patterns(runtime: Runtime) -> tuple[str, ...]:
     outer = tuple(pattern for _, patterns in OUTER for pattern in patterns)
-    patterns = (*IDENTITY, *runtime.owned, *outer)
-    return tuple(sorted(n for n in facts.env if n not in given and matches(n, patterns)))
+    left = () if runtime.name == "xrt" else LEFT_OVER
+    return (*IDENTITY, *runtime.owned, *outer, *left)
 
 
-def dropped(runtime: Runtime, replica: ReplicaPlan) -> tuple[str, ...]:
-    """One note for each outer launcher whose variables the replicas do not see."""
+def _stale(job: Job, place: Place) -> list[str]:
+    """Variables of a multislice job, where this is none."""
+    if job.memo.get("slices") != 1:
+        return []
+    return [name for name in place.facts.env if name.startswith("MEGASCALE_")]
+
+
+def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
+    """One note for each outer launcher whose variables the replicas do not see.
+
+    A runtime's own variables are its input: what it cannot use, it notes itself.
+    """
     left = list(replica.unset)
     notes = []
-    for launcher, patterns in (*OUTER, ("an outer launch", (*IDENTITY, *runtime.owned))):
-        names = [name for name in left if matches(name, patterns)]
+    outer = ("an outer launch", IDENTITY)
+    for launcher, patterns in (*OUTER, ("an older XRT configuration", LEFT_OVER), outer):
+        names = [n for n in left if matches(n, patterns) and not matches(n, runtime.owned)]
         left = [name for name in left if name not in names]
-        if names:
+        if names and not (launcher == outer[0] and job.hosts > 1):
             notes.append(f"dropped {', '.join(names)}: inherited from {launcher}")
     return tuple(notes)

@@ -5,7 +5,7 @@ Evidence for every row is in the notes on environment contracts (trap 6 and sect
 
 from __future__ import annotations
 
-__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "OUTER", "QUIET"]
+__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET"]
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
@@ -107,6 +107,9 @@ OUTER = (
     ("MPI", ("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")),
 )
 """By launcher, what it gave its own process and would mislead ours (JAX and Lightning look)."""
+
+LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
+"""Of no use since XRT is gone, but still set by images (Kaggle's has XRT_TPU_CONFIG)."""
 
 QUIET = (("PYTORCH_NVML_BASED_CUDA_CHECK", "1"),)
 """Lets ``torch.cuda.is_available()`` at module level answer without initialising the driver."""

@@ -26,7 +26,7 @@ class Cpu(Runtime):
     def possible(self, facts: HostFacts) -> str:
         return "every host has cores"
 
-    def fit(self, facts: HostFacts, request: Request) -> Fit:
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 

@@ -73,7 +73,7 @@ class Cuda(Runtime):
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0
         return visible_gpus(facts.env.get(MASK), count) if count else ()
 
-    def fit(self, facts: HostFacts, request: Request) -> Fit:
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         return gpu_fit(self.visible(facts), facts, MASK, self.name)
 
     def share(self, job: Job, place: Place, local: int) -> Share:

@@ -45,7 +45,7 @@ class Fake(Runtime):
             return chips
         return tuple(part for part in mask.split(",") if part in chips)
 
-    def fit(self, facts: HostFacts, request: Request) -> Fit:
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         count = len(self.visible(facts))
         allowed = tuple(n for n in SHAPES if n <= count)
         if not allowed:

@@ -1,14 +1,23 @@
-"""JAX: one process per device, joined by ``jax.distributed`` before the user's function runs."""
+"""JAX: one process per device, joined by ``jax.distributed`` before the user's function runs.
+
+On TPU one process per chip (per core on 7x), or with ``nprocs=1`` JAX's own convention: one
+process for the whole host.
+"""
 
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._topology import HOST_SHAPES
 from xmp._types import HostFacts, PortNeed, Request
 
+from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share
 from ._cores import usable_cores
+from ._imports import after_import
+from ._tpu import OWNED, Chips, inherited_notes, read_chips
 from .cpu import MOST
 from .cuda import MASK, gpu_fit, visible_gpus
+from .rocm import Rocm
 
 __all__ = ["Jax"]
 
@@ -16,78 +25,173 @@ PLATFORMS = "JAX_PLATFORMS"  # "cpu", "tpu,cpu", "cuda"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # "4"
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"  # "10.0.0.1:8482"
 DOCUMENTED_PORT = 8482
+GPU_NAMES = {"cuda": ("cuda", "gpu"), "rocm": ("rocm", "gpu")}
+BARRIER = ("--xla_tpu_use_enhanced_launch_barrier=true",)
+ROCM = Rocm()
 
 
 class Jax(Runtime):
-    """One GPU per replica where JAX's CUDA plugin is installed, else the cores."""
+    """The first of TPU, GPU and cores that the user's setting, hardware and plugins allow."""
 
     name = "jax"
     framework = "xmp._frameworks.jax"
     family = "jax"
     package = "jax"
-    owned = (COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX")
+    owned = (
+        *(COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX"),
+        *OWNED,
+    )
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
-        """``cuda`` or ``cpu``: the first that the user's setting, hardware and plugin allow."""
-        wanted = facts.env.get(PLATFORMS, "").split(",")[0].strip()
+        """``tpu``, ``cuda``, ``rocm`` or ``cpu``; PlanError for one that cannot work here."""
+        text = facts.env.get(PLATFORMS, "")
+        wanted = text.split(",")[0].strip()
         if wanted == "cpu":
             return "cpu"
-        able = bool(facts.frameworks.get("jax_cuda_plugin")) and bool(self._gpus(facts))
-        if wanted in ("cuda", "gpu") and not able:
-            raise PlanError(
-                f"{PLATFORMS}={facts.env[PLATFORMS]} was given, but this host has no NVIDIA GPU "
-                f'with an installed JAX plugin. Set {PLATFORMS}=cpu, or install "jax[cuda12]".'
-            )
-        return "cuda" if able else "cpu"
+        able = [*self._able(facts), "cpu"]
+        for platform in able:
+            if not wanted or wanted in (platform, *GPU_NAMES.get(platform, ())):
+                return platform
+        raise PlanError(
+            f"{PLATFORMS}={text} was given, but this host has no such device with an installed "
+            f"JAX plugin. Possible here: {', '.join(able)}. Set {PLATFORMS} to one of them."
+        )
+
+    def _able(self, facts: HostFacts) -> list[str]:
+        able = []
+        if facts.tpu and facts.frameworks.get("libtpu", "unknown"):
+            able.append("tpu")
+        if facts.frameworks.get("jax_cuda_plugin") and self._gpus(facts):
+            able.append("cuda")
+        if facts.frameworks.get("jax_rocm_plugin") and ROCM.visible(facts):
+            able.append("rocm")
+        return able
 
     def possible(self, facts: HostFacts) -> str:
         version = facts.frameworks.get("jax")
         return f"jax {version} is installed" if version else ""
 
-    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
-        return self._gpus(facts) if self.platform(facts) == "cuda" else None
+    def on_tpu(self, facts: HostFacts) -> bool:
+        return self.platform(facts) == "tpu"
 
-    def fit(self, facts: HostFacts, request: Request) -> Fit:
-        if self.platform(facts) == "cuda":
-            return gpu_fit(self._gpus(facts), facts, MASK, self.name)
+    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        platform = self.platform(facts)
+        if platform == "tpu":
+            return ("0",) if facts.tpu.get("unknown") else read_chips(facts).visible
+        if platform == "rocm":
+            return ROCM.visible(facts)
+        return self._gpus(facts) if platform == "cuda" else None
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        platform = self.platform(facts)
+        if platform == "tpu":
+            return _tpu_fit(facts, hosts)
+        if platform in GPU_NAMES:
+            return gpu_fit(self.visible(facts) or (), facts, MASK, self.name)
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
-        if job.places[0].index != 0:
-            return ()
-        return (self._need(job),)
+        facts = job.places[0].facts
+        found = (_need(job),) if job.places[0].index == 0 else ()
+        if self.platform(facts) != "tpu" or facts.tpu.get("unknown"):
+            return found
+        return (*found, *_libtpu.needs(job, self._prepare(job)))
 
     def share(self, job: Job, place: Place, local: int) -> Share:
-        address = f"{_bracketed(job.coordinator)}:{job.port(self._need(job))}"
-        given = {COORDINATOR: address}
-        settings = {"coordinator": address}
+        host = f"[{job.coordinator}]" if ":" in job.coordinator else job.coordinator
+        address = f"{host}:{job.port(_need(job))}"
         platform = self.platform(place.facts)
-        settings["platforms"] = given[PLATFORMS] = place.facts.env.get(PLATFORMS) or platform
-        if platform == "cuda":
-            given[MASK] = ",".join(self.chosen(job, place))
-            settings["local_device_ids"] = str(local)
-            return Share(given, f"cuda:{local}", settings)
+        wanted = place.facts.env.get(PLATFORMS) or ("tpu,cpu" if platform == "tpu" else platform)
+        given = {COORDINATOR: address, PLATFORMS: wanted}
+        settings = {"coordinator": address, "platforms": wanted}
+        if platform == "tpu":
+            return self._on_chips(job, place, local, given, settings)
+        given |= after_import(
+            place.facts, {"TF_CPP_MIN_LOG_LEVEL": "1", "TPU_SKIP_MDS_QUERY": "1"}, {}
+        )
+        if platform in GPU_NAMES:
+            mask = MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
+            given[mask] = ",".join(self.chosen(job, place))
+            return Share(given, f"{platform}:{local}", {**settings, "local_device_ids": str(local)})
         # JAX_NUM_CPU_DEVICES beats a host device count that is left over in XLA_FLAGS.
         count = place.facts.env.get(CPU_DEVICES) or "1"
         settings["num_cpu_devices"] = given[CPU_DEVICES] = count
-        given["TPU_SKIP_MDS_QUERY"] = "1"
         return Share(given, "cpu", settings)
 
+    def _on_chips(
+        self, job: Job, place: Place, local: int, given: dict[str, str], settings: dict[str, str]
+    ) -> Share:
+        given |= _fresh(place.facts)
+        if place.facts.tpu.get("unknown"):
+            return Share(given, "tpu", settings)
+        self._prepare(job)
+        if _whole_host(job):
+            return Share({**given, **_libtpu.host_process(job, place)}, "tpu:all", settings)
+        units = _libtpu.chosen_units(job, place, job.memo["chips"].visible, job.local)
+        given |= _libtpu.unit_process(job, place, local)
+        return Share(given, f"tpu:{units[local]}", settings)
+
     def notes(self, job: Job) -> tuple[str, ...]:
-        if self.platform(job.places[0].facts) != "cpu":
+        facts = job.places[0].facts
+        platform = self.platform(facts)
+        if platform == "tpu" and not facts.tpu.get("unknown"):
+            total = job.memo["chips"].slice.hosts * self._prepare(job)
+            return inherited_notes(facts, total, job.memo["slices"] == 1)
+        if platform != "cpu":
             return ()
-        return ("JAX sizes its own thread pool from the cores it may run on; bind= limits it",)
+        return (
+            "JAX sizes its own thread pool from the cores it may run on; bind= limits it",
+            "JAX's gloo collectives listen at the address of the host name, not on loopback",
+        )
+
+    def _prepare(self, job: Job) -> int:
+        if "processes" not in job.memo:
+            _libtpu.prepare(job, read_chips(job.places[0].facts), job.local)
+        count: int = job.memo["processes"]
+        return count
 
     def _gpus(self, facts: HostFacts) -> tuple[str, ...]:
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0
         return visible_gpus(facts.env.get(MASK), count) if count else ()
 
-    def _need(self, job: Job) -> PortNeed:
-        fixed = 0 if job.leasable else job.coordinator_port or DOCUMENTED_PORT
-        return PortNeed("coordinator", "hold", job.coordinator, fixed, DOCUMENTED_PORT)
+
+def _whole_host(job: Job) -> bool:
+    """One process for all chips: asked for by ``nprocs=1`` without naming a device."""
+    chips: Chips = job.memo["chips"]
+    boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
+    return job.local == 1 and job.request.devices is None and boxed
 
 
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+def _tpu_fit(facts: HostFacts, hosts: int) -> Fit:
+    if facts.tpu.get("unknown"):
+        return Fit(1, (1,), f"unknown TPU chips ({facts.tpu['unknown']}): one process per host")
+    chips = read_chips(facts)
+    name, units = chips.generation.name, len(chips.visible)
+    reason = f"{units} {name} {'cores' if chips.generation.processes_per_chip > 1 else 'chips'}"
+    if name in ("v2", "v3"):
+        reason += ", and a process owns a chip with its two devices"
+    advice = "nprocs=1 is one process for the whole host."
+    if hosts > 1:
+        return Fit(units, tuple(sorted({1, units})), f"{reason} on each of {hosts} hosts", advice)
+    return Fit(chips.counts[-1], chips.counts, reason, advice)
+
+
+def _fresh(facts: HostFacts) -> dict[str, str]:
+    """The environment that a fresh process on a TPU host has after ``import jax``."""
+    values = {
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "GRPC_VERBOSITY": "ERROR",
+        "TPU_ML_PLATFORM": "JAX",
+        "TPU_ML_PLATFORM_VERSION": facts.frameworks.get("jax") or "",
+        "ENABLE_RUNTIME_UPTIME_TELEMETRY": "1",
+        "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "60",
+        "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "256",
+    }
+    return after_import(facts, values, {"LIBTPU_INIT_ARGS": BARRIER})
+
+
+def _need(job: Job) -> PortNeed:
+    fixed = 0 if job.leasable else job.coordinator_port or DOCUMENTED_PORT
+    return PortNeed("coordinator", "hold", job.coordinator, fixed, DOCUMENTED_PORT)

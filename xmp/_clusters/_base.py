@@ -1,0 +1,80 @@
+"""What a way to find the other hosts answers: which one am I, who are they, where is host 0."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts
+
+__all__ = ["Cluster", "Place", "host_list", "number", "split_port", "tpu_environment"]
+
+NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
+IPV6 = r"\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
+HOST = re.compile(f"{NAME}|{IPV6}")
+ENTRY = re.compile(r"\s*([A-Z0-9_]+)\s*:\s*'?(.*?)'?\s*")  # ACCELERATOR_TYPE: 'v5litepod-16'
+
+
+@dataclass(frozen=True)
+class Place:
+    """One host whose facts are known, and its index among all hosts of the job."""
+
+    index: int
+    address: str
+    facts: HostFacts
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The hosts of one job as one of them sees them."""
+
+    name: str
+    """Who said so, with the variables that it was read from."""
+    index: int
+    addresses: tuple[str, ...]
+    """Of all hosts in order; empty strings where only host 0 is known."""
+    coordinator: str
+    """Where the others reach host 0."""
+    port: int = 0
+    """The port that was fixed for host 0; 0 when none was."""
+
+
+def number(env: Mapping[str, str], name: str) -> int | None:
+    """The variable as a number from 0; None where it is unset or empty. Raises PlanError."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdigit():
+        raise PlanError(f"{name}={text!r} is not a number. Allowed: 0 or more, or unset.")
+    return int(text)
+
+
+@functools.lru_cache(maxsize=64)
+def host_list(text: str) -> tuple[str, ...] | None:
+    """``"t1v-0,t1v-1"`` as names; None for an empty text or one that is not a list of hosts.
+
+    Images of notebook services put a warning sentence there. Remembered: every host of a large
+    slice names all the others.
+    """
+    entries = tuple(part.strip() for part in text.split(","))
+    return entries if all(HOST.fullmatch(entry) for entry in entries) else None
+
+
+def split_port(text: str) -> tuple[str, int]:
+    """``host``, ``host:port`` or ``[v6]:port`` as host and port; 0 without a port."""
+    found = re.fullmatch(r"\[([^]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.*)", text.strip())
+    assert found is not None
+    host = found[1] or found[3] or found[5]
+    return host, int(found[2] or found[4] or 0)
+
+
+def tpu_environment(facts: HostFacts) -> dict[str, str]:
+    """The TPU variables of this host: the environment's own, else those of the metadata server."""
+    lines = map(ENTRY.fullmatch, facts.metadata.get("tpu-env", "").splitlines())
+    metadata = {found[1]: found[2] for found in lines if found}
+    if "WORKER_ID" in metadata:
+        metadata.setdefault("TPU_WORKER_ID", metadata["WORKER_ID"])
+    return {**metadata, **{k: v for k, v in facts.env.items() if v}}

@@ -1,0 +1,37 @@
+"""Open MPI with one process per node (``mpirun --map-by ppr:1:node``)."""
+
+from __future__ import annotations
+
+import re
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts
+
+from ._base import Cluster, number
+
+__all__ = ["find"]
+
+RANK = "OMPI_COMM_WORLD_RANK"
+SIZE = "OMPI_COMM_WORLD_SIZE"
+PER_NODE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+LAUNCHER = "OMPI_MCA_orte_hnp_uri"  # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911;tcp6://[::1]:4"
+ADDRESS = "MASTER_ADDR"
+PORT = "MASTER_PORT"
+
+
+def find(facts: HostFacts) -> Cluster | None:
+    """The processes of an mpirun with one on each node; None outside one."""
+    env = facts.env
+    index, count = number(env, RANK), number(env, SIZE)
+    if index is None or count is None or count < 2 or number(env, PER_NODE) != 1:
+        return None
+    found = re.search(r"tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:\d+", env.get(LAUNCHER, ""))
+    master = env.get(ADDRESS) or (found[1] if found else "")
+    if not master:
+        raise PlanError(
+            f"{SIZE}={count}, but the address of rank 0 is not known. Set {ADDRESS} on every "
+            f"host (mpirun -x {ADDRESS}=…)."
+        )
+    addresses = tuple(master if i == 0 else "" for i in range(count))
+    name = f"Open MPI ({RANK}, {SIZE})"
+    return Cluster(name, index, addresses, master, number(env, PORT) or 0)

@@ -1,0 +1,33 @@
+"""torchrun with one process per node: each of them then starts its host's replicas.
+
+With more than one process per node a process is a replica itself, and a launch in it stays local.
+"""
+
+from __future__ import annotations
+
+from xmp._types import HostFacts
+
+from ._base import Cluster, number
+
+__all__ = ["find"]
+
+RUN = "TORCHELASTIC_RUN_ID"
+NODE = "GROUP_RANK"
+NODES = "GROUP_WORLD_SIZE"
+PER_NODE = "LOCAL_WORLD_SIZE"
+ADDRESS = "MASTER_ADDR"
+PORT = "MASTER_PORT"
+
+
+def find(facts: HostFacts) -> Cluster | None:
+    """The nodes of a torchrun; None outside one or with several processes per node."""
+    env = facts.env
+    if RUN not in env or number(env, PER_NODE) != 1:
+        return None
+    index, count = number(env, NODE), number(env, NODES)
+    if index is None or count is None or count < 2 or not env.get(ADDRESS):
+        return None
+    addresses = tuple(env[ADDRESS] if i == 0 else "" for i in range(count))
+    # The agent's own store serves MASTER_PORT: ours takes the next one, on every host the same.
+    port = (number(env, PORT) or 29500) + 1
+    return Cluster(f"torchrun ({NODE}, {NODES})", index, addresses, env[ADDRESS], port)

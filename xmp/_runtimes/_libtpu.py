@@ -1,0 +1,188 @@
+"""The variables of one libtpu process, and the ports that all of them need."""
+
+from __future__ import annotations
+
+from xmp._errors import PlanError
+from xmp._topology import HOST_SHAPES
+from xmp._types import PortNeed
+
+from ._base import Job, Place
+from ._tpu import (
+    ADDRESSES,
+    BOUNDS,
+    CHIP_BOUNDS,
+    PORT,
+    TASK,
+    VISIBLE,
+    WORKER,
+    Chips,
+    check_slice,
+    unit_bounds,
+)
+
+__all__ = ["chosen_units", "host_process", "needs", "unit_process"]
+
+FIRST_PORT = 8476
+METRICS = "TPU_RUNTIME_METRICS_PORTS"  # "8431,8432"
+FIRST_METRICS_PORT = 8431
+LOGS = "TPU_LOG_DIR"
+ANY = "0.0.0.0"
+"""libtpu listens on every interface and cannot be told otherwise."""
+
+
+def needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
+    """For every process of the known hosts: the slice builder's port and the metrics port."""
+    found = []
+    for place in job.places:
+        found += [_process_need(job, place.index, i) for i in range(processes)]
+        if not _kept_metrics(place, processes):
+            found += [_metrics_need(place.index, i) for i in range(processes)]
+    return tuple(found)
+
+
+def _process_need(job: Job, host: int, process: int) -> PortNeed:
+    given = _given(job)
+    documented = FIRST_PORT + process
+    fixed = 0 if job.leasable else documented
+    if given:
+        fixed = int(given[_task(job, host, process)].rpartition(":")[2])
+    return PortNeed(f"process.{host}.{process}", "hold", ANY, fixed, documented, host)
+
+
+def _metrics_need(host: int, process: int) -> PortNeed:
+    name = f"metrics.{host}.{process}"
+    return PortNeed(name, "hold", ANY, documented=FIRST_METRICS_PORT + process, host=host)
+
+
+def _task(job: Job, host: int, process: int) -> int:
+    chips: Chips = job.memo["chips"]
+    processes: int = job.memo["processes"]
+    return host % chips.slice.hosts * processes + process
+
+
+def _given(job: Job) -> tuple[str, ...]:
+    """An inherited address list that fits: the user's own choice of ports."""
+    if "given" not in job.memo:
+        chips: Chips = job.memo["chips"]
+        total = (
+            chips.slice.hosts * job.memo["processes"] if job.hosts > 1 else job.memo["processes"]
+        )
+        entries = tuple(job.places[0].facts.env.get(ADDRESSES, "").split(","))
+        fits = len(entries) == total and all(e.rpartition(":")[2].isdigit() for e in entries)
+        job.memo["given"] = entries if fits and total > 1 else ()
+    given: tuple[str, ...] = job.memo["given"]
+    return given
+
+
+def addresses(job: Job, place: Place) -> str:
+    """``host:port`` of every process of the slice that ``place`` is in, in task order."""
+    chips: Chips = job.memo["chips"]
+    size = chips.slice.hosts
+    first = place.index // size * size
+    key = f"addresses.{first}"
+    if key not in job.memo:
+        job.memo[key] = ",".join(_given(job) or _addresses(job, range(first, first + size)))
+    text: str = job.memo[key]
+    return text
+
+
+def _addresses(job: Job, hosts: range) -> list[str]:
+    processes: int = job.memo["processes"]
+    entries = []
+    for host in hosts:
+        name = "localhost" if job.hosts == 1 else job.addresses[host]
+        if not name:
+            raise PlanError(
+                f"the address of host {host} is not known, and libtpu needs that of every host. "
+                "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID."
+            )
+        shown = f"[{name}]" if ":" in name else name
+        entries += [f"{shown}:{job.port(_process_need(job, host, i))}" for i in range(processes)]
+    return entries
+
+
+def chosen_units(job: Job, place: Place, visible: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """The units of this launch on one host; PlanError unless they lie in one box."""
+    devices = job.request.devices
+    if devices is None:
+        return visible[:count]
+    units = tuple(visible[index] for index in devices)
+    numbers = [int(unit) for unit in units]
+    start = numbers[0]
+    if numbers != list(range(start, start + count)) or start % count:
+        raise PlanError(
+            f"devices={list(devices)}: chips {', '.join(units)} do not lie in one box. Allowed: "
+            f"{count} neighbours in ascending order, the first a multiple of {count}."
+        )
+    return units
+
+
+def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
+    """The variables of a process that owns one unit."""
+    chips: Chips = job.memo["chips"]
+    processes: int = job.memo["processes"]
+    whole = job.hosts > 1
+    generation = chips.generation
+    bounds = chips.slice.process_bounds if whole else unit_bounds(generation, processes)
+    units = chosen_units(job, place, chips.visible, processes)
+    each = (1, 1, 1, 1) if generation.processes_per_chip > 1 else (1, 1, 1)
+    return {
+        VISIBLE: units[process],
+        BOUNDS: _text(bounds),
+        CHIP_BOUNDS: _text(each),
+        **_everyone(job, place, process),
+    }
+
+
+def host_process(job: Job, place: Place) -> dict[str, str]:
+    """The variables of one process that owns all chips of its host, or all that a mask leaves."""
+    chips: Chips = job.memo["chips"]
+    bounds = chips.slice.host_bounds if job.hosts > 1 else (1, 1, 1)
+    given = {
+        BOUNDS: _text(bounds),
+        CHIP_BOUNDS: _text(chips.slice.per_host),
+        **_everyone(job, place, 0),
+    }
+    if len(chips.visible) < chips.total:
+        given[VISIBLE] = ",".join(chips.visible)
+        given[CHIP_BOUNDS] = _text(HOST_SHAPES[len(chips.visible)])
+    return given
+
+
+def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
+    task = str(_task(job, place.index, process))
+    port = job.port(_process_need(job, place.index, process))
+    given = {
+        ADDRESSES: addresses(job, place),
+        PORT: str(port),
+        TASK: task,
+        # JAX takes its process id from this one, libtpu from the one above.
+        WORKER: task,
+    }
+    processes: int = job.memo["processes"]
+    if not _kept_metrics(place, processes):
+        ports = [str(job.port(_metrics_need(place.index, i))) for i in range(processes)]
+        given[METRICS] = ",".join(ports)
+    if LOGS not in place.facts.env:
+        first = job.port(_process_need(job, place.index, 0))
+        given[LOGS] = f"/tmp/tpu_logs_xmp_{first}"
+    return given
+
+
+def _kept_metrics(place: Place, processes: int) -> bool:
+    """Whether the platform has said where it will look for metrics (GKE does)."""
+    text = place.facts.env.get(METRICS, "")
+    return len([part for part in text.split(",") if part]) >= processes
+
+
+def prepare(job: Job, chips: Chips, processes: int) -> int:
+    """Note down what all processes of ``job`` share; returns the number of slices."""
+    if "chips" not in job.memo:
+        slices = check_slice(chips, job.hosts)
+        job.memo.update(chips=chips, processes=processes, slices=slices)
+    count: int = job.memo["slices"]
+    return count
+
+
+def _text(bounds: tuple[int, ...]) -> str:
+    return ",".join(str(n) for n in bounds)

@@ -1,0 +1,87 @@
+"""Paddle: every trainer knows the endpoints of all, and its own device by a flag."""
+
+from __future__ import annotations
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts, PortNeed, Request
+
+from ._base import Fit, Job, Place, Runtime, Share
+from ._cores import usable_cores
+from .cpu import MOST
+from .cuda import MASK, gpu_fit, visible_gpus
+
+__all__ = ["Paddle"]
+
+RANK = "PADDLE_TRAINER_ID"
+COUNT = "PADDLE_TRAINERS_NUM"
+ENDPOINT = "PADDLE_CURRENT_ENDPOINT"  # "127.0.0.1:6070"
+ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "127.0.0.1:6070,127.0.0.1:6071"
+BACKEND = "PADDLE_DISTRI_BACKEND"
+GPU = "FLAGS_selected_gpus"
+FIRST_PORT = 6070
+
+
+class Paddle(Runtime):
+    """One GPU per trainer where there are any, else gloo on the cores."""
+
+    name = "paddle"
+    framework = "xmp._frameworks.paddle"
+    family = "paddle"
+    package = "paddle"
+    owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, MASK)
+    # Paddle deletes these two in its trainers: its store does not exempt anybody from a proxy.
+    takes_away = ("http_proxy", "https_proxy")
+
+    def possible(self, facts: HostFacts) -> str:
+        version = facts.frameworks.get("paddle")
+        return f"paddle {version}" if version else ""
+
+    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        if facts.gpus.get("vendor") != "nvidia":
+            return None
+        return visible_gpus(facts.env.get(MASK), facts.gpus.get("count", 0)) or None
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        visible = self.visible(facts)
+        if visible is not None:
+            return gpu_fit(visible, facts, MASK, self.name)
+        cores = usable_cores(facts)
+        return Fit(min(cores, MOST), None, f"{cores} usable cores")
+
+    def needs(self, job: Job) -> tuple[PortNeed, ...]:
+        return tuple(_need(job, p.index, i) for p in job.places for i in range(job.local))
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        if ENDPOINTS not in job.memo:
+            hosts = range(job.hosts)
+            job.memo[ENDPOINTS] = [_endpoint(job, h, i) for h in hosts for i in range(job.local)]
+        everyone: list[str] = job.memo[ENDPOINTS]
+        rank = place.index * job.local + local
+        given = {
+            RANK: str(rank),
+            COUNT: str(job.world),
+            ENDPOINT: everyone[rank],
+            ENDPOINTS: ",".join(everyone),
+        }
+        if self.visible(place.facts) is None:
+            return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
+        given[MASK] = ",".join(self.chosen(job, place))
+        given[GPU] = str(local)
+        return Share(given, f"gpu:{local}", {"device_type": "gpu"})
+
+
+def _endpoint(job: Job, host: int, local: int) -> str:
+    address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
+    if not address:
+        raise PlanError(
+            f"the address of host {host} is not known, and Paddle needs that of every host. Start "
+            "with a scheduler that lists them (Slurm), or one host at a time."
+        )
+    return f"{address}:{job.port(_need(job, host, local))}"
+
+
+def _need(job: Job, host: int, local: int) -> PortNeed:
+    documented = FIRST_PORT + local
+    fixed = 0 if job.leasable else documented
+    address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
+    return PortNeed(f"endpoint.{host}.{local}", "hold", address, fixed, documented, host)

@@ -1,0 +1,177 @@
+"""torch_xla 2.1 and later: one process per TPU chip (per core on 7x), or one on the cores.
+
+On v2 and v3 a process cannot own less than a chip with two devices: it runs two threads, each a
+replica of its own.
+"""
+
+from __future__ import annotations
+
+from xmp._errors import PlanError
+from xmp._types import HostFacts, PortNeed, Request
+
+from . import _libtpu
+from ._base import Fit, Job, Place, Runtime, Share, version_of
+from ._imports import after_import
+from ._tpu import OWNED, inherited_notes, read_chips
+
+__all__ = ["Pjrt"]
+
+DEVICE = "PJRT_DEVICE"  # "TPU", "CPU", "NEURON", also with a suffix: "TPU_PLUGIN"
+RANK = "PJRT_LOCAL_PROCESS_RANK"
+COUNT = "PJRT_LOCAL_PROCESS_COUNT"
+FLAGS = (
+    "--xla_tpu_use_enhanced_launch_barrier=false",
+    "--xla_latency_hiding_scheduler_rerun=1",
+    "--xla_tpu_prefer_async_allgather_to_allreduce=true",
+    "--xla_tpu_enable_flash_attention=false",
+)
+FLAGS_V5 = ("--xla_enable_async_all_gather=true", "--xla_enable_async_collective_permute=true")
+
+
+class Pjrt(Runtime):
+    """TPU where there is one, else one replica on the CPU: torch_xla cannot join several there."""
+
+    name = "pjrt"
+    framework = "xmp._frameworks.torch_xla"
+    family = "torch_xla"
+    package = "torch_xla"
+    store = True
+    default_backend = "xla"
+    backends = ("xla", "gloo")
+    owned = (*OWNED, DEVICE, RANK, COUNT)
+
+    def configured(self, facts: HostFacts) -> str:
+        kind = _kind(facts)
+        if kind not in ("TPU", "CPU") or not facts.frameworks.get("torch_xla"):
+            return ""
+        return f"{DEVICE}={facts.env[DEVICE]}"
+
+    def possible(self, facts: HostFacts) -> str:
+        version = version_of(facts, "torch_xla")
+        if version < (2, 1):
+            return ""
+        text = facts.frameworks["torch_xla"]
+        if self.on_tpu(facts):
+            return f"{facts.tpu.get('chips')} {facts.tpu.get('generation')} chips, torch_xla {text}"
+        return f"torch_xla {text} on the CPU"
+
+    def on_tpu(self, facts: HostFacts) -> bool:
+        return _kind(facts) == "TPU" or (_kind(facts) == "" and bool(facts.tpu))
+
+    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        return read_chips(facts).visible if self.on_tpu(facts) else None
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        if not self.on_tpu(facts):
+            return _cpu_fit(request)
+        chips = read_chips(facts)
+        threads = _threads(chips.generation.name)
+        _refuse_parts(request, threads)
+        units = len(chips.visible)
+        reason = f"{_many(units * threads, 'device')} of {chips.generation.name} chips"
+        advice = "On one chip: Kaggle's v5e-8 has eight, " if units * threads == 1 else ""
+        advice += 'runtime="cpu" takes any number.'
+        if hosts > 1:
+            most = units * threads
+            return Fit(most, (most,), f"{reason} on each of {hosts} hosts", advice)
+        allowed = tuple(n * threads for n in chips.counts)
+        return Fit(allowed[-1], tuple(sorted({1, *allowed})), reason, advice)
+
+    def needs(self, job: Job) -> tuple[PortNeed, ...]:
+        if not self.on_tpu(job.places[0].facts):
+            return ()
+        return _libtpu.needs(job, self._prepare(job))
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        if not self.on_tpu(place.facts):
+            given = {DEVICE: "CPU", "CPU_NUM_DEVICES": "1", RANK: str(local), COUNT: str(job.local)}
+            return Share({**given, **_fresh(place.facts, 0)}, "cpu", {"device_type": "xla"})
+        processes = self._prepare(job)
+        generation = job.memo["chips"].generation
+        process = local * processes // job.local
+        given = {
+            DEVICE: "TPU",
+            RANK: str(process),
+            COUNT: str(processes),
+            **_libtpu.unit_process(job, place, process),
+            **_fresh(place.facts, generation.pci),
+        }
+        threads = _threads(generation.name) if job.local > 1 else 1
+        settings = {"device_type": "xla", "threads_per_process": str(threads)}
+        return Share(given, f"tpu:{_device(job, place, local, threads)}", settings, process)
+
+    def notes(self, job: Job) -> tuple[str, ...]:
+        facts = job.places[0].facts
+        notes = []
+        if _kind(facts) and "jax" in facts.loaded and "torch_xla" not in facts.loaded:
+            notes.append(f'jax is loaded, {DEVICE} chose this runtime: say runtime="jax" for JAX')
+        if not self.on_tpu(facts):
+            return tuple(notes)
+        total = job.memo["chips"].slice.hosts * self._prepare(job)
+        return (*notes, *inherited_notes(facts, total, job.memo["slices"] == 1))
+
+    def _prepare(self, job: Job) -> int:
+        """The number of processes on each host."""
+        if "processes" not in job.memo:
+            chips = read_chips(job.places[0].facts)
+            threads = _threads(chips.generation.name)
+            _libtpu.prepare(job, chips, max(job.local // threads, 1))
+        count: int = job.memo["processes"]
+        return count
+
+
+def _kind(facts: HostFacts) -> str:
+    """The kind of device that is asked for; torch_xla cuts the name at the first underscore."""
+    return facts.env.get(DEVICE, "").partition("_")[0].upper()
+
+
+def _threads(generation: str) -> int:
+    return 2 if generation in ("v2", "v3") else 1
+
+
+def _device(job: Job, place: Place, local: int, threads: int) -> str:
+    units = _libtpu.chosen_units(job, place, job.memo["chips"].visible, job.memo["processes"])
+    return str(int(units[local // threads]) * threads + local % threads)
+
+
+def _refuse_parts(request: Request, threads: int) -> None:
+    if request.devices is not None and threads > 1:
+        raise PlanError(
+            f"devices={list(request.devices)}: on v2 and v3 a process owns a chip, two devices. "
+            "Leave devices out and say nprocs: 2, 4 or 8."
+        )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _cpu_fit(request: Request) -> Fit:
+    """torch_xla's CPU client cannot reach other processes: their sums would be silently their own.
+
+    With ``backend="gloo"`` the replicas meet through xmp's own collectives instead.
+    """
+    advice = (
+        "torch_xla on the CPU cannot form a mesh across processes: use nprocs=1, or "
+        'backend="gloo" for replicas that meet through xmp\'s own collectives.'
+    )
+    allowed = None if request.backend == "gloo" else (1,)
+    return Fit(1, allowed, "torch_xla on the CPU", advice)
+
+
+def _fresh(facts: HostFacts, pci: int) -> dict[str, str]:
+    """The environment that a fresh process has after ``import torch_xla``."""
+    values = {"TF_CPP_MIN_LOG_LEVEL": "1", "GRPC_VERBOSITY": "ERROR"}
+    if facts.env.get("XLA_REGISTER_INSTALLED_PLUGINS", "1") == "1":
+        values["PJRT_DYNAMIC_PLUGINS"] = "1"
+    flags: dict[str, tuple[str, ...]] = {"XLA_FLAGS": ("--xla_cpu_enable_fast_math=false",)}
+    if pci:
+        v5 = pci in (0x0062, 0x0063)
+        flags["LIBTPU_INIT_ARGS"] = (*FLAGS, *FLAGS_V5) if v5 else FLAGS
+        values["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+        values["TPU_ML_PLATFORM"] = "PyTorch/XLA"
+        values["TPU_ML_PLATFORM_VERSION"] = facts.frameworks.get("torch_xla") or ""
+        values["ENABLE_RUNTIME_UPTIME_TELEMETRY"] = "1"
+    if pci == 0x005E:
+        values["TPU_MEGACORE"] = "megacore_dense"
+    return after_import(facts, values, flags)
