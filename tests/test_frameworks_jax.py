@@ -227,16 +227,18 @@ def test_a_global_array_is_refused_with_what_to_do() -> None:
 def torch_tensor_in_jax(rank: int) -> Any:
     import torch
 
-    return xmp.all_reduce(torch.tensor([rank, 1]))
+    half = torch.ones(2, dtype=torch.bfloat16)
+    return xmp.all_reduce(torch.tensor([rank, 1])), xmp.all_reduce(half)
 
 
 def test_torch_tensors_stay_tensors() -> None:
-    total = replicas(torch_tensor_in_jax)[0]
-    assert type(total).__name__ == "Tensor"
-    assert total.tolist() == [1, 2]
+    total, half = replicas(torch_tensor_in_jax)[0]
+    assert type(total).__name__ == type(half).__name__ == "Tensor"
+    assert (total.tolist(), half.tolist()) == ([1, 2], [2.0, 2.0])
+    assert str(half.dtype) == "torch.bfloat16"
 
 
-def test_a_stopped_wait_does_not_need_the_devices() -> None:
+def test_what_is_small_does_not_need_the_devices() -> None:
     """A barrier and numbers go through the coordinator: the backend stays down."""
 
     def without_devices(rank: int) -> bool:

@@ -109,7 +109,9 @@ class MpModelWrapper:
 
 def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -> MpModelWrapper:
     wrapper = kind.__new__(kind)
-    wrapper._model = pickle.loads(stream, buffers=buffers)
+    # What a plain pickle carried within itself arrives as bytes, on which nobody may train.
+    writable = [bytearray(each) if memoryview(each).readonly else each for each in buffers]
+    wrapper._model = pickle.loads(stream, buffers=writable)
     wrapper._key = key
     wrapper._made_in = 0  # every replica that unpickles it has the same weights
     return wrapper

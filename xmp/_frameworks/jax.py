@@ -10,6 +10,7 @@ import inspect
 import ipaddress
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -209,9 +210,19 @@ def _wait_for_listener(coordinator: str, seconds: float = 300.0) -> None:
 
 def _as_numpy(leaf: Any) -> Any:
     """A torch tensor as numpy array; everything else as it is."""
-    if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "detach"):
-        return leaf.detach().cpu().numpy()
-    return leaf
+    if not _is_tensor(leaf):
+        return leaf
+    tensor = leaf.detach().cpu()
+    return (tensor.float() if _is_bfloat16(leaf) else tensor).numpy()
+
+
+def _is_tensor(leaf: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(leaf, torch.Tensor)
+
+
+def _is_bfloat16(tensor: Any) -> bool:
+    return str(tensor.dtype) == "torch.bfloat16"  # numpy has no such type
 
 
 def _is_numeric(leaf: Any) -> bool:
@@ -227,8 +238,7 @@ def _like(result: Any, leaf: Any) -> Any:
     """The result as what ``leaf`` was: a tensor or an array on the leaf's devices."""
     if _is_jax_number(leaf):
         return jax_module().device_put(result, leaf.sharding)
-    if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "detach"):
-        import torch
-
-        return torch.from_numpy(result).to(leaf.device)
+    if _is_tensor(leaf):
+        tensor = sys.modules["torch"].from_numpy(result).to(leaf.device)
+        return tensor.to(leaf.dtype) if _is_bfloat16(leaf) else tensor
     return result
