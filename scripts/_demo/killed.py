@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -23,11 +23,15 @@ MOST_SECONDS = 5.0
 class Verdict:
     """How a launch ended in which one replica was killed."""
 
+    expected: int
+    blamed: str
     seconds: float
     left: tuple[str, ...]
 
     def faults(self) -> list[str]:
         wrong = [f"left behind: {line}" for line in self.left]
+        if self.blamed != f"rank {self.expected}, SIGKILL":
+            wrong.append(f"{self.blamed} was blamed for what rank {self.expected} did")
         if self.seconds > MOST_SECONDS:
             wrong.append(f"the verdict took {self.seconds:.1f} s")
         return wrong
@@ -42,39 +46,47 @@ def victim_of(replicas: int) -> int:
     return min(3, replicas - 1)
 
 
-def meet_until_one_dies(rank: int, victim: int, moment: Any) -> None:
+def meet_until_one_dies(rank: int, victim: int, note: Path) -> None:
     xmp.init_process_group()
     xmp.barrier()
     if rank == victim:
-        moment.value = time.monotonic()
+        note.write_text(repr(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
     xmp.barrier()  # waits for one that never comes
 
 
 def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
     """Start, lose one replica, print xmp's report, count what is left."""
-    moment = multiprocessing.get_context("spawn").Value("d", 0.0)
-    context = xmp.spawn(
-        meet_until_one_dies,
-        args=(victim_of(replicas), moment),
-        nprocs=replicas,
-        runtime=runtime,
-        join=False,
-        start_method="forkserver",
+    victim = victim_of(replicas)
+    with tempfile.TemporaryDirectory() as folder:
+        note = Path(folder) / "killed-at"
+        context = xmp.spawn(
+            meet_until_one_dies,
+            args=(victim, note),
+            nprocs=replicas,
+            runtime=runtime,
+            join=False,
+        )
+        pids = context.pids()
+        error = ending_of(context)
+        seconds = time.monotonic() - float(note.read_text())
+    console.print(str(error), markup=False)
+    xmp.preload(None)  # the warm template would wait for the next spawn
+    left = tuple(what_is_left(pids))
+    console.print(
+        f"\n[bold]{seconds:.2f} s from the kill to the verdict, {len(left)} processes left[/]"
     )
-    pids = context.pids()
+    return Verdict(victim, f"rank {error.rank}, {error.signal_name}", seconds, left)
+
+
+def ending_of(context: xmp.ProcessContext) -> xmp.ReplicaError:
+    """The error with which ``context`` ends."""
     try:
         while not context.join():
             pass
-    except xmp.ReplicaDied as error:
-        seconds = time.monotonic() - moment.value
-        console.print(str(error), markup=False)
-    else:
-        raise SystemExit("a replica was killed, and the launch did not say so")
-    xmp.preload(None)  # the warm template would wait for the next spawn
-    left = tuple(what_is_left(pids))
-    console.print(f"{seconds:.2f} s from the kill to the verdict, {len(left)} processes left")
-    return Verdict(seconds, left)
+    except xmp.ReplicaError as error:
+        return error
+    raise SystemExit("a replica was killed, and the launch did not say so")
 
 
 def what_is_left(pids: list[int]) -> list[str]:

@@ -15,23 +15,32 @@ matplotlib.use("Agg")  # before pyplot looks for a screen
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+STAGES = {  # what a replica waits for until it is in the function, by the stage that ends it
+    "received": ("supervisor", "tab:purple"),
+    "loaded": ("load fn", "tab:red"),
+    "forked": ("earlier ranks", "tab:brown"),
+    "entered": ("fork, mesh", "tab:orange"),
+    "left": ("fn", "tab:blue"),
+}
+
 
 def show_table(console: Console, runs: Sequence[Run]) -> None:
     table = Table(title="data-parallel training on 1,797 handwritten digits")
-    for heading in ("framework", "runtime", "replicas", "call to fn", "steps/s", "test accuracy"):
-        table.add_column(heading, justify="left" if heading in ("framework",) else "right")
-    table.add_column("between replicas", justify="right")
-    table.add_column("to one process", justify="right")
+    table.add_column("")
+    for heading in (
+        *("replicas", "call to fn", "steps/s", "test accuracy", "weights of all replicas"),
+        "and of one process",
+    ):
+        table.add_column(heading, justify="right")
     for run in runs:
         table.add_row(
-            run.framework,
-            run.runtime,
+            f"{run.framework} ({run.runtime})",
             str(run.replicas),
-            f"{max(run.reached):.2f} s",
+            f"{run.call_to_function:.2f} s",
             f"{run.steps_per_second:.0f}",
             f"{run.curve[-1]:.3f}",
-            "equal" if run.between_replicas == 0 else f"{run.between_replicas:.1e}",
-            f"{run.to_one_process:.1e}",
+            "equal" if run.between_replicas == 0 else f"differ {run.between_replicas:.0e}",
+            f"within {run.to_one_process:.0e}",
         )
     console.print(table)
 
@@ -50,13 +59,17 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
 def draw_start(axis: Axes, run: Run) -> None:
     ranks = range(run.replicas)
-    axis.barh(ranks, run.reached, color="tab:orange", label="call to fn")
-    lengths = [end - start for start, end in zip(run.reached, run.ended)]
-    axis.barh(ranks, lengths, left=run.reached, color="tab:blue", label="fn")
+    reached = [0.0] * run.replicas
+    for stage, (label, color) in STAGES.items():
+        ends = [stages[stage] for stages in run.stages]
+        lengths = [end - start for start, end in zip(reached, ends)]
+        axis.barh(ranks, lengths, left=reached, color=color, label=label)
+        reached = ends
     axis.invert_yaxis()
-    axis.set(title=f"{run.framework}, runtime={run.runtime}", xlabel="seconds since the call")
+    axis.set(title=f"{run.framework}: from call to fn", xlabel="seconds since the call")
     axis.set_ylabel("rank")
-    axis.legend(loc="lower right")
+    axis.set_xlim(0, 1.2 * run.call_to_function)  # fn itself takes much longer
+    axis.legend(loc="lower left")
 
 
 def draw_learning(axis: Axes, runs: Sequence[Run]) -> None:

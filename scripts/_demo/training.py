@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import numpy as np
 import xmp
 
 MODULES = {"cpu": "train_torch", "cuda": "train_torch", "jax": "train_jax"}
+STAGES = ("called", "received", "loaded", "forked", "born", "ready", "entered", "left")
 STEPS_PER_EPOCH = 12  # 1,437 digits in global batches of 128
 TOLERANCE = 1e-6
 LEAST_ACCURACY = 0.95
@@ -20,14 +23,12 @@ LEAST_ACCURACY = 0.95
 
 @dataclass(frozen=True)
 class Run:
-    """What one training run showed; times in seconds since ``spawn`` was called."""
+    """What one training run showed."""
 
     runtime: str
     framework: str
-    replicas: int
-    reached: tuple[float, ...]
-    """When each replica was in the function, in rank order."""
-    ended: tuple[float, ...]
+    stages: tuple[dict[str, float], ...]
+    """For each rank, when it reached which stage, in seconds since ``spawn`` was called."""
     steps_per_second: float
     curve: tuple[float, ...]
     """Test accuracy after each epoch."""
@@ -35,6 +36,15 @@ class Run:
     """The largest difference of any weight between any two replicas."""
     to_one_process: float
     """The largest difference of any weight to one process on the same global batches."""
+
+    @property
+    def replicas(self) -> int:
+        return len(self.stages)
+
+    @property
+    def call_to_function(self) -> float:
+        """Seconds from the call of ``spawn`` until the last replica was in the function."""
+        return max(stages["entered"] for stages in self.stages)
 
     def faults(self) -> list[str]:
         """What was promised and did not come true."""
@@ -48,38 +58,39 @@ class Run:
         return wrong
 
 
-def timed(
-    rank: int, train: Callable[..., dict[str, Any]], epochs: int
-) -> tuple[float, float, dict[str, Any]]:
-    """``train``, with the moments at which it began and ended on the clock all processes share."""
-    reached = time.monotonic()
-    result = train(rank, epochs)
-    return reached, time.monotonic(), result
-
-
 def train(runtime: str, nprocs: int | None, epochs: int) -> Run:
     """Train with ``nprocs`` replicas, then with one, and compare."""
     module = importlib.import_module(MODULES[runtime])
     called = time.monotonic()
-    results = xmp.spawn(timed, args=(module._mp_fn, epochs), nprocs=nprocs, runtime=runtime)
-    print("once more in one process, on the same global batches")
+    results = xmp.spawn(module._mp_fn, args=(epochs,), nprocs=nprocs, runtime=runtime)
     # Naming a start method gives even a single replica a process of its own.
     alone = xmp.spawn(
-        timed, args=(module._mp_fn, epochs), nprocs=1, runtime=runtime, start_method="forkserver"
+        quietly,
+        args=(module._mp_fn, epochs),
+        nprocs=1,
+        runtime=runtime,
+        start_method="forkserver",
     )
-    weights = [flat(result["weights"]) for _, _, result in results]
-    outcome = results[0][2]
+    weights = [flat(result["weights"]) for result in results]
     return Run(
         runtime=runtime,
         framework="JAX" if runtime == "jax" else "torch",
-        replicas=len(results),
-        reached=tuple(reached - called for reached, _, _ in results),
-        ended=tuple(ended - called for _, ended, _ in results),
-        steps_per_second=epochs * STEPS_PER_EPOCH / outcome["seconds"],
-        curve=tuple(outcome["curve"]),
+        stages=tuple(stages_of(timeline, called) for timeline in results.timeline.values()),
+        steps_per_second=epochs * STEPS_PER_EPOCH / results[0]["seconds"],
+        curve=tuple(results[0]["curve"]),
         between_replicas=max(difference(weights[0], other) for other in weights),
-        to_one_process=difference(weights[0], flat(alone[0][2]["weights"])),
+        to_one_process=difference(weights[0], flat(alone[0]["weights"])),
     )
+
+
+def quietly(rank: int, train: Callable[..., dict[str, Any]], epochs: int) -> dict[str, Any]:
+    """``train`` without its progress lines: they were shown once already."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return train(rank, epochs)
+
+
+def stages_of(timeline: Any, called: float) -> dict[str, float]:
+    return {stage: getattr(timeline, stage) / 1e9 - called for stage in STAGES}
 
 
 def flat(weights: list[Any]) -> np.ndarray:
