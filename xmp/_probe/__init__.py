@@ -1,0 +1,82 @@
+"""Looks at the host and says what it is: the only reader of sysfs, /dev, /proc and the environment.
+
+It initialises no device and imports no framework. What cannot change while this process lives is
+read once; environment, affinity and loaded modules are read at every call, since every spawn asks.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from xmp._runtimes._imports import NAMES
+from xmp._types import HostFacts
+
+from . import limits, metadata, packages
+from .devices import hardware
+
+__all__ = ["facts"]
+
+
+def facts(
+    *,
+    env: Mapping[str, str] | None = None,
+    root: str | Path = "/",
+    loaded: tuple[str, ...] | None = None,
+    frameworks: Mapping[str, str | None] | None = None,
+    attributes: Mapping[str, str] | None = None,
+) -> HostFacts:
+    """What this host is, in a few milliseconds and without touching a device.
+
+    ``root`` stands for ``/`` and may be a recorded tree; ``env``, ``loaded``, ``frameworks`` and
+    ``attributes`` (of the metadata server) replace this process's own. Only a host with TPU chips
+    asks the metadata server, once per process and for at most 2 s.
+    """
+    base = Path(root)
+    variables = dict(os.environ if env is None else env)
+    tpu, gpus = hardware(str(base))
+    if attributes is None:
+        attributes = metadata.attributes(variables) if tpu else {}
+    return HostFacts(
+        hostname=socket.gethostname(),
+        address=_address(),
+        platform=sys.platform,
+        python=platform.python_version(),
+        env=variables,
+        tpu=dict(tpu),
+        gpus=dict(gpus),
+        metadata=dict(attributes),
+        cpus=limits.affinity(),
+        cpu_quota=limits.cpu_quota(base),
+        numa=limits.numa(str(base)),
+        memory_bytes=limits.memory(base),
+        frameworks=packages.installed() if frameworks is None else dict(frameworks),
+        loaded=packages.loaded() if loaded is None else loaded,
+        env_at_start=_at_start(base, variables) if env is None else {},
+    )
+
+
+def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """What the variables that imports write were when this process began, where they changed."""
+    try:
+        text = (root / "proc/self/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    began = dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
+    changed = [name for name in NAMES if env.get(name, "") != began.get(name, "")]
+    return {name: began.get(name, "") for name in changed}
+
+
+def _address() -> str:
+    """This host's address on its default route; loopback without one. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket only asks the routing table.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

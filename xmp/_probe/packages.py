@@ -1,0 +1,90 @@
+"""Which frameworks are installed and loaded, without importing one."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import read
+
+__all__ = ["installed", "loaded"]
+
+PACKAGES = {
+    "torch": ("torch",),
+    "torch_xla": ("torch_xla",),
+    "torch_tpu": ("torch_tpu",),
+    "jax": ("jax",),
+    "jaxlib": ("jaxlib",),
+    "libtpu": ("libtpu", "libtpu-nightly"),
+    "jax_cuda_plugin": ("jax-cuda13-plugin", "jax-cuda12-plugin"),
+    "jax_rocm_plugin": ("jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "libneuronxla": ("libneuronxla",),
+    "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
+}
+"""Import name, and the distributions that bring it."""
+
+LOADED = (
+    "torch",
+    "torch.distributed",
+    "torch_xla",
+    "torch_tpu",
+    "torch_neuronx",
+    "numpy",
+    "numpy.random",
+    "jax",
+    "jax.numpy",
+    "jaxlib",
+    "paddle",
+)
+"""Modules worth naming when this process has them."""
+
+
+def loaded() -> tuple[str, ...]:
+    """The frameworks that this process has imported."""
+    return tuple(name for name in LOADED if name in sys.modules)
+
+
+def installed() -> dict[str, str | None]:
+    """Versions by package; looked up again when a folder on the path has changed (pip install)."""
+    path = tuple(sys.path)
+    return dict(_versions(path, tuple(_modified(entry) for entry in path)))
+
+
+@functools.lru_cache(maxsize=4)
+def _versions(path: tuple[str, ...], modified: tuple[int, ...]) -> Mapping[str, str | None]:
+    return {name: _version(name, distributions) for name, distributions in PACKAGES.items()}
+
+
+def _modified(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _version(name: str, distributions: tuple[str, ...]) -> str | None:
+    for distribution in distributions:
+        try:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return _torch_build(version) if name == "torch" else version
+    return None
+
+
+def _torch_build(version: str) -> str:
+    """The version with its build ("+cpu", "+cu128"): a registry's wheel does not name it."""
+    spec = importlib.util.find_spec("torch")
+    if "+" in version or spec is None or not spec.submodule_search_locations:
+        return version
+    text = read.text(Path(next(iter(spec.submodule_search_locations)), "version.py"))
+    for name, label in (("cuda", "cu"), ("hip", "rocm"), ("xpu", "xpu")):
+        found = re.search(rf"^{name}\b[^=]*= '([^']+)'", text, re.MULTILINE)
+        if found:
+            return f"{version}+{label}{found[1]}"
+    return f"{version}+cpu" if text else version
