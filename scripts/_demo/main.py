@@ -15,7 +15,6 @@ import xmp
 xmp.preload("torch", "jax", "sklearn.datasets")  # starts warming up while this script imports
 
 import killed  # noqa: E402
-import report  # noqa: E402
 import training  # noqa: E402
 from rich.console import Console  # noqa: E402
 
@@ -42,6 +41,8 @@ def replicas(runtime: str, asked: int | None) -> int | None:
 
 
 def main() -> int:
+    import report  # matplotlib is of no use to the supervisors, which import this file too
+
     options = arguments()
     console = Console(highlight=False)
     killed.mark_our_processes()

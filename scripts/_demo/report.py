@@ -16,10 +16,10 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 STAGES = {  # what a replica waits for until it is in the function, by the stage that ends it
-    "received": ("supervisor", "tab:purple"),
-    "loaded": ("load fn", "tab:red"),
-    "forked": ("earlier ranks", "tab:brown"),
-    "entered": ("fork, mesh", "tab:orange"),
+    "received": ("template and supervisor", "tab:purple"),
+    "loaded": ("load fn and args", "tab:red"),
+    "forked": ("fork of earlier ranks", "tab:brown"),
+    "entered": ("fork and runtime", "tab:orange"),
     "left": ("fn", "tab:blue"),
 }
 
@@ -47,11 +47,12 @@ def show_table(console: Console, runs: Sequence[Run]) -> None:
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
     """Start-up of every replica beside the learning curves, as a PNG at ``path``."""
-    figure, axes = pyplot.subplots(1, 1 + len(runs), figsize=(5 * (1 + len(runs)), 4))
+    figure, axes = pyplot.subplots(1, 1 + len(runs), figsize=(5 * (1 + len(runs)), 4.2))
     for axis, run in zip(axes, runs):
         draw_start(axis, run)
     draw_learning(axes[-1], runs)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower left", ncol=len(STAGES))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
@@ -69,7 +70,6 @@ def draw_start(axis: Axes, run: Run) -> None:
     axis.set(title=f"{run.framework}: from call to fn", xlabel="seconds since the call")
     axis.set_ylabel("rank")
     axis.set_xlim(0, 1.2 * run.call_to_function)  # fn itself takes much longer
-    axis.legend(loc="lower left")
 
 
 def draw_learning(axis: Axes, runs: Sequence[Run]) -> None:
