@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -369,14 +371,46 @@ def test_jax_arrays_go_as_numpy_arrays() -> None:
     assert [part.tolist() for part in parts] == [[0], [1]]
 
 
+# --- in the caller -----------------------------------------------------------------------------
+
+
+def test_in_the_caller_torch_and_descriptors_are_as_before(tmp_path: Path) -> None:
+    code = """
+import os
+import xmp
+
+def use(rank):
+    import torch
+    xmp.init_process_group()
+    assert torch.distributed.get_world_size() == 1
+    return xmp.all_reduce(torch.ones(2)).sum().item()
+
+def leave_alone(rank):
+    return xmp.rank()
+
+def numbers():
+    return sorted(os.listdir("/proc/self/fd"))
+
+assert xmp.spawn(use, nprocs=1, runtime="cpu")[0] == 2
+import torch.distributed as dist
+import torch.distributed.rendezvous
+import sys
+module = sys.modules["torch.distributed.rendezvous"]
+before = numbers()
+for fn in (use, leave_alone, use):
+    xmp.spawn(fn, nprocs=1, runtime="cpu")
+    assert not dist.is_initialized()
+    assert module._create_c10d_store.__module__ == "torch.distributed.rendezvous"
+    assert numbers() == before, (before, numbers())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
+
+
 # --- where nobody launched anything ------------------------------------------------------------
 
 
 def test_a_world_of_one_makes_a_group_without_a_port(tmp_path: Path) -> None:
     """`python train.py` of a script that also runs under xmp."""
-    import subprocess
-    import sys
-
     code = """
 import torch, xmp
 xmp.init_process_group()
@@ -389,9 +423,6 @@ torch.distributed.destroy_process_group()
 
 
 def test_under_torchrun_it_is_torchruns_world(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     script = tmp_path / "train.py"
     script.write_text("""
 import xmp

@@ -48,7 +48,7 @@ class Rendezvous:
         self._withdraw = on_import(_MODULE, self._patch)
 
     def remove(self) -> None:
-        """Give torch its own function back and end the store."""
+        """Give torch its own function back, end the store, close the listener."""
         self._withdraw()
         if self._original is not None:
             setattr(sys.modules[_MODULE], _FUNCTION, self._original)
@@ -58,6 +58,9 @@ class Rendezvous:
         except RuntimeError:  # the host of the store is gone: nobody left to wait for
             pass
         self._client = self._server = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _patch(self, module: ModuleType) -> None:
         self._original = original = getattr(module, _FUNCTION)

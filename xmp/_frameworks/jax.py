@@ -36,15 +36,17 @@ def enter(info: ReplicaInfo) -> Jax:
     if not xla_bridge.backends_are_initialized():  # they may be in a launcher that runs fn itself
         _configure(jax, info.settings)
     coordinator = info.settings.get("coordinator")
-    if not coordinator or info.world_size == 1:
-        return Jax(info, joined=False)
-    _keep_sigterm(jax)
-    if _is_loopback(coordinator):
-        _keep_to_loopback(jax)
-    if info.rank != 0:
-        _wait_for_listener(coordinator)
-    jax.distributed.initialize(**_arguments(jax, info, coordinator))
-    return Jax(info, joined=True)
+    joined = bool(coordinator) and info.world_size > 1
+    if coordinator and joined:
+        _keep_sigterm(jax)
+        if _is_loopback(coordinator):
+            _keep_to_loopback(jax)
+        if info.rank != 0:
+            _wait_for_listener(coordinator)
+        jax.distributed.initialize(**_arguments(jax, info, coordinator))
+    if "coordinator" in info.descriptors:
+        os.close(info.descriptors["coordinator"])  # the service has bound the port beside it
+    return Jax(info, joined)
 
 
 def attach(info: ReplicaInfo) -> Jax:

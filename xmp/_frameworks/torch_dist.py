@@ -40,10 +40,14 @@ def enter(info: ReplicaInfo) -> TorchDist:
         rendezvous = Rendezvous(address, int(port), info.descriptors.get("store"))
         rendezvous.install()
     framework = TorchDist(info, rendezvous)
-    if framework.device_type not in ("", "cpu"):
-        torch_module().get_device_module(framework.device_type).set_device(info.local_rank)
-    if info.settings.get("backend"):
-        framework.init_process_group()
+    try:
+        if framework.device_type not in ("", "cpu"):
+            torch_module().get_device_module(framework.device_type).set_device(info.local_rank)
+        if info.settings.get("backend"):
+            framework.init_process_group()
+    except BaseException:
+        framework.leave()  # this may be the launcher itself, which goes on
+        raise
     return framework
 
 
