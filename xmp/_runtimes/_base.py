@@ -13,7 +13,7 @@ from typing import Any
 from xmp._clusters._base import Cluster, Place
 from xmp._types import ForkRules, HostFacts, PortNeed, Request
 
-__all__ = ["Fit", "Job", "Place", "Runtime", "Share", "matches", "version_of"]
+__all__ = ["Fit", "Job", "Place", "Runtime", "Share", "many", "matches", "version_of"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,11 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
     prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     return frozenset(patterns), prefixes
+
+
+def many(count: int, what: str) -> str:
+    """``"1 chip"``, ``"4 chips"``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:

@@ -20,7 +20,15 @@ from ._tpu import (
     unit_bounds,
 )
 
-__all__ = ["chosen_units", "host_process", "needs", "unit_process"]
+__all__ = [
+    "chosen_units",
+    "host_process",
+    "metrics_needs",
+    "needs",
+    "prepare",
+    "private",
+    "unit_process",
+]
 
 FIRST_PORT = 8476
 METRICS = "TPU_RUNTIME_METRICS_PORTS"  # "8431,8432"
@@ -32,12 +40,15 @@ ANY = "0.0.0.0"
 
 def needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
     """For every process of the known hosts: the slice builder's port and the metrics port."""
-    found = []
-    for place in job.places:
-        found += [_process_need(job, place.index, i) for i in range(processes)]
-        if not _kept_metrics(place, processes):
-            found += [_metrics_need(place.index, i) for i in range(processes)]
-    return tuple(found)
+    indices = [place.index for place in job.places]
+    found = [_process_need(job, host, i) for host in indices for i in range(processes)]
+    return (*found, *metrics_needs(job, processes))
+
+
+def metrics_needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
+    """The metrics ports of the known hosts whose platform has not named them."""
+    hosts = [place.index for place in job.places if not _kept_metrics(place, processes)]
+    return tuple(_metrics_need(host, i) for host in hosts for i in range(processes))
 
 
 def _process_need(job: Job, host: int, process: int) -> PortNeed:
@@ -152,20 +163,25 @@ def host_process(job: Job, place: Place) -> dict[str, str]:
 def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
     task = str(_task(job, place.index, process))
     port = job.port(_process_need(job, place.index, process))
-    given = {
+    return {
         ADDRESSES: addresses(job, place),
         PORT: str(port),
         TASK: task,
         # JAX takes its process id from this one, libtpu from the one above.
         WORKER: task,
+        **private(job, place, job.port(_process_need(job, place.index, 0))),
     }
+
+
+def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
+    """A launch's own metrics ports and log folder: two jobs with task 0 collide in the defaults."""
     processes: int = job.memo["processes"]
+    given = {}
     if not _kept_metrics(place, processes):
         ports = [str(job.port(_metrics_need(place.index, i))) for i in range(processes)]
         given[METRICS] = ",".join(ports)
     if LOGS not in place.facts.env:
-        first = job.port(_process_need(job, place.index, 0))
-        given[LOGS] = f"/tmp/tpu_logs_xmp_{first}"
+        given[LOGS] = f"/tmp/tpu_logs_xmp_{first_port}"
     return given
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
 
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, many
 
 __all__ = ["Cuda", "gpu_fit", "visible_gpus"]
 
@@ -37,7 +37,7 @@ def visible_gpus(mask: str | None, count: int, name: str = MASK) -> tuple[str, .
 def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str) -> Fit:
     """One replica for each visible GPU, or fewer; raises PlanError where there is none."""
     inherited = facts.env.get(mask)
-    seen = f"{len(visible)} visible GPUs" + (f" ({mask}={inherited})" if inherited else "")
+    seen = many(len(visible), "visible GPU") + (f" ({mask}={inherited})" if inherited else "")
     if not visible:
         raise PlanError(
             f"runtime {runtime!r} was chosen, but this host has no GPU that it may use"
@@ -67,7 +67,7 @@ class Cuda(Runtime):
         build = facts.frameworks.get("torch") or ""
         if not build or "+cpu" in build or "+rocm" in build or "+xpu" in build:
             return ""
-        return f"{len(self.visible(facts))} NVIDIA GPUs and torch {build}"
+        return f"{many(len(self.visible(facts)), 'NVIDIA GPU')} and torch {build}"
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0

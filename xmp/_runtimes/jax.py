@@ -11,7 +11,7 @@ from xmp._topology import HOST_SHAPES
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
 from ._imports import after_import
 from ._tpu import OWNED, Chips, inherited_notes, read_chips
@@ -169,7 +169,8 @@ def _tpu_fit(facts: HostFacts, hosts: int) -> Fit:
         return Fit(1, (1,), f"unknown TPU chips ({facts.tpu['unknown']}): one process per host")
     chips = read_chips(facts)
     name, units = chips.generation.name, len(chips.visible)
-    reason = f"{units} {name} {'cores' if chips.generation.processes_per_chip > 1 else 'chips'}"
+    what = "core" if chips.generation.processes_per_chip > 1 else "chip"
+    reason = many(units, f"{name} {what}")
     if name in ("v2", "v3"):
         reason += ", and a process owns a chip with its two devices"
     advice = "nprocs=1 is one process for the whole host."

@@ -10,7 +10,7 @@ from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
-from ._base import Fit, Job, Place, Runtime, Share, version_of
+from ._base import Fit, Job, Place, Runtime, Share, many, version_of
 from ._imports import after_import
 from ._tpu import OWNED, inherited_notes, read_chips
 
@@ -52,7 +52,8 @@ class Pjrt(Runtime):
             return ""
         text = facts.frameworks["torch_xla"]
         if self.on_tpu(facts):
-            return f"{facts.tpu.get('chips')} {facts.tpu.get('generation')} chips, torch_xla {text}"
+            chips = many(facts.tpu.get("chips", 0), f"{facts.tpu.get('generation')} chip")
+            return f"{chips} and torch_xla {text}"
         return f"torch_xla {text} on the CPU"
 
     def on_tpu(self, facts: HostFacts) -> bool:
@@ -68,7 +69,7 @@ class Pjrt(Runtime):
         threads = _threads(chips.generation.name)
         _refuse_parts(request, threads)
         units = len(chips.visible)
-        reason = f"{_many(units * threads, 'device')} of {chips.generation.name} chips"
+        reason = f"{many(units * threads, 'device')} of {chips.generation.name} chips"
         advice = "On one chip: Kaggle's v5e-8 has eight, " if units * threads == 1 else ""
         advice += 'runtime="cpu" takes any number.'
         if hosts > 1:
@@ -140,10 +141,6 @@ def _refuse_parts(request: Request, threads: int) -> None:
             f"devices={list(request.devices)}: on v2 and v3 a process owns a chip, two devices. "
             "Leave devices out and say nprocs: 2, 4 or 8."
         )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _cpu_fit(request: Request) -> Fit:

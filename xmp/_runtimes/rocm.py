@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xmp._types import HostFacts, Request
 
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, many
 from .cuda import MASK as CUDA_MASK
 from .cuda import gpu_fit, visible_gpus
 
@@ -35,7 +35,7 @@ class Rocm(Runtime):
         build = facts.frameworks.get("torch") or ""
         if "+rocm" not in build or not self.visible(facts):
             return ""
-        return f"{len(self.visible(facts))} AMD GPUs and torch {build}"
+        return f"{many(len(self.visible(facts)), 'AMD GPU')} and torch {build}"
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         if facts.gpus.get("vendor") != "amd":

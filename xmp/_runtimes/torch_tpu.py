@@ -9,7 +9,7 @@ from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, many
 from ._tpu import OWNED, VISIBLE_OLD, inherited_notes, read_chips, unit_bounds
 
 __all__ = ["TorchTpu"]
@@ -69,15 +69,16 @@ class TorchTpu(Runtime):
             )
         units = len(chips.visible)
         if hosts > 1:
-            return Fit(units, (units,), f"{units} {name} devices on each of {hosts} hosts")
+            return Fit(units, (units,), f"{many(units, name + ' device')} on each of {hosts} hosts")
         allowed = tuple(n for n in COUNTS[name] if n <= units)
         return Fit(
-            allowed[-1], allowed, f"{units} {name} devices", 'runtime="cpu" takes any number.'
+            allowed[-1], allowed, many(units, f"{name} device"), 'runtime="cpu" takes any number.'
         )
 
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
         self._prepare(job)
-        return tuple(_need(job, p.index, i) for p in job.places for i in range(job.local))
+        own = [_need(job, p.index, i) for p in job.places for i in range(job.local)]
+        return (*own, *_libtpu.metrics_needs(job, job.local))
 
     def share(self, job: Job, place: Place, local: int) -> Share:
         self._prepare(job)
@@ -92,6 +93,7 @@ class TorchTpu(Runtime):
             SESSION: str(job.port(_need(job, 0, 0))),
             # One name and no list: the library keeps it, and claims this chip.
             VISIBLE_OLD: unit,
+            **_libtpu.private(job, place, job.port(_need(job, place.index, 0))),
         }
         return Share(given, f"tpu:{local}", {"device_type": "tpu"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import ForkRules, HostFacts, Request
 
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import Fit, Job, Place, Runtime, Share, many
 from .cuda import gpu_fit, visible_gpus
 
 __all__ = ["Xpu"]
@@ -31,7 +31,7 @@ class Xpu(Runtime):
         build = facts.frameworks.get("torch") or ""
         if "+xpu" not in build or facts.gpus.get("vendor") != "intel":
             return ""
-        return f"{facts.gpus.get('count')} Intel GPUs and torch {build}"
+        return f"{many(len(self.visible(facts)), 'Intel GPU')} and torch {build}"
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         if facts.gpus.get("vendor") != "intel":

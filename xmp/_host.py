@@ -1,0 +1,169 @@
+"""One host's share of a launch: facts, plan, leases, then the engine.
+
+``spawn`` calls it here; an agent of an engine calls it on another host.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import _inside, _planner, _ports, _probe
+from ._processes.context import ProcessContext
+from ._processes.launch import Job, Launch
+from ._processes.needs import Needs
+from ._processes.order import Timeline
+from ._processes.parents import templates
+from ._processes.replica import seed_all
+from ._processes.results import Results
+from ._processes.templates import switched_off
+from ._types import Framework, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
+
+__all__ = ["Call", "launch", "launch_bare", "planned", "run_here", "warm_up"]
+
+
+_COMPANIONS = {
+    "torch": ("numpy", "numpy.random", "torch.distributed", "torch.nn.parallel"),
+    "jax": ("numpy.random", "jax.numpy", "jax.experimental.multihost_utils"),
+}
+"""What programs use next to a package but often import only inside the function: a replica that
+has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
+
+
+def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n for name in names for n in (name, *_COMPANIONS.get(name, ()))))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What runs in the replicas and how they are treated; what they get is the plan's part."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    method: str = "forkserver"
+    grace: float = 5.0
+    daemon: bool = False
+    seed: int | None = None
+
+
+def planned(request: Request) -> JobPlan:
+    """The plan for this host, with documented ports; raises PlanError."""
+    return _planner.plan(request, _probe.facts())
+
+
+def launch(request: Request, call: Call) -> ProcessContext[Any]:
+    """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
+    called = time.monotonic_ns()
+    facts = _probe.facts()
+    lease = _ports.lease(_planner.plan(request, facts).needs)
+    try:
+        plan = _planner.plan(request, facts, lease.ports)
+        plan = replace(plan, preload=_with_companions(plan.preload))
+        job = _job(call, plan.hosts[0], plan.world_size, called)
+        started = Launch(replace(job, plan=plan, leases=lease.descriptors), lease.close)
+    except BaseException:
+        lease.close()
+        raise
+    return _started(started)
+
+
+def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
+    """The engine alone: replicas without devices, ports or variables of ours."""
+    replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
+    host = HostPlan(0, "127.0.0.1", replicas)
+    plan = replace(_bare_plan(), world_size=nprocs, hosts=(host,))
+    return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
+
+
+def _bare_plan() -> JobPlan:
+    """What the cpu plan says of templates and forks, which holds without devices as well."""
+    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), _probe.facts())
+    preload = _with_companions(plan.preload)
+    return replace(plan, runtime="", why="", framework="", needs=(), notes=(), preload=preload)
+
+
+def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
+    return Job(
+        fn=call.fn,
+        args=call.args,
+        kwargs=call.kwargs or {},
+        host=host,
+        world_size=world_size,
+        method=call.method,
+        grace=call.grace,
+        daemon=call.daemon,
+        seed=call.seed,
+        called=called,
+    )
+
+
+def _started(started: Launch) -> ProcessContext[Any]:
+    started.start()
+    return ProcessContext(started)
+
+
+def warm_up(names: Iterable[str] | None) -> None:
+    """Start a template that imports these packages, or end the templates (None)."""
+    if names is None:
+        templates.close()
+    elif not switched_off():
+        needs = Needs.of(_bare_plan(), _with_companions(names))
+        templates.get(needs).prepare(needs)
+
+
+def run_here(
+    request: Request,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    seed: int | None,
+) -> Results[Any]:
+    """Be the only replica in this process; the caller restores the environment afterwards."""
+    called = time.monotonic_ns()
+    facts = _probe.facts()
+    with _ports.lease(_planner.plan(request, facts).needs) as lease:
+        plan = _planner.plan(request, facts, lease.ports)
+        replica = plan.hosts[0].replicas[0]
+        for name in replica.unset:
+            os.environ.pop(name, None)
+        os.environ.update(replica.set)
+        info = ReplicaInfo(
+            rank=replica.rank,
+            local_rank=replica.local_rank,
+            world_size=plan.world_size,
+            local_world_size=1,
+            host_index=plan.hosts[0].index,
+            runtime=plan.runtime,
+            device=replica.device,
+            settings=dict(replica.settings),
+            descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
+        )
+        timeline = Timeline(called=called)
+        value = _inside_here(plan.framework, info, seed, timeline, lambda: fn(0, *args, **kwargs))
+    return Results({replica.rank: value}, {replica.rank: timeline})
+
+
+def _inside_here(
+    module: str,
+    info: ReplicaInfo,
+    seed: int | None,
+    timeline: Timeline,
+    call: Callable[[], Any],
+) -> Any:
+    framework: Framework | None = importlib.import_module(module).enter(info) if module else None
+    _inside.install(info, framework, None)
+    try:
+        if seed is not None:
+            seed_all(seed)
+        timeline.entered = time.monotonic_ns()
+        return call()
+    finally:
+        timeline.left = time.monotonic_ns()
+        _inside.uninstall()
+        if framework is not None:
+            framework.leave()

@@ -1,0 +1,270 @@
+"""How a function, its arguments and an outcome travel between processes.
+
+One value becomes one *image*: a table, a pickle stream and, behind it, the large buffers (numpy
+arrays, tensors) at aligned offsets. An image lies in a memory file and is mapped copy-on-write,
+so that any number of processes load it without a copy; small outcomes travel as bytes instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+import pickle
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Image", "Packed", "load", "load_image", "pack", "pack_image"]
+
+_ALIGN = 64
+_HEAD = struct.Struct("<Q")
+_ENTRY = struct.Struct("<QQ")
+_INLINE = 32 * 1024
+_PIECE = 1 << 30  # write() takes at most 2 GiB - 4 KiB at a time
+
+
+@dataclass
+class Image:
+    """A packed value: ``data`` when it is small, else ``descriptor`` and ``size`` of a file."""
+
+    data: bytes | None
+    size: int
+    descriptor: int = -1
+
+    def close(self) -> None:
+        """Close the file; what was mapped from it stays."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@dataclass
+class Packed:
+    """A packed call: image, descriptors that its objects need, and what must be known of it."""
+
+    image: Image
+    descriptors: list[int] = field(default_factory=list)
+    touches_device: bool = False
+    """Loading it would initialise a device: only a replica may do so."""
+    keep: Any = None
+    """The objects themselves: shared memory that only they hold must outlive the launch."""
+
+    def close(self) -> None:
+        """Release the file and the descriptors."""
+        self.image.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+        self.keep = None
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+def _lay_out(stream: bytes, buffers: Sequence[memoryview]) -> tuple[bytes, list[int], int]:
+    """The table, the offset of every part and the total size."""
+    parts = [len(stream), *(view.nbytes for view in buffers)]
+    position = _HEAD.size + _ENTRY.size * len(parts)
+    offsets, table = [], [_HEAD.pack(len(parts))]
+    for length in parts:
+        align = mmap.PAGESIZE if length >= mmap.PAGESIZE else _ALIGN
+        position = -(-position // align) * align
+        offsets.append(position)
+        table.append(_ENTRY.pack(position, length))
+        position += length
+    return b"".join(table), offsets, position
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    while data.nbytes:
+        written = os.pwrite(descriptor, data[:_PIECE], offset)
+        data, offset = data[written:], offset + written
+
+
+def build_image(
+    stream: bytes,
+    buffers: Sequence[memoryview],
+    new_file: Callable[[str], int],
+    inline: bool,
+) -> Image:
+    """Lay stream and buffers out, as bytes when they are few and ``inline`` allows it."""
+    table, offsets, size = _lay_out(stream, buffers)
+    parts = [memoryview(stream), *buffers]
+    if inline and size <= _INLINE:
+        image = bytearray(size)
+        image[: len(table)] = table
+        for offset, part in zip(offsets, parts, strict=True):
+            image[offset : offset + part.nbytes] = part
+        return Image(bytes(image), size)
+    descriptor = new_file("xmp-image")
+    try:
+        os.ftruncate(descriptor, size)
+        _write(descriptor, memoryview(table), 0)
+        for offset, part in zip(offsets, parts, strict=True):
+            _write(descriptor, part, offset)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Image(None, size, descriptor)
+
+
+def _map(descriptor: int, size: int) -> memoryview:
+    """Map a file copy-on-write for as long as something refers to it.
+
+    Not the mmap module: before Python 3.13 it keeps a duplicate of the descriptor open.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = libc.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
+    block = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(block, libc.munmap, address, size).atexit = False
+    return memoryview(block)
+
+
+def load_image(image: Image) -> Any:
+    """The value of an image; large buffers lie in the mapped file, writable and private."""
+    if image.data is not None:
+        whole = memoryview(bytearray(image.data))
+    else:
+        whole = _map(image.descriptor, image.size)
+    (count,) = _HEAD.unpack_from(whole, 0)
+    parts = []
+    for index in range(count):
+        offset, length = _ENTRY.unpack_from(whole, _HEAD.size + index * _ENTRY.size)
+        parts.append(whole[offset : offset + length])
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+# --- outcomes ----------------------------------------------------------------------------------
+
+
+def pack_image(value: Any, new_file: Callable[[str], int], inline: bool = True) -> Image:
+    """Pack a value that leaves a replica: nothing in it refers to a device or to shared memory.
+
+    ``jax.Array`` leaves as ``numpy.ndarray``, tensors of any device as private CPU tensors.
+    """
+    from .pickler import OutcomePickler
+
+    stream = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = OutcomePickler(stream, buffers)
+    pickler.dump(value)
+    return build_image(stream.getvalue(), [b.raw() for b in buffers], new_file, inline)
+
+
+# --- calls -------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_arrived: list[int] = []
+
+
+class Descriptor:
+    """Stands for a descriptor in a packed call; multiprocessing asks it by ``detach``."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def detach(self) -> int:
+        """The descriptor's number here; the caller owns it."""
+        return _arrived[self.index]
+
+
+class _Collector:
+    """What multiprocessing asks, while objects are pickled, for the way to send descriptors."""
+
+    DupFd = Descriptor
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        self.descriptors.append(os.dup(descriptor))
+        return len(self.descriptors) - 1
+
+
+@contextmanager
+def _spawning(collector: _Collector) -> Iterator[None]:
+    from multiprocessing import context
+
+    set_popen: Any = context.set_spawning_popen
+    set_popen(collector)
+    try:
+        yield
+    finally:
+        set_popen(None)
+
+
+def pack(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    new_file: Callable[[str], int],
+) -> Packed:
+    """Pack a call once, for any number of replicas.
+
+    CPU tensors reached through ``args`` and ``kwargs`` become shared memory, as under
+    torch.multiprocessing; those that only ``fn`` refers to are private copies. Raises TypeError
+    naming the argument that cannot be sent.
+    """
+    from .pickler import CallPickler, Rest, by_value_modules
+
+    stream, collector = io.BytesIO(), _Collector()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = CallPickler(stream, buffers)
+    try:
+        with _lock, by_value_modules(fn), _spawning(collector):
+            pickler.dump((fn, Rest(), tuple(args), dict(kwargs)))
+        views = [buffer.raw() for buffer in buffers]
+        image = build_image(stream.getvalue(), views, new_file, inline=False)
+    except BaseException as error:
+        for descriptor in collector.descriptors:
+            os.close(descriptor)
+        if isinstance(error, (OSError, MemoryError, KeyboardInterrupt)):
+            raise
+        raise TypeError(_culprit(fn, args, kwargs, error)) from error
+    keep = (fn, args, kwargs)
+    return Packed(image, collector.descriptors, pickler.touches_device, keep)
+
+
+def _culprit(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException
+) -> str:
+    """Say which part of the call cannot be pickled, by trying each alone."""
+    from .pickler import CallPickler
+
+    parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
+    parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+    for name, value in parts:
+        collector = _Collector()
+        try:
+            with _spawning(collector):
+                CallPickler(io.BytesIO(), []).dump(value)
+        except Exception as reason:
+            kind = type(value).__name__
+            return f"{name} ({kind}) cannot be sent to the replicas: {reason}"
+        finally:
+            for descriptor in collector.descriptors:
+                os.close(descriptor)
+    return f"the call cannot be sent to the replicas: {error}"
+
+
+def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function, its positional and its keyword arguments; takes the descriptors over."""
+    _arrived[:] = descriptors
+    try:
+        fn, _, args, kwargs = load_image(image)
+    finally:
+        _arrived.clear()
+    return fn, args, kwargs

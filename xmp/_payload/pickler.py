@@ -1,0 +1,253 @@
+"""The picklers of calls and outcomes: what goes by reference, what by value, what is shared.
+
+By reference goes what the other side can import by name, the script's ``__main__`` included (it
+is imported there as ``__mp_main__``). By value, through cloudpickle, goes everything else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from typing import IO, Any
+
+import cloudpickle
+
+from .script import main_source
+
+__all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
+
+
+class Rest:
+    """Marks, in a packed call, where the function ends and its arguments begin."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rest, ()
+
+
+class _Storage:
+    """A tensor's memory, sent once for all tensors that view it."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        size = self.storage.nbytes()
+        if size == 0:
+            return _rebuild_storage, (b"",)
+        block = (ctypes.c_ubyte * size).from_address(self.storage.data_ptr())
+        return _rebuild_storage, (pickle.PickleBuffer(block),)
+
+
+def _rebuild_storage(buffer: Any) -> Any:
+    import torch
+
+    if len(buffer) == 0:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _rebuild_typed(storage: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _is_jax_array(value: Any) -> bool:
+    return type(value).__name__ in ("ArrayImpl", "PRNGKeyArray") and type(
+        value
+    ).__module__.startswith(("jaxlib", "jax"))
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle with multiprocessing's reducers and out-of-band buffers."""
+
+    # The C pickler reads this attribute once, in __init__; multiprocessing's table is live.
+    dispatch_table = ChainMap(
+        ForkingPickler._extra_reducers,  # type: ignore[attr-defined]
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+    def __init__(self, file: IO[bytes], buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)
+        self._main = sys.modules.get("__main__") if main_source() is not None else None
+        self._storages: dict[int, _Storage] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (types.FunctionType, type)):
+            if self._main is not None and _found_in(self._main, obj):
+                return obj.__qualname__
+            return super().reducer_override(obj)
+        return NotImplemented
+
+    def _private(self, obj: Any) -> Any:
+        """How torch's tensors and storages travel as private out-of-band buffers."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return NotImplemented
+        if isinstance(obj, torch.Tensor):
+            return obj.__reduce_ex__(5)
+        if isinstance(obj, torch.storage.TypedStorage):
+            return _rebuild_typed, (self._storage(obj._untyped_storage), obj.dtype)
+        if isinstance(obj, torch.UntypedStorage):
+            return _identity, (self._storage(obj),)
+        return NotImplemented
+
+    def _storage(self, storage: Any) -> _Storage:
+        # A tensor makes a new Python object for its storage at every look: key by the memory.
+        key = storage.data_ptr() or id(storage)
+        return self._storages.setdefault(key, _Storage(storage))
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _found_in(module: types.ModuleType, obj: Any) -> bool:
+    """Whether ``module`` has the object under its own qualified name."""
+    if obj.__module__ not in ("__main__", "__mp_main__") or "<" in obj.__qualname__:
+        return False
+    found: Any = module
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+class OutcomePickler(_Pickler):
+    """For what leaves a replica: no device, no shared memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _is_jax_array(obj):
+            return _as_numpy(obj).__reduce_ex__(5)
+        if _is_tensor(obj) and obj.device.type not in ("cpu", "meta"):
+            copy = obj.detach().cpu()
+            copy.requires_grad = obj.requires_grad
+            return copy.__reduce_ex__(5)
+        reduced = self._private(obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+
+def _as_numpy(array: Any) -> Any:
+    import numpy
+
+    if type(array).__name__ == "PRNGKeyArray":
+        raise TypeError("a typed PRNG key cannot leave a replica; return jax.random.key_data(key)")
+    if not array.is_fully_addressable:
+        raise TypeError(
+            "a jax.Array that is spread over several replicas cannot leave one of them; "
+            "return array.addressable_data(0), or gather it first"
+        )
+    return numpy.asarray(array)
+
+
+class CallPickler(_Pickler):
+    """For what enters the replicas: notes what would touch a device, shares CPU tensors."""
+
+    touches_device = False
+    _sharing = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Rest:
+            self._sharing = True
+        elif _is_jax_array(obj):
+            self.touches_device = True
+        elif _is_tensor(obj):
+            return self._tensor(obj)
+        elif type(obj).__name__ == "SemLock":
+            _check_semaphore(obj)
+        elif not self._sharing and (reduced := self._private(obj)) is not NotImplemented:
+            return reduced
+        return super().reducer_override(obj)
+
+    def _tensor(self, tensor: Any) -> Any:
+        if tensor.device.type not in ("cpu", "meta"):
+            self.touches_device = True
+            return NotImplemented
+        if not self._sharing:
+            return self._private(tensor)
+        if tensor.device.type == "cpu" and not tensor.is_shared():
+            _check_shared_memory(tensor.untyped_storage().nbytes())
+        return NotImplemented
+
+
+def _check_shared_memory(size: int) -> None:
+    try:
+        place = os.statvfs("/dev/shm")
+    except OSError:
+        return
+    free = place.f_bavail * place.f_frsize
+    if size > free:
+        raise ValueError(
+            f"a tensor of {size / 1e6:.1f} MB does not fit into shared memory: /dev/shm has "
+            f"{free / 1e6:.1f} MB free; enlarge it (docker run --shm-size=…), or pass a numpy array"
+        )
+
+
+def _check_semaphore(semaphore: Any) -> None:
+    """A semaphore of the fork context has lost its name at birth: nobody else can open it."""
+    rebuild: Any = importlib.import_module("_multiprocessing").SemLock._rebuild
+    inner = semaphore._semlock
+    try:
+        rebuild(inner.handle, inner.kind, inner.maxvalue, inner.name)
+    except (OSError, TypeError):
+        raise RuntimeError(
+            "it was made in multiprocessing's fork context, which only forked children can use; "
+            'make it with multiprocessing.get_context("spawn")'
+        ) from None
+
+
+@contextmanager
+def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
+    """While packing, send by value what lives in modules that nobody else can import by name.
+
+    Those are pytest's test modules (imported through its own rewriting loader) and the
+    function's module if no finder knows it.
+    """
+    chosen = [m for m in list(sys.modules.values()) if _of_pytest(m)] if _pytest_runs() else []
+    own = sys.modules.get(getattr(fn, "__module__", None) or "")
+    if own is not None and own not in chosen and not _importable(own):
+        chosen.append(own)
+    fresh = [m for m in chosen if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in fresh:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in fresh:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _pytest_runs() -> bool:
+    return "_pytest.assertion.rewrite" in sys.modules
+
+
+def _of_pytest(module: Any) -> bool:
+    if not isinstance(module, types.ModuleType):
+        return False
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    if type(loader).__module__ != "_pytest.assertion.rewrite":
+        return False
+    # pytest's hook also loads plug-ins, which are installed and importable.
+    return "site-packages" not in (getattr(module, "__file__", None) or "")
+
+
+def _importable(module: types.ModuleType) -> bool:
+    if module.__name__ in ("__main__", "__mp_main__", "builtins"):
+        return True
+    try:
+        return importlib.util.find_spec(module.__name__) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False

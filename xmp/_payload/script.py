@@ -1,0 +1,88 @@
+"""The script's ``__main__``: where it came from, and how to import it once more elsewhere.
+
+As in multiprocessing, the copy is imported under the name ``__mp_main__``, so that what is behind
+``if __name__ == "__main__":`` does not run. A script without that guard calls ``spawn`` again
+while it is imported: the import stops there, and what stands above the call is enough.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import sys
+import types
+from typing import NamedTuple
+
+__all__ = ["MainReached", "MainSource", "import_main", "importing_main", "main_source"]
+
+
+class MainSource(NamedTuple):
+    """How to import the script: ``kind`` is "path" or "name" (python -m)."""
+
+    kind: str
+    value: str
+    path: str
+
+
+class MainReached(BaseException):
+    """The script, imported a second time, has come to its own call of ``spawn``."""
+
+
+_importing = False
+
+
+def importing_main() -> bool:
+    """Whether this process is importing a script for a launch."""
+    return _importing
+
+
+def main_source() -> MainSource | None:
+    """Where ``__main__`` came from; None for cells, ``-c``, standard input and the like."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    path = getattr(main, "__file__", None)
+    if main is None or path is None or getattr(sys, "frozen", False):
+        return None
+    if spec is not None:
+        # `python -m package` runs package.__main__, which seldom has a guard: leave it alone.
+        if spec.name == "__main__" or spec.name.endswith(".__main__"):
+            return None
+        return MainSource("name", spec.name, os.path.abspath(path))
+    path = os.path.abspath(path)
+    return MainSource("path", path, path) if os.path.isfile(path) else None
+
+
+def import_main(source: MainSource) -> None:
+    """Import the script as ``__mp_main__``, which then also stands for ``__main__``.
+
+    Raises whatever the script raises; SystemExit becomes ImportError.
+    """
+    global _importing
+    module = types.ModuleType("__mp_main__")
+    code = _code_of(source, module)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    _importing = True
+    try:
+        exec(code, module.__dict__)
+    except MainReached:
+        pass
+    except SystemExit as error:
+        raise ImportError(f"{source.path} ended itself (exit {error.code}) on import") from None
+    finally:
+        _importing = False
+
+
+def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
+    module.__file__ = source.path
+    if source.kind == "name":
+        spec = importlib.util.find_spec(source.value)
+        get_code = getattr(getattr(spec, "loader", None), "get_code", None)
+        if spec is None or get_code is None:
+            raise ImportError(f"cannot import the main module {source.value} again")
+        module.__package__ = spec.parent
+        code: types.CodeType = get_code(source.value)
+        return code
+    module.__package__ = None
+    with io.open_code(source.path) as file:
+        return compile(file.read(), source.path, "exec", dont_inherit=True)

@@ -1,0 +1,84 @@
+"""The replica's end of its connection to the supervisor: tells outcomes, asks for turns.
+
+The supervisor answers only what is asked. It also keeps what local replicas share (``share``)
+and whose turn it is (``turn``); both survive the death of any replica.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from xmp._payload import Image, load_image, pack_image
+
+from . import kernel
+from .wire import Wire
+
+__all__ = ["Channel"]
+
+T = TypeVar("T")
+
+
+class Channel:
+    """See the module; satisfies ``_inside.Channel``."""
+
+    def __init__(self, wire: Wire, local_rank: int = 0) -> None:
+        self._wire = wire
+        self._lock = threading.Lock()
+        self._held = threading.local()
+        self.local_rank = local_rank
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """The next message, with its descriptors."""
+        return self._wire.recv()
+
+    def tell(self, name: str, *rest: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Tell the supervisor something."""
+        self._wire.send((name, *rest), descriptors)
+
+    def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
+        """The value that one local replica makes, for all; its exception, if it raises."""
+        with self._lock:
+            self.tell("share", key, owner is None or owner == self.local_rank)
+            answer, descriptors = self.receive()
+        if answer[0] == "value":
+            _, good, data, size = answer
+            image = Image(data, size, descriptors[0] if descriptors else -1)
+            value = load_image(image)
+            image.close()
+            if good:
+                return value  # type: ignore[no-any-return]
+            raise value
+        try:
+            value = make()
+        except Exception as error:
+            self._give(key, False, error)
+            raise
+        self._give(key, True, value)
+        return value
+
+    def _give(self, key: str, good: bool, value: Any) -> None:
+        try:
+            image = pack_image(value, kernel.memory_file)
+        except Exception as error:
+            good = False
+            image = pack_image(
+                RuntimeError(f"{key}: {value!r} cannot be sent to the other replicas: {error}"),
+                kernel.memory_file,
+            )
+        descriptors = [image.descriptor] if image.data is None else []
+        self.tell("shared", key, good, image.data, image.size, descriptors=descriptors)
+        image.close()
+
+    @contextmanager
+    def turn(self, key: str) -> Iterator[None]:
+        """Hold the turn: at most one local replica at a time is inside."""
+        with self._lock:
+            self.tell("lock", key)
+            self.receive()
+        try:
+            yield
+        finally:
+            self.tell("unlock", key)

@@ -1,0 +1,90 @@
+"""The handle of a running launch, and what becomes of launches when this process ends or forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import Generic, TypeVar
+
+from .launch import Launch, ReplicaProcess, live
+from .parents import templates
+from .results import Results
+from .warm import drop_all
+
+__all__ = ["ProcessContext"]
+
+R = TypeVar("R")
+
+
+class ProcessContext(Generic[R]):
+    """A running launch, from ``join=False``. Also a context manager that ends what still runs."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.plan = launch.job.plan
+
+    @property
+    def processes(self) -> list[ReplicaProcess]:
+        """The replicas in rank order."""
+        return [self._launch.processes[rank] for rank in sorted(self._launch.processes)]
+
+    def pids(self) -> list[int]:
+        """The replicas' process ids, in rank order."""
+        return [process.pid for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for all replicas; True when all are done, False when ``timeout`` seconds are over.
+
+        ``grace_period`` (seconds) replaces the launch's ``grace`` between SIGTERM and SIGKILL.
+        Raises ReplicaError when a replica failed, after the others have been ended.
+        """
+        if grace_period is not None:
+            self._launch.ask("grace", grace_period)
+        if not self._launch.wait(timeout):
+            return False
+        self._launch.outcome()
+        return True
+
+    def results(self) -> Results[R]:
+        """Wait for all replicas and return what they returned; raises as ``join`` does."""
+        self.join()
+        return Results(self._launch.results, self._launch.timeline)
+
+    def stacks(self) -> dict[int, str]:
+        """The Python stacks of every living replica, by rank."""
+        return self._launch.live_stacks()
+
+    def terminate(self) -> None:
+        """End all replicas in order (SIGTERM, grace, SIGKILL) and wait."""
+        self._launch.ask("stop")
+        self._launch.wait(None)
+
+    def __enter__(self) -> ProcessContext[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._launch.finished:
+            self.terminate()
+
+
+def _forget_all() -> None:
+    for launch in list(live):
+        launch.drop()
+    live.clear()
+    drop_all()
+    templates.forget()
+
+
+def _at_exit() -> None:
+    """A launcher that ends normally waits for its replicas, as multiprocessing does."""
+    for launch in list(live):
+        launch.ask("stop") if launch.job.daemon else None
+        try:
+            launch.wait(None)
+        except BaseException:
+            pass  # the exit goes on; the interrupt has ended the replicas
+    templates.close()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+atexit.register(_at_exit)

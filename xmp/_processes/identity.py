@@ -1,0 +1,65 @@
+"""Who a forked process is for multiprocessing, and with which interpreter others are started."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from multiprocessing import process, spawn, util
+from pathlib import Path
+from typing import Any
+
+from .state import LauncherState
+
+__all__ = [
+    "become",
+    "executable",
+    "finish_multiprocessing",
+    "interpreter_flags",
+    "package_root",
+]
+
+package_root = str(Path(__file__).resolve().parents[2])
+
+
+class _ReplicaProcess(process.BaseProcess):
+    """``multiprocessing.current_process()`` in a replica."""
+
+    def __init__(self, state: LauncherState, rank: int) -> None:
+        super().__init__(name=f"Replica-{rank}")
+        self._identity = (rank + 1,)
+        self._parent_pid = state.pid
+        # Whatever ``daemon`` says of the launch, a replica may have children (DataLoader).
+        authkey = type(process.current_process().authkey)(state.authkey)
+        self._config = {"authkey": authkey, "daemon": False, "semprefix": "/mp"}
+        self._popen = None
+        self._closed = False
+
+
+def become(state: LauncherState, rank: int, sentinel: int) -> None:
+    """Become a proper child of the launcher: proxies and locks must not share the parent's.
+
+    ``sentinel`` is a descriptor that becomes readable when the launch has lost its parent.
+    """
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    util._run_after_forkers()  # type: ignore[attr-defined]
+    module: Any = process
+    module._process_counter = itertools.count(1)
+    module._children = set()
+    module._current_process = _ReplicaProcess(state, rank)
+    module._parent_process = module._ParentProcess(state.name, state.pid, sentinel)
+
+
+def finish_multiprocessing() -> None:
+    """Join the replica's own children and run the finalizers it registered."""
+    util._exit_function()  # type: ignore[attr-defined]
+
+
+def executable() -> str:
+    """The interpreter for processes of ours, as multiprocessing has it."""
+    path = spawn.get_executable()
+    return path if isinstance(path, str) else os.fsdecode(path)
+
+
+def interpreter_flags() -> list[str]:
+    """The command-line flags that reproduce this interpreter's."""
+    return list(util._args_from_interpreter_flags())  # type: ignore[attr-defined]

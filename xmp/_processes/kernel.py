@@ -1,0 +1,283 @@
+"""The kernel features that the engine likes to have, each with a way to do without it.
+
+Old containers, gVisor and macOS lack some of them. ``XMP_WITHOUT`` (comma list of pidfd, memfd,
+close_range, subreaper, setsig, pdeathsig) switches them off, which is how the fallbacks are tested.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable
+
+__all__ = [
+    "arm",
+    "children",
+    "close_from",
+    "die_with_parent",
+    "disarm",
+    "end_descendants",
+    "has",
+    "highest_descriptor",
+    "is_zombie",
+    "let_go",
+    "memory_file",
+    "move_above",
+    "open_pidfd",
+    "own_description",
+    "raise_descriptor_limit",
+    "seal",
+    "set_name",
+    "subreaper",
+]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_F_ADD_SEALS = 1033
+_F_SEALS_ALL = 0x0001 | 0x0002 | 0x0004 | 0x0008
+_LINUX = sys.platform == "linux"
+_libc = ctypes.CDLL(None, use_errno=True)
+_without = frozenset(os.environ.get("XMP_WITHOUT", "").replace(" ", "").split(","))
+
+
+def has(feature: str) -> bool:
+    """Whether an optional feature may be used here."""
+    return _LINUX and feature not in _without
+
+
+def _prctl(option: int, value: object) -> bool:
+    return _LINUX and _libc.prctl(option, value, 0, 0, 0) == 0
+
+
+def subreaper() -> bool:
+    """Become the parent of every orphan among our descendants."""
+    return has("subreaper") and _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask for SIGKILL when ``parent`` ends; end now when it has ended already."""
+    if has("pdeathsig"):
+        # The signal belongs to the *thread* that forked us: only single-threaded parents count.
+        _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def set_name(name: str) -> None:
+    """Name the process for ``ps`` (15 bytes)."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def arm(lifeline: int) -> bool:
+    """Let the kernel SIGKILL our process group when the lifeline's other end closes.
+
+    Needs neither a thread nor the interpreter, so it also works in native code that holds the
+    GIL. The owner is a property of the open file: ``lifeline`` must not be shared with a process
+    of another group. Returns False where the kernel cannot do it.
+    """
+    if not has("setsig"):
+        return False
+    try:
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    except OSError:
+        return False
+    if _hung_up(lifeline):  # closed before we were armed: no signal would come
+        os.killpg(0, signal.SIGKILL)
+    return True
+
+
+def _hung_up(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return bool(poller.poll(0))
+
+
+def disarm(lifeline: int) -> None:
+    """Undo ``arm``: from here on the process looks at its lifeline itself."""
+    if has("setsig"):
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags & ~os.O_ASYNC)
+
+
+def own_description(pipe: int) -> int:
+    """Open a pipe's end anew, so that its owner and flags are ours alone."""
+    try:
+        return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return os.dup(pipe)
+
+
+def memory_file(name: str) -> int:
+    """A descriptor of a file that lives in memory and has no name others could open."""
+    if has("memfd"):
+        try:
+            return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
+                raise
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    descriptor, path = tempfile.mkstemp(prefix="xmp-", dir=place)
+    os.unlink(path)
+    return descriptor
+
+
+def seal(descriptor: int) -> None:
+    """Make a memory file immutable, so that every process that maps it sees the same bytes."""
+    if has("memfd"):
+        try:
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEALS_ALL)
+        except OSError:
+            pass  # a temporary file cannot be sealed; nobody else has its descriptor
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when ``pid`` ends, or None."""
+    if not has("pidfd") or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
+    """Move a descriptor to a number that is at least ``base``."""
+    command = fcntl.F_DUPFD if inheritable else fcntl.F_DUPFD_CLOEXEC
+    moved = fcntl.fcntl(descriptor, command, base)
+    os.close(descriptor)
+    return moved
+
+
+def _open_descriptors() -> list[int]:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return [int(name) for name in os.listdir(folder)]
+        except OSError:
+            continue
+    return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def highest_descriptor() -> int:
+    """The highest descriptor number in use."""
+    return max(_open_descriptors())
+
+
+def close_from(base: int) -> None:
+    """Close every descriptor from ``base`` up."""
+    if has("close_range"):
+        os.closerange(base, resource.getrlimit(resource.RLIMIT_NOFILE)[1] & 0x7FFFFFFF)
+        return
+    for descriptor in _open_descriptors():
+        if descriptor >= base:
+            _close_quietly(descriptor)
+
+
+def let_go(keep: Iterable[int], below: int | None = None) -> None:
+    """Let go of every open file above 2 (and under ``below``) that is not in ``keep``.
+
+    The numbers stay taken, by nowhere: a stale object that still writes to its number, or closes
+    it, must not hit a file that was opened since.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    spared = {nowhere, *keep}
+    for descriptor in _open_descriptors():
+        if descriptor > 2 and descriptor not in spared and (below is None or descriptor < below):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                continue  # the directory listing's own descriptor is gone already
+            os.dup2(nowhere, descriptor, inheritable=False)
+    os.close(nowhere)
+
+
+def _close_quietly(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass  # the directory listing's own descriptor is gone already
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Raise the soft limit of open files to the hard one; returns the limits as they were."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    except (OSError, ValueError):
+        pass  # macOS names a hard limit that it does not accept
+    return before
+
+
+def children(pid: int) -> list[int]:
+    """The living children of a process, also those that it adopted."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found.extend(int(child) for child in file.read().split())
+    except OSError:
+        return _children_by_psutil(pid) if not os.path.exists("/proc/self/task") else found
+    return found
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and waits to be reaped."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def end_descendants(spare: Iterable[int] = ()) -> None:
+    """SIGKILL and reap every child that is not spared, until none is left.
+
+    For subreapers: each one that dies hands its own children up to us, so the loop ends with
+    the last of a double-forked or ``setsid`` tree. What sits in an uninterruptible system call
+    is left after a bounded wait; the kernel ends it when the call returns.
+    """
+    spared = set(spare)
+    for _ in range(1000):
+        doomed = [pid for pid in children(os.getpid()) if pid not in spared]
+        if not doomed:
+            return
+        for pid in doomed:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for pid in doomed:
+            _reap(pid)
+
+
+def _reap(pid: int, seconds: float = 2.0) -> None:
+    watch = open_pidfd(pid)
+    try:
+        if watch is not None:
+            select.select([watch], [], [], seconds) if watch < 1024 else None
+        os.waitpid(pid, os.WNOHANG if watch is not None else 0)
+    except ChildProcessError:
+        pass
+    finally:
+        if watch is not None:
+            os.close(watch)

@@ -1,0 +1,216 @@
+"""What the supervisor holds of each replica, and what local replicas share through it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xmp._types import ReplicaPlan
+
+from . import kernel
+from .order import Failure, Timeline
+from .output import Sink, Source
+from .replica import Seat
+from .wire import Closed, Wire, pair
+
+__all__ = ["Member", "Shares"]
+
+
+@dataclass(eq=False)
+class Member:
+    """One replica as its parent sees it."""
+
+    plan: ReplicaPlan
+    wire: Wire
+    source: Source
+    stacks: int
+    pid: int = -1
+    forked: int = 0
+    ended: bool = False
+    entered: bool = False
+    returned: bool = False
+    failure: Failure | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+
+    @classmethod
+    def prepare(cls, plan: ReplicaPlan, seat: Seat, sink: Sink) -> tuple[Member, tuple[int, int]]:
+        """The parent's side, and the (channel, standard error) descriptors for the child.
+
+        All lie above the seat, so that the child's one ``closerange`` takes them away.
+        """
+        ours, theirs = pair()
+        heard, said = os.pipe()
+        above = seat.above
+        member = cls(
+            plan,
+            ours.moved(above),
+            Source(kernel.move_above(heard, above), sink),
+            kernel.move_above(kernel.memory_file("xmp-stacks"), above),
+        )
+        child = (theirs.moved(above).detach(), kernel.move_above(said, above))
+        return member, child
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.plan.rank
+
+    def signal(self, number: int, group: bool = False) -> None:
+        """Send a signal to the replica, or to its whole process group."""
+        if self.ended:
+            return
+        try:
+            if group:
+                os.killpg(self.pid, number)
+            os.kill(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # ended a moment ago; a fresh fork that has no group yet gets the second call
+
+    def fail(self, **known: Any) -> Failure:
+        """Note how it failed; the first account counts."""
+        if self.failure is None:
+            self.failure = Failure(
+                rank=self.rank,
+                local_rank=self.plan.local_rank,
+                pid=self.pid,
+                device=self.plan.device,
+                **known,
+            )
+        return self.failure
+
+    def note_end(self, at: int, status: int) -> None:
+        """Take its wait status in."""
+        self.ended = True
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            failure = self.fail(kind="signal", at=at)
+            failure.signal_name = _signal_name(-code)
+        elif code or self.failure is not None:
+            failure = self.fail(kind="exit", at=at)
+        else:
+            return
+        failure.exit_code = code
+
+    def ask_stacks(self) -> int:
+        """Ask for the stacks of all threads; returns the size of what was there before."""
+        size = os.fstat(self.stacks).st_size
+        from .replica import DUMP_SIGNAL
+
+        self.signal(DUMP_SIGNAL)
+        return size
+
+    def read_stacks(self, start: int = 0) -> str:
+        """What faulthandler has written from a position on."""
+        size = os.fstat(self.stacks).st_size
+        return os.pread(self.stacks, min(size - start, 256 * 1024), start).decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the parent's descriptors."""
+        self.wire.close()
+        self.source.close()
+        os.close(self.stacks)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass
+class _Shared:
+    maker: Member | None = None
+    answer: tuple[tuple[Any, ...], int] | None = None
+    waiting: list[Member] = field(default_factory=list)
+    served: int = 0
+
+
+class Shares:
+    """Values that one local replica makes for all, and turns that one at a time takes."""
+
+    def __init__(self, plans: Sequence[ReplicaPlan]) -> None:
+        self._count = len(plans)
+        self._values: dict[str, _Shared] = {}
+        self._turns: dict[str, deque[Member]] = {}
+
+    def handle(self, member: Member, message: tuple[Any, ...], descriptors: list[int]) -> bool:
+        """Answer one of a replica's questions; False when it is none of ours."""
+        name, *rest = message
+        if name == "share":
+            self._ask(member, *rest)
+        elif name == "shared":
+            self._give(member, rest, descriptors)
+        elif name == "lock":
+            self._lock(member, rest[0])
+        elif name == "unlock":
+            self._unlock(member, rest[0])
+        else:
+            return False
+        return True
+
+    def _ask(self, member: Member, key: str, may_make: bool) -> None:
+        shared = self._values.setdefault(key, _Shared())
+        if shared.answer is not None:
+            self._serve(key, shared, member)
+        elif shared.maker is None and may_make:
+            shared.maker = member
+            shared.served += 1
+            _say(member, ("make",))
+        else:
+            shared.waiting.append(member)
+
+    def _give(self, member: Member, value: list[Any], descriptors: list[int]) -> None:
+        key, *answer = value
+        shared = self._values.setdefault(key, _Shared(maker=member))
+        shared.answer = (("value", *answer), descriptors[0] if descriptors else -1)
+        waiting, shared.waiting = shared.waiting, []
+        for other in waiting:
+            self._serve(key, shared, other)
+        self._forget_served(key, shared)
+
+    def _serve(self, key: str, shared: _Shared, member: Member) -> None:
+        assert shared.answer is not None
+        message, descriptor = shared.answer
+        shared.served += 1
+        _say(member, message, [descriptor] if descriptor >= 0 else [])
+        self._forget_served(key, shared)
+
+    def _forget_served(self, key: str, shared: _Shared) -> None:
+        """Once everybody has it, the value may go."""
+        if shared.served < self._count or self._values.pop(key, None) is None:
+            return
+        if shared.answer is not None and shared.answer[1] >= 0:
+            os.close(shared.answer[1])
+
+    def _lock(self, member: Member, key: str) -> None:
+        line = self._turns.setdefault(key, deque())
+        line.append(member)
+        if len(line) == 1:
+            _say(member, ("locked",))
+
+    def _unlock(self, member: Member, key: str) -> None:
+        line = self._turns.get(key, deque())
+        if line and line[0] is member:
+            line.popleft()
+            if line:
+                _say(line[0], ("locked",))
+
+    def forget(self, member: Member) -> None:
+        """A replica has ended: its turns go on to the next."""
+        for key, line in self._turns.items():
+            if member in line and line[0] is not member:
+                line.remove(member)
+            self._unlock(member, key)
+
+
+def _say(member: Member, message: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:
+    member.wire.post(message, list(descriptors))
+    try:
+        member.wire.flush()
+    except Closed:
+        pass  # its end is noticed where children are reaped

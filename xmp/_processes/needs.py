@@ -1,0 +1,115 @@
+"""What a launch wants of a template: modules, and everything that an import can see being equal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from xmp._types import ForkRules, JobPlan
+
+__all__ = ["Needs", "identity_key", "third_party"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """See the module."""
+
+    modules: tuple[str, ...] = ()
+    """To be imported without a trial."""
+    candidates: tuple[str, ...] = ()
+    """Loaded in the launcher too; to be tried while idle."""
+    import_variables: tuple[str, ...] = ()
+    first_use_variables: tuple[str, ...] = ()
+    rules: ForkRules = field(default_factory=ForkRules)
+
+    @classmethod
+    def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> Needs:
+        """From a plan, from what the user asked for, and from what this process has imported."""
+        packages = {*(plan.preload if plan else ()), *wanted}
+        roots = {name.partition(".")[0] for name in packages}
+        loaded = third_party()
+        known = [name for name in loaded if name.partition(".")[0] in roots]
+        return cls(
+            modules=tuple(dict.fromkeys([*sorted(packages), *known])),
+            candidates=tuple(name for name in loaded if name.partition(".")[0] not in roots),
+            import_variables=plan.import_variables if plan else (),
+            first_use_variables=plan.first_use_variables if plan else (),
+            rules=plan.fork_rules if plan else ForkRules(),
+        )
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The part of an environment that an import reads."""
+        return {name: value for name, value in environment.items() if self._at_import(name)}
+
+    def _at_import(self, name: str) -> bool:
+        return _matches(name, self.import_variables) and not _matches(
+            name, self.first_use_variables
+        )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+_known: tuple[int, list[str]] = (-1, [])
+
+
+def third_party() -> list[str]:
+    """The installed modules that are loaded here, in the order of their import.
+
+    Neither the standard library's (they come with the others) nor the user's own files (they may
+    do anything when they are imported).
+    """
+    global _known
+    if _known[0] != len(sys.modules):
+        places = _places()
+        names = [n for n, module in list(sys.modules.items()) if _installed(n, module, places)]
+        _known = (len(sys.modules), names)
+    return _known[1]
+
+
+def _places() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    site = sys.modules.get("site")
+    if site is not None:
+        folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
+    return tuple(folder + os.sep for folder in folders)
+
+
+def _installed(name: str, module: Any, places: tuple[str, ...]) -> bool:
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    # A module whose spec has another name is an alias, or was made by hand.
+    if not isinstance(origin, str) or getattr(spec, "name", None) != name:
+        return False
+    return origin.startswith(places) and name.partition(".")[0] not in ("xmp", "pytest", "_pytest")
+
+
+def identity_key() -> tuple[Any, ...]:
+    """What no request can change in a process that is up."""
+    status = _read("/proc/self/status")
+    capabilities = tuple(line for line in status.splitlines() if line.startswith("Cap"))
+    ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
+    flags = (sys.executable, tuple(sys.flags), tuple(sorted(sys._xoptions.items())))
+    place = (_read("/proc/self/cgroup"), *map(_namespace, ("ipc", "mnt", "net", "pid", "user")))
+    return (flags, ids, tuple(os.getgroups()), capabilities, place)
+
+
+def _namespace(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{name}")
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

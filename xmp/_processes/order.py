@@ -1,0 +1,109 @@
+"""What the launcher orders from a supervisor, and what comes back: plain values, pickled.
+
+Messages are tuples whose first item names them. Descriptors travel beside a message, in the
+order that its fields give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xmp._payload.script import MainSource
+from xmp._types import ForkRules, HostPlan
+
+from .state import LauncherState
+
+__all__ = ["Failure", "Order", "Timeline"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything a supervisor needs; the memory file of the call travels beside it.
+
+    Descriptors: standard input, output and error, the call's image, the launcher's resource
+    tracker (if ``state.tracker``), the leases in the order of ``leases``, then ``call_descriptors``
+    more that belong to the call's objects.
+    """
+
+    host: HostPlan
+    world_size: int
+    runtime: str
+    framework: str
+    state: LauncherState
+    main: MainSource | None
+    rules: ForkRules
+    method: str
+    """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves."""
+    image_size: int
+    call_descriptors: int
+    touches_device: bool
+    leases: tuple[str, ...]
+    grace: float
+    daemon: bool
+    called: int
+    """Monotonic nanoseconds of the user's call."""
+    seed: int | None = None
+    restart_count: int = 0
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Failure:
+    """How one replica failed, as far as it is known.
+
+    ``label`` is "cause", "collateral", "stopped by xmp" or "unknown".
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    kind: str
+    """"raised", "exit", "signal" or "interrupted"."""
+    label: str = "unknown"
+    at: int = 0
+    """Monotonic nanoseconds, by the replica's own clock where it could still tell."""
+    exit_code: int | None = None
+    signal_name: str | None = None
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
+    pickled: bytes | None = field(default=None, repr=False)
+    """The exception as an image, where it travels; the launcher makes ``exception`` of it."""
+    exception: BaseException | None = None
+    stderr: str = ""
+    stacks: str = ""
+    """What faulthandler wrote of its threads (native crashes)."""
+    device: str = ""
+
+
+@dataclass
+class Timeline:
+    """When one replica got where: monotonic nanoseconds, 0 where it never did.
+
+    ``called`` in the launcher, ``forked`` and ``loaded`` in the supervisor, the others inside.
+    """
+
+    called: int = 0
+    received: int = 0
+    loaded: int = 0
+    forked: int = 0
+    born: int = 0
+    ready: int = 0
+    entered: int = 0
+    left: int = 0
+    imports: tuple[tuple[str, float], ...] = ()
+    """The slowest imports of a template that this launch had to start: (module, seconds)."""
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds since the call for every stage that was reached."""
+        stages = ("received", "loaded", "forked", "born", "ready", "entered", "left")
+        return {
+            name: (getattr(self, name) - self.called) / 1e9
+            for name in stages
+            if getattr(self, name)
+        }
+
+
+Message = tuple[Any, ...]

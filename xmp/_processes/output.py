@@ -1,0 +1,121 @@
+"""Standard error of the replicas on its way to the launcher's: copied at once, the tail kept.
+
+A slow reader of the launcher's stream must not stop the supervisor: a sink takes what the stream
+takes without waiting, and while it is full its sources are not read, so that a flooding replica
+waits in its own ``write``.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections import deque
+
+__all__ = ["Sink", "Source"]
+
+_KEEP = 64 * 1024
+_FULL = 1024 * 1024
+_AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking
+
+
+class Sink:
+    """The launcher's stream."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._pending: deque[bytes] = deque()
+        self._size = 0
+        self._broken = False
+        # A file never blocks for long, and epoll refuses to watch one.
+        self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+    @property
+    def pollable(self) -> bool:
+        """Whether a selector can watch it."""
+        return not self._file
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that the stream has not taken yet."""
+        return self._size > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether sources should be left alone for now."""
+        return self._size > _FULL
+
+    def put(self, data: bytes) -> None:
+        """Copy to the stream, now as far as possible."""
+        if not self._broken:
+            self._pending.append(data)
+            self._size += len(data)
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what the stream takes without waiting."""
+        while self._pending and (self._file or _writable(self.descriptor)):
+            data = self._pending.popleft()
+            try:
+                written = os.write(self.descriptor, data if self._file else data[:_AT_ONCE])
+            except OSError:
+                # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
+                self._broken, self._size = True, 0
+                self._pending.clear()
+                return
+            self._size -= written
+            if written < len(data):
+                self._pending.appendleft(data[written:])
+
+
+def _writable(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return bool(poller.poll(0))
+
+
+class Source:
+    """One replica's standard error."""
+
+    def __init__(self, descriptor: int, sink: Sink) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self._sink = sink
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+
+    def copy(self) -> bool:
+        """Copy one portion; False when nothing is there now or ever again."""
+        try:
+            data = os.read(self.descriptor, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._sink.put(data)
+            self._keep(data)
+        return bool(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._kept += len(data)
+        while self._kept - len(self._tail[0]) >= _KEEP:
+            self._kept -= len(self._tail.popleft())
+
+    def drain(self) -> None:
+        """Copy what is there; what a grandchild may still write is not waited for."""
+        for _ in range(1024):
+            if not self.copy():
+                return
+
+    def tail(self, lines: int = 50) -> str:
+        """The last lines that passed."""
+        text = b"".join(self._tail)[-_KEEP:].decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Close our end."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

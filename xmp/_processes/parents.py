@@ -1,0 +1,93 @@
+"""Which process forks the supervisor of a launch: a template, a script holder or a keeper.
+
+Here is also decided that a fork is not safe after a certain script or function was loaded, and
+remembered: its next launch starts with fresh interpreters at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xmp._errors import StartError
+from xmp._payload.script import MainSource
+
+from . import safety, supervisor
+from .needs import Needs
+from .state import LauncherState
+from .templates import Templates, switched_off
+from .warm import Template
+
+__all__ = ["Parents", "templates"]
+
+templates = Templates()
+_unsafe: set[Any] = set()
+
+
+class Parents:
+    """The parents of one launch's supervisor; ``own`` takes those that end with the launch."""
+
+    def __init__(self, needs: Needs, own: Callable[[Callable[[], None]], Any]) -> None:
+        self.needs = needs
+        self.template: Template | None = None
+        """The long-lived one that this launch uses, if it does."""
+        self._own = own
+
+    def keeper(self) -> Template:
+        """For fresh interpreters: nothing preloaded, ends with the launch."""
+        return self._owned(Template.start((), self.needs.rules, "xmp-keeper"))
+
+    def forked_keeper(self, call: Any) -> Template:
+        """For ``start_method="fork"``: refused with the culprit's name where it is not safe."""
+        sockets = safety.connected_sockets()
+        culprits = safety.culprits(self.needs.rules, sockets, python_threads=True)
+        if culprits:
+            raise StartError(
+                f'start_method="fork" is not safe here: {"; ".join(culprits)}; '
+                'use start_method="forkserver"'
+            )
+        supervisor.inherited[:] = [call]
+        try:
+            return self._owned(Template.fork())
+        finally:
+            supervisor.inherited.clear()
+
+    def warm(self) -> Template:
+        """A template that fits; one that ends with the launch where they are switched off."""
+        if switched_off():
+            return self._owned(Template.start(self.needs.modules, self.needs.rules, "xmp-template"))
+        self.template = templates.get(self.needs)
+        self.template.prepare(self.needs)
+        return self.template
+
+    def _owned(self, template: Template) -> Template:
+        self._own(template.close)
+        return template
+
+    def holder(self, template: Template, main: MainSource, state: LauncherState) -> Template | None:
+        """The template's child that has imported the script; None where forking it is not safe."""
+        holder = template.holder_of(main, state, self.needs.rules)
+        if holder.wait_ready():
+            return holder
+        refusal = holder.refusal
+        template.forget_holder()
+        if refusal is None:
+            raise StartError(f"importing {main.path} ended the process that did it")
+        if refusal[0] == "failed":
+            raise StartError(f"importing {main.path} failed: {refusal[2]}\n\n{refusal[1]}")
+        self.remember_unsafe(main, main.path, refusal[1])
+        return None
+
+    def is_unsafe(self, *loaded: Any) -> bool:
+        """Whether a fork was not safe after one of these was loaded."""
+        return not _unsafe.isdisjoint(loaded)
+
+    def remember_unsafe(self, what: Any, name: str, culprits: Sequence[str]) -> None:
+        """Say once why replicas get fresh interpreters from now on."""
+        if what not in _unsafe:
+            sys.stderr.write(
+                f"xmp: replicas get fresh interpreters: after loading {name} a fork is not safe "
+                f"({'; '.join(culprits)})\n"
+            )
+        _unsafe.add(what)

@@ -1,0 +1,92 @@
+"""Native thread pools (OpenMP, OpenBLAS, MKL, torch): put down before a fork, sized after it.
+
+A pool that was up in the parent deadlocks every forked child of libgomp; OpenBLAS ends its own
+pool at a fork. So pools are asked to go (``omp_pause_resource_all``) and come back when used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Callable
+
+__all__ = ["forget", "mapped_libraries", "one_thread_environment", "pause", "set_threads"]
+
+_OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
+_SETTERS = (
+    (re.compile(r"openblas"), ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_",
+                               "scipy_openblas_set_num_threads", "openblas_set_num_threads")),
+    (re.compile(r"/libmkl_rt[.]"), ("MKL_Set_Num_Threads",)),
+)  # fmt: skip
+_HARD = 2  # omp_pause_hard: the only kind that ends libgomp's threads
+_known: tuple[int, list[str]] = (-1, [])
+
+
+def mapped_libraries() -> list[str]:
+    """The files of all libraries that are mapped here; read anew when modules were imported."""
+    global _known
+    if _known[0] != len(sys.modules):
+        _known = (len(sys.modules), _read_maps())
+    return _known[1]
+
+
+def forget() -> None:
+    """Read the maps anew at the next question."""
+    global _known
+    _known = (-1, [])
+
+
+def _read_maps() -> list[str]:
+    found: dict[str, None] = {}
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                place = line.find("/")
+                if place > 0 and ".so" in line:
+                    found[line[place:].rstrip()] = None
+    except OSError:
+        pass
+    return list(found)
+
+
+def _functions(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[Callable[[int], int]]:
+    found: list[Callable[[int], int]] = []
+    for path in mapped_libraries():
+        if not pattern.search(path):
+            continue
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue
+        for name in names:
+            if hasattr(library, name):
+                found.append(getattr(library, name))
+                break
+    return found
+
+
+def pause() -> None:
+    """End the threads of every loaded OpenMP runtime; they start again when needed."""
+    for function in _functions(_OPENMP, ("omp_pause_resource_all",)):
+        function(_HARD)
+
+
+def set_threads(count: int) -> None:
+    """Size every loaded pool to ``count`` threads."""
+    for pattern, names in _SETTERS:
+        for function in _functions(pattern, names):
+            function(count)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    elif torch is None:
+        for function in _functions(_OPENMP, ("omp_set_num_threads",)):
+            function(count)
+
+
+def one_thread_environment() -> dict[str, str]:
+    """Variables that make every pool load with one thread."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+    return dict.fromkeys(names, "1")

@@ -1,0 +1,342 @@
+"""The child's side: a replica's first lines, the user's function, and its last lines.
+
+A replica is forked by the supervisor. It either goes on in this very image (method "fork"), or
+execs a fresh interpreter that receives order and call through its channel (method "exec").
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xmp import _inside
+from xmp._imports import on_import
+from xmp._payload import Image, load, pack_image
+from xmp._payload.script import import_main
+from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+
+from . import identity, kernel, pools, state
+from .channel import Channel
+from .order import Order, Timeline
+from .wire import Wire
+
+__all__ = [
+    "DUMP_SIGNAL",
+    "Seat",
+    "exec_main",
+    "forget_exit_handlers",
+    "run",
+    "seed_all",
+    "settle_in",
+]
+
+# SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
+DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 6
+_TEXT_LIMIT = 32 * 1024
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# -c puts the working folder first in sys.path, where a user's file may shadow a library.
+_EXEC = (
+    "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
+    "from xmp._processes.replica import exec_main; exec_main(*map(int, sys.argv[2:]))"
+)
+
+Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a replica's descriptors lie; the supervisor's own lie from ``above`` up."""
+
+    channel: int
+    lifeline: int
+    stacks: int
+
+    @property
+    def above(self) -> int:
+        """The first number that is not the replica's."""
+        return self.stacks + 1
+
+
+def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: int) -> None:
+    """The first lines after the fork: from here on the replica is safe to leave alone."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    kernel.die_with_parent(parent)
+    own = kernel.own_description(pipe)
+    os.dup2(own, seat.lifeline)
+    kernel.close_from(seat.above)
+    if not kernel.arm(seat.lifeline):
+        _watch_by_thread(seat.lifeline)
+    _prefer_for_the_killer()
+    limits = order.state.limits["RLIMIT_NOFILE"]
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for name in plan.unset:
+        os.environ.pop(name, None)
+    os.environ.update(plan.set)
+    if plan.cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, plan.cpus)
+
+
+def _watch_by_thread(lifeline: int) -> None:
+    def wait() -> None:
+        os.set_blocking(lifeline, True)
+        os.read(lifeline, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, name="xmp-lifeline", daemon=True).start()
+
+
+def _prefer_for_the_killer() -> None:
+    """Out of memory, the kernel shall take a replica before the supervisor or the launcher."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            score = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, score + 300)))
+    except (OSError, ValueError):
+        pass
+
+
+def replace_image(seat: Seat) -> None:
+    """Exec a fresh interpreter that goes on as this replica; never returns."""
+    numbers = (seat.channel, seat.lifeline, seat.stacks)
+    for descriptor in numbers:
+        os.set_inheritable(descriptor, True)
+    command = [identity.executable(), *identity.interpreter_flags(), "-c", _EXEC]
+    command += [identity.package_root, *map(str, numbers)]
+    os.execve(command[0], command, dict(os.environ))
+
+
+def exec_main(channel: int, lifeline: int, stacks: int) -> None:
+    """The first lines of a replica with an interpreter of its own; never returns."""
+    timeline = Timeline(born=time.monotonic_ns())
+    wire = Channel(Wire(channel))
+    try:
+        (order, plan, environment), received = wire.receive()
+        wire.local_rank = plan.local_rank
+        tracker = received.pop(0) if order.state.tracker else None
+        state.apply(order.state, tracker)
+        state.replace_environment(environment)
+        state.restore_signals(order.state)
+        enable_stacks(stacks)
+        if plan.threads and "OMP_NUM_THREADS" not in os.environ:
+            pools.set_threads(plan.threads)
+        image = Image(None, order.image_size, received.pop(0))
+        leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
+        arguments = received[len(leases) :]
+
+        def call() -> Call:
+            if order.main is not None:
+                import_main(order.main)
+            return load(image, arguments)
+
+        run(order, plan, wire, leases, call, timeline, lifeline)
+    finally:
+        os._exit(1)
+
+
+def enable_stacks(descriptor: int) -> None:
+    """Write the stacks of all threads there on a native crash and when asked by the signal."""
+    faulthandler.enable(descriptor)
+    faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True)
+
+
+def run(
+    order: Order,
+    plan: ReplicaPlan,
+    channel: Channel,
+    leases: dict[str, int],
+    call: Callable[[], Call],
+    timeline: Timeline,
+    lifeline: int,
+) -> None:
+    """Be the replica, from the first line that may fail to the last; never returns."""
+    code = 1
+    framework: Framework | None = None
+    known = set(sys.modules) if plan.local_rank == 0 else set()
+    try:
+        identity.become(order.state, plan.rank, lifeline)
+        _seed(order.seed)
+        info = _info(order, plan, leases)
+        _inside.install(info, None, channel)
+        fn, args, kwargs = call()
+        framework = _enter(order.framework, info)
+        _inside.install(info, framework, channel)
+        timeline.ready = timeline.entered = time.monotonic_ns()
+        channel.tell("entered", timeline.entered)
+        try:
+            result = fn(plan.rank, *args, **kwargs)
+        finally:
+            timeline.left = time.monotonic_ns()
+        _send_result(channel, result, timeline, known)
+        code = 0
+    except SystemExit as error:
+        code = _exit_code(error)
+        channel.tell("exit", time.monotonic_ns(), code, timeline)
+    except BaseException as error:
+        channel.tell("raised", time.monotonic_ns(), *_record(error, plan.rank), timeline)
+    _leave(framework if code == 0 else None, channel, code)
+
+
+def _info(order: Order, plan: ReplicaPlan, leases: dict[str, int]) -> ReplicaInfo:
+    return ReplicaInfo(
+        rank=plan.rank,
+        local_rank=plan.local_rank,
+        world_size=order.world_size,
+        local_world_size=len(order.host.replicas),
+        host_index=order.host.index,
+        runtime=order.runtime,
+        device=plan.device,
+        restart_count=order.restart_count,
+        settings=dict(plan.settings),
+        descriptors=leases,
+    )
+
+
+def _enter(module: str, info: ReplicaInfo) -> Framework | None:
+    if not module:
+        return None
+    entered: Framework = importlib.import_module(module).enter(info)
+    return entered
+
+
+def _seed(seed: int | None) -> None:
+    """Python reseeds ``random`` after a fork; numpy goes on with the parent's state."""
+    if seed is not None:
+        seed_all(seed)
+    elif "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def seed_all(seed: int) -> None:
+    """Seed ``random``, and numpy and torch now or when they are imported."""
+    random.seed(seed)
+    on_import("numpy.random", lambda module: module.seed(seed % 2**32))
+    on_import("torch", lambda module: module.manual_seed(seed))
+
+
+# --- outcomes ----------------------------------------------------------------------------------
+
+
+def _send_result(channel: Channel, result: Any, timeline: Timeline, known: set[str]) -> None:
+    try:
+        image = pack_image(result, kernel.memory_file)
+    except Exception as error:
+        kind = type(result).__name__
+        raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
+    imported = [name for name in sys.modules if name not in known] if known else []
+    descriptors = [image.descriptor] if image.data is None else []
+    now = time.monotonic_ns()
+    channel.tell(
+        "returned", now, image.data, image.size, timeline, imported, descriptors=descriptors
+    )
+    image.close()
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _record(error: BaseException, rank: int) -> tuple[Any, ...]:
+    """What is told of an exception: names, words, traceback, and itself where it travels."""
+    name = type(error).__qualname__
+    if type(error).__module__ not in ("builtins", "__main__", "__mp_main__"):
+        name = f"{type(error).__module__}.{name}"
+    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
+    if len(text) > _TEXT_LIMIT:
+        half = _TEXT_LIMIT // 2
+        text = f"{text[:half]}\n  … {len(text) - _TEXT_LIMIT} characters left out …\n{text[-half:]}"
+    try:
+        words = str(error)
+    except Exception:
+        words = "(its message cannot be shown)"
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return name, words[:_TEXT_LIMIT], text, _travelling(error), interrupted
+
+
+def _users_part(error: BaseException) -> Any:
+    """The traceback from the user's first frame on."""
+    place = error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        place = place.tb_next
+    return place if place is not None else error.__traceback__
+
+
+def _travelling(error: BaseException) -> bytes | None:
+    """The pickled exception, if what arrives is one as well."""
+    from xmp._payload import load_image
+
+    try:
+        image = pack_image(error, kernel.memory_file)
+        if image.data is None:
+            image.close()
+            return None
+        return image.data if isinstance(load_image(image), BaseException) else None
+    except BaseException:
+        return None
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+def forget_exit_handlers() -> None:
+    """After a fork: what the parent registered is the parent's to run.
+
+    A child that ran the handlers of inherited TemporaryDirectory objects would delete what
+    belongs to all.
+    """
+    atexit._clear()
+    registry = weakref.finalize._registry  # type: ignore[attr-defined]
+    registry.clear()
+    # finalize registers its one exit handler once per process: the next one shall do it again.
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+
+
+def _leave(framework: Framework | None, channel: Channel, code: int) -> None:
+    """Leave the mesh, run what was registered here, flush, end. Never returns."""
+    try:
+        if framework is not None:
+            framework.leave()
+        threading._shutdown()  # type: ignore[attr-defined]
+        identity.finish_multiprocessing()
+        atexit._run_exitfuncs()
+        _save_coverage()
+    except BaseException as error:
+        if not code:
+            channel.tell("raised", time.monotonic_ns(), *_record(error, -1), Timeline())
+        code = code or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(code)
+
+
+def _save_coverage() -> None:
+    """coverage.py saves in an exit handler that a forked process does not inherit."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage is not None else None
+    if current is not None:
+        current.stop()
+        current.save()

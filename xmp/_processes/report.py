@@ -1,0 +1,135 @@
+"""From failures to the one exception that the launcher raises, the cause first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
+from xmp._payload import Image, load_image
+
+from .order import Failure
+
+__all__ = ["build", "load_exception"]
+
+_HINTS = {
+    17: "exit code 17 is what legacy torch_xla gives a replica whose function raised",
+    134: "a shell's code for SIGABRT",
+    137: "a shell's code for SIGKILL, often the kernel out of memory",
+    139: "a shell's code for SIGSEGV",
+}
+
+
+def build(
+    failures: Sequence[Failure],
+    world_size: int,
+    host: str,
+    results: Mapping[int, Any],
+    stacks: Mapping[int, str],
+) -> ReplicaError:
+    """The exception for a launch with these failures; the first one is the cause."""
+    for failure in failures:
+        failure.exception = failure.exception or load_exception(failure.pickled)
+    cause = failures[0]
+    raised = cause.kind == "raised"
+    kind = _also_torchs(ReplicaRaised if raised else ReplicaDied)
+    error: ReplicaError = kind(_text(cause, failures[1:], world_size, host))
+    error.rank, error.local_rank, error.host, error.pid = (
+        cause.rank, cause.local_rank, host, cause.pid,
+    )  # fmt: skip
+    error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
+    error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
+    error.__cause__ = cause.exception
+    return error
+
+
+def load_exception(pickled: bytes | None) -> BaseException | None:
+    """The original exception, if its class can be imported here."""
+    if pickled is None:
+        return None
+    try:
+        loaded = load_image(Image(pickled, len(pickled)))
+    except Exception:
+        return None
+    return loaded if isinstance(loaded, BaseException) else None
+
+
+_mixed: dict[tuple[type, type], type[ReplicaError]] = {}
+
+
+def _both(kind: type[ReplicaError], other: type[Exception]) -> type[ReplicaError]:
+    """A class that is ours and torch's; it pickles as ours."""
+
+    def reduce(self: ReplicaError) -> tuple[Any, ...]:
+        return _restore, (kind, self.args, self.__dict__)
+
+    if (kind, other) not in _mixed:
+        namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
+        _mixed[kind, other] = type(kind.__name__, (kind, other), namespace)
+    return _mixed[kind, other]
+
+
+def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind(*args)
+    error.__dict__.update(state)
+    return error
+
+
+def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
+    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well."""
+    spawn = sys.modules.get("torch.multiprocessing.spawn")
+    if spawn is None:
+        return kind
+    name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
+    return _both(kind, getattr(spawn, name))
+
+
+def _text(cause: Failure, others: Sequence[Failure], world_size: int, host: str) -> str:
+    place = f"rank {cause.rank} of {world_size} ({cause.device}, pid {cause.pid} on {host})"
+    parts = [f"{place} {_what(cause)}"]
+    # The next sentences are torch.multiprocessing's, word for word: programs search for them.
+    if cause.kind == "raised":
+        parts.append(f"-- Process {cause.local_rank} terminated with the following error:")
+        parts[-1] += f"\n{cause.traceback.rstrip()}"
+    else:
+        parts += _how_it_died(cause)
+    listed = [_line(other, cause) for other in others if other.label != "stopped by xmp"]
+    if listed:
+        parts.append("Also failed:\n" + "\n".join(listed))
+    return "\n\n".join(parts)
+
+
+def _what(failure: Failure) -> str:
+    if failure.kind == "raised":
+        first = failure.message.strip().splitlines()[:1]
+        return f"raised {failure.error_type}{': ' + first[0] if first else ''}"
+    if failure.kind == "interrupted":
+        return "was interrupted (KeyboardInterrupt)"
+    if failure.signal_name:
+        return f"was killed by {failure.signal_name}"
+    return f"ended with exit code {failure.exit_code}"
+
+
+def _how_it_died(failure: Failure) -> list[str]:
+    parts = []
+    if failure.signal_name:
+        ending = f"signal {failure.signal_name}"
+    else:
+        ending = f"exit code {failure.exit_code}"
+    parts.append(f"process {failure.local_rank} terminated with {ending}")
+    if failure.exit_code in _HINTS:
+        parts[-1] += f" ({_HINTS[failure.exit_code]})"
+    if failure.traceback:
+        parts.append(failure.traceback.rstrip())
+    if failure.signal_name not in (None, "SIGKILL", "SIGTERM", "SIGINT") and failure.stacks:
+        parts.append(f"Its Python stacks:\n{failure.stacks.rstrip()}")
+    if failure.stderr:
+        parts.append(f"Its last lines on standard error:\n{failure.stderr}")
+    return parts
+
+
+def _line(failure: Failure, cause: Failure) -> str:
+    seconds = (failure.at - cause.at) / 1e9
+    label = "" if failure.label == "unknown" else f", {failure.label}"
+    return f"  rank {failure.rank} {_what(failure)}  ({seconds:+.3f} s{label})"

@@ -1,0 +1,116 @@
+"""Whether this process may still be forked, and if not, what stands in the way, by name.
+
+Which device files and driver questions count is data from the plan (``ForkRules``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fnmatch
+import os
+import socket
+import threading
+from collections.abc import Iterable
+
+from xmp._types import ForkRules
+
+from . import pools
+
+__all__ = ["connected_sockets", "culprits", "native_threads"]
+
+
+def culprits(
+    rules: ForkRules, known_sockets: Iterable[str] = (), python_threads: bool = False
+) -> list[str]:
+    """What makes a fork unsafe now, one phrase each; empty when it is safe.
+
+    ``python_threads=True`` allows threads that Python started (they are only noted).
+    """
+    pools.pause()
+    found = [f"thread {name}" for name in native_threads(python_threads)]
+    held = _descriptor_targets()
+    for path in sorted(set(held.values())):
+        if any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files):
+            found.append(f"open device file {path}")
+    found += _initialised_drivers(rules)
+    known = set(known_sockets)
+    found += [f"connection to {peer}" for ino, peer in _peers(held).items() if ino not in known]
+    return found
+
+
+def native_threads(allow_python: bool = False) -> list[str]:
+    """The names of the threads beside this one that the kernel counts."""
+    own = threading.get_native_id()
+    python = {t.native_id: t.name for t in threading.enumerate()}
+    names = []
+    for task in _listing("/proc/self/task"):
+        number = int(task)
+        if number == own or (allow_python and number in python):
+            continue
+        names.append(python.get(number) or _command_of(task))
+    return names
+
+
+def _command_of(task: str) -> str:
+    try:
+        with open(f"/proc/self/task/{task}/comm") as file:
+            return f"{file.read().strip()!r} (native)"
+    except OSError:
+        return f"{task} (native)"
+
+
+def _listing(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _descriptor_targets() -> dict[int, str]:
+    targets = {}
+    for name in _listing("/proc/self/fd"):
+        try:
+            targets[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    return targets
+
+
+def _initialised_drivers(rules: ForkRules) -> list[str]:
+    found = []
+    for part, function, untouched in rules.driver_probes:
+        library = _loaded(part)
+        if library is None:
+            continue
+        count = ctypes.c_int(0)
+        if getattr(library, function)(ctypes.byref(count)) != untouched:
+            found.append(f"driver {part} (initialised)")
+    return found
+
+
+def _loaded(name: str) -> ctypes.CDLL | None:
+    """The library if this process has loaded it already; never loads it."""
+    try:
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return None
+
+
+def connected_sockets() -> set[str]:
+    """The connected internet sockets of this process, by the kernel's name for them."""
+    return set(_peers(_descriptor_targets()))
+
+
+def _peers(targets: dict[int, str]) -> dict[str, str]:
+    found = {}
+    for descriptor, target in targets.items():
+        if not target.startswith("socket:"):
+            continue
+        try:
+            with socket.socket(fileno=os.dup(descriptor)) as copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6):
+                    peer = copy.getpeername()
+                    found[target] = f"{peer[0]}:{peer[1]}"
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,201 @@
+"""What a replica takes over from the launcher at each call, although the template is older.
+
+The launcher captures; the supervisor applies, before it loads anything. What an import can see
+(interpreter, user, namespaces, some variables) is not here: it is part of the template's key.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import process, resource_tracker
+from typing import Any
+
+__all__ = [
+    "LauncherState",
+    "apply",
+    "capture",
+    "replace_environment",
+    "restore_signals",
+    "standard_streams",
+    "take_streams",
+]
+
+_LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
+
+
+@dataclass(frozen=True)
+class LauncherState:
+    """The launcher's surroundings at the call; the tracker's descriptor travels beside it."""
+
+    pid: int
+    name: str
+    cwd: str | None
+    path: list[str]
+    argv: list[str]
+    environment: dict[str, str]
+    umask: int
+    niceness: int
+    affinity: frozenset[int]
+    limits: dict[str, tuple[int, int]]
+    blocked: frozenset[int]
+    ignored: frozenset[int]
+    authkey: bytes
+    tracker: bool
+    write_bytecode: bool
+    warnings: list[Any]
+
+
+def capture() -> tuple[LauncherState, int | None]:
+    """The state of this process, and the descriptor of its resource tracker if one runs."""
+    tracker = _tracker()._fd
+    own = process.current_process()
+    state = LauncherState(
+        pid=os.getpid(),
+        name=own.name,
+        cwd=_cwd(),
+        path=list(sys.path),
+        argv=list(sys.argv),
+        environment=dict(os.environ),
+        umask=_umask(),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
+        affinity=frozenset(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else frozenset(),
+        limits={name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
+        blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        ignored=_ignored(),
+        authkey=bytes(own.authkey),
+        tracker=tracker is not None,
+        write_bytecode=not sys.dont_write_bytecode,
+        warnings=list(sys.warnoptions),
+    )
+    return state, tracker
+
+
+def _tracker() -> Any:
+    return resource_tracker._resource_tracker
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # the folder was removed under the launcher's feet
+
+
+def _umask() -> int:
+    try:
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    mask = os.umask(0o077)  # the only way without /proc: for an instant stricter, never laxer
+    os.umask(mask)
+    return mask
+
+
+def _ignored() -> frozenset[int]:
+    """Signals that the launcher ignores, but for those that Python itself ignores."""
+    usual = {signal.SIGPIPE, getattr(signal, "SIGXFSZ", 0)}
+    ignored = {s for s in signal.valid_signals() if signal.getsignal(s) == signal.SIG_IGN}
+    return frozenset(int(s) for s in ignored - usual - {signal.SIGCHLD})
+
+
+def apply(state: LauncherState, tracker: int | None) -> None:
+    """Become, as far as one process can, what the launcher is."""
+    if state.cwd is not None:
+        os.chdir(state.cwd)
+    sys.path[:] = state.path
+    sys.argv[:] = state.argv
+    sys.dont_write_bytecode = not state.write_bytecode
+    importlib.invalidate_caches()
+    replace_environment(state.environment)
+    os.umask(state.umask)
+    _apply_scheduling(state)
+    process.current_process().authkey = state.authkey
+    own = _tracker()
+    # Without the launcher's own tracker a second one would remove the launcher's segments.
+    own._fd, own._pid = tracker, None
+
+
+def _apply_scheduling(state: LauncherState) -> None:
+    if state.affinity and frozenset(os.sched_getaffinity(0)) != state.affinity:
+        os.sched_setaffinity(0, state.affinity)
+    try:
+        if os.getpriority(os.PRIO_PROCESS, 0) != state.niceness:
+            os.setpriority(os.PRIO_PROCESS, 0, state.niceness)
+    except PermissionError:
+        pass  # only root may go back to a lower niceness than the template has
+    for name, limits in state.limits.items():
+        which = getattr(resource, name)
+        if which == resource.RLIMIT_NOFILE:
+            continue  # the supervisor needs more, and gives the replicas the user's back
+        if resource.getrlimit(which) != limits:
+            try:
+                resource.setrlimit(which, limits)
+            except (OSError, ValueError):
+                pass  # a hard limit that was raised since the template started
+
+
+def replace_environment(wanted: Mapping[str, str]) -> None:
+    """Make ``os.environ`` equal to ``wanted`` with as few system calls as the difference needs."""
+    for name in [name for name in os.environ if name not in wanted]:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def restore_signals(state: LauncherState) -> None:
+    """Give a replica the launcher's mask and its ignored signals; defaults for the rest."""
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if number in state.ignored:
+            signal.signal(number, signal.SIG_IGN)
+        elif callable(handler) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, state.blocked)
+
+
+def standard_streams() -> list[int]:
+    """Duplicates of nowhere (for standard input), standard output and standard error.
+
+    A stream that the launcher has closed goes nowhere. Replicas read nothing, as in
+    multiprocessing: they are not in the terminal's foreground group.
+    """
+    descriptors = [os.open(os.devnull, os.O_RDWR)]
+    for number in (1, 2):
+        try:
+            descriptors.append(os.dup(number))
+        except OSError:
+            descriptors.append(os.open(os.devnull, os.O_RDWR))
+    return descriptors
+
+
+def take_streams(descriptors: list[int]) -> None:
+    """Put the launcher's standard streams in place and make Python's objects anew.
+
+    The template's own objects have the buffering and the encoding of its start.
+    """
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    streams: Any = sys
+    reopen: Any = functools.partial(open, closefd=False)
+    streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
+    streams.stdout = streams.__stdout__ = reopen(1, "w", encoding=encoding, errors=errors)
+    streams.stderr = streams.__stderr__ = reopen(
+        2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
+    )

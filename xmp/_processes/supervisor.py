@@ -1,0 +1,239 @@
+"""The supervisor: loads the call once and makes the replicas; then it watches over them (gang).
+
+One per launch, single-threaded, forked from a template, a script holder or a keeper.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from xmp._payload import Image, load, pack_image
+from xmp._payload.script import import_main
+from xmp._types import ReplicaPlan
+
+from . import kernel, pools, replica, safety, state
+from .channel import Channel
+from .gang import Gang
+from .members import Member
+from .order import Order, Timeline
+from .output import Sink
+from .wire import Wire
+
+__all__ = ["inherited", "main"]
+
+inherited: list[Any] = []
+"""Under ``start_method="fork"``: the call itself, put here by the launcher before it forks."""
+
+
+def main(control: int, lifeline: int) -> None:
+    """Be the supervisor of one launch; returns when everything of it has ended."""
+    wire = Wire(control)
+    kernel.arm(lifeline)
+    kernel.subreaper()
+    replica.forget_exit_handlers()
+    order, descriptors = wire.recv()
+    received = time.monotonic_ns()
+    got = _Received.of(order, descriptors)
+    supervisor = _Supervisor(wire, lifeline, order, got, received)
+    if supervisor.load():
+        supervisor.start().run()
+    atexit._run_exitfuncs()
+
+
+@dataclass
+class _Received:
+    """The descriptors that came with the order, by purpose."""
+
+    streams: list[int]
+    image: int
+    tracker: int | None
+    leases: dict[str, int]
+    arguments: list[int]
+
+    @classmethod
+    def of(cls, order: Order, descriptors: list[int]) -> _Received:
+        streams, image, rest = descriptors[:3], descriptors[3], descriptors[4:]
+        tracker = rest.pop(0) if order.state.tracker else None
+        leases = dict(zip(order.leases, rest, strict=False))
+        arguments = rest[len(leases) :]
+        return cls(streams, image, tracker, leases, arguments)
+
+
+@dataclass
+class _Supervisor:
+    wire: Wire
+    lifeline: int
+    order: Order
+    got: _Received
+    received: int = 0
+    loaded: int = 0
+    members: list[Member] = field(default_factory=list)
+    call: replica.Call | None = None
+
+    # --- loading -------------------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Become what the launcher is and load the call; False when it ends here."""
+        order = self.order
+        if order.method != "inherit":
+            state.apply(order.state, self.got.tracker)
+        state.take_streams(self.got.streams)
+        if order.method == "exec":
+            return True
+        sockets = safety.connected_sockets()
+        os.environ.update(order.rules.quiet)
+        try:
+            self._load_call()
+        except BaseException as error:
+            self._refuse_load(error)
+            return False
+        culprits = safety.culprits(order.rules, sockets, order.method == "inherit")
+        if culprits and order.method == "fork":
+            self.wire.send(("unsafe", culprits))
+            return False
+        for name, _ in order.rules.quiet:
+            if name not in order.state.environment:
+                os.environ.pop(name, None)
+        state.restore_signals(order.state)
+        return True
+
+    def _load_call(self) -> None:
+        order = self.order
+        if order.method == "inherit":
+            self.call = inherited[0]
+        else:
+            if order.main is not None and "__mp_main__" not in sys.modules:
+                import_main(order.main)
+            if not order.touches_device:
+                image = Image(None, order.image_size, self.got.image)
+                self.call = load(image, self.got.arguments)
+        if order.framework:
+            importlib.import_module(order.framework)
+
+    def _refuse_load(self, error: BaseException) -> None:
+        try:
+            data = pack_image(error, kernel.memory_file).data
+        except Exception:
+            data = None
+        self.wire.send(("failed", traceback.format_exc(), f"{type(error).__name__}: {error}", data))
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(self) -> Gang:
+        """Make every replica, or none."""
+        self.loaded = time.monotonic_ns()
+        kernel.raise_descriptor_limit()
+        first = kernel.highest_descriptor() + 1
+        self.seat = replica.Seat(first, first + 1, first + 2)
+        self._move_up()
+        sink = Sink(kernel.move_above(os.dup(2), self.seat.above))
+        pools.pause()
+        self._prepare_stacks()
+        try:
+            for plan in self.order.host.replicas:
+                self._make(plan, sink)
+        except (OSError, MemoryError) as error:
+            self._cannot_make(error)
+        if self.order.method == "exec":
+            self._send_orders()
+        os.close(self.pipe[0])
+        # What came with the arguments, the leases, under "inherit" whatever the launcher had
+        # open: from now on end-of-file means what it says. Ours lie above.
+        kernel.let_go((), below=self.seat.above)
+        pids = [(member.rank, member.pid, member.forked) for member in self.members]
+        self.wire.post(("started", os.getpid(), pids, self.received, self.loaded))
+        return Gang(self.order, self.members, self.wire, self.lifeline, self.wakeup, sink)
+
+    def _prepare_stacks(self) -> None:
+        """Let no replica die of a question for its stacks, however young it is."""
+        if self.order.method == "exec":
+            signal.signal(replica.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps what is ignored
+        else:
+            os.dup2(0, self.seat.stacks, inheritable=False)
+            replica.enable_stacks(self.seat.stacks)  # each child puts its own file there
+
+    def _send_orders(self) -> None:
+        """Give the fresh interpreters what forked replicas would have inherited."""
+        tracker = [self.got.tracker] if self.got.tracker is not None else []
+        for member in self.members:
+            environment = {k: v for k, v in os.environ.items() if k not in member.plan.unset}
+            environment.update(member.plan.set)
+            leases = list(self.got.leases.values()) if member.plan.local_rank == 0 else []
+            descriptors = [*tracker, self.got.image, *leases, *self.got.arguments]
+            member.wire.send((self.order, member.plan, environment), descriptors)
+
+    def _move_up(self) -> None:
+        """Our own descriptors lie above the replicas', so that one call closes them there."""
+        above = self.seat.above
+        self.wire = self.wire.moved(above)
+        kernel.disarm(self.lifeline)
+        self.lifeline = kernel.move_above(self.lifeline, above)
+        self.pipe = tuple(kernel.move_above(end, above) for end in os.pipe())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wakeup, said = (kernel.move_above(end, above) for end in os.pipe())
+        for end in (self.wakeup, said):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+
+    def _make(self, plan: ReplicaPlan, sink: Sink) -> None:
+        parent = os.getpid()
+        member, theirs = Member.prepare(plan, self.seat, sink)
+        member.forked = time.monotonic_ns()
+        member.pid = os.fork()
+        if member.pid == 0:
+            self._be_replica(member, theirs, parent)
+        for descriptor in theirs:
+            os.close(descriptor)
+        self.members.append(member)
+
+    def _be_replica(self, member: Member, theirs: tuple[int, int], parent: int) -> None:
+        """In the fresh child; never returns."""
+        timeline = Timeline(self.order.called, self.received, self.loaded, member.forked)
+        timeline.born = time.monotonic_ns()
+        try:
+            seat = self.seat
+            os.dup2(theirs[0], seat.channel, inheritable=False)
+            os.dup2(member.stacks, seat.stacks, inheritable=False)
+            os.dup2(theirs[1], 2)
+            leases = self.got.leases
+            if member.plan.local_rank != 0:
+                for descriptor in leases.values():
+                    os.close(descriptor)
+                leases = {}
+            replica.settle_in(seat, self.order, member.plan, parent, self.pipe[0])
+            if self.order.method == "exec":
+                replica.replace_image(seat)
+            replica.forget_exit_handlers()
+            if member.plan.threads and member.plan.threads != 1:
+                pools.set_threads(member.plan.threads)
+            channel = Channel(Wire(seat.channel), member.plan.local_rank)
+            call = self._call_in_replica
+            replica.run(self.order, member.plan, channel, leases, call, timeline, seat.lifeline)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _call_in_replica(self) -> replica.Call:
+        if self.call is not None:
+            return self.call
+        return load(Image(None, self.order.image_size, self.got.image), self.got.arguments)
+
+    def _cannot_make(self, error: BaseException) -> None:
+        for member in self.members:
+            member.signal(signal.SIGKILL, group=True)
+        kernel.end_descendants()
+        count = len(self.order.host.replicas)
+        limits = ", ".join(f"{k[7:]} {v[0]}" for k, v in self.order.state.limits.items()
+                           if k in ("RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_AS"))  # fmt: skip
+        text = f"replica {len(self.members)} of {count} could not be made: {error} ({limits})"
+        self.wire.send(("cannot", text))
+        raise SystemExit(1)

@@ -1,0 +1,163 @@
+"""Messages between our own processes: pickled values with descriptors, over a local socket.
+
+Both ends are ours and inherited, never reachable by name, so pickle is safe here. The socket is
+SOCK_SEQPACKET: a message arrives whole or not at all. Two limits of the kernel are hidden: 253
+descriptors a message (SCM_MAX_FD; fewer arrive silently when the receiver's table is full), and
+the size of the send buffer (larger values travel in a memory file).
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import pickle
+import select
+import socket
+import sys
+from collections import deque
+from typing import Any
+
+from . import kernel
+
+__all__ = ["Closed", "Wire", "pair"]
+
+_DESCRIPTORS_A_MESSAGE = 250
+_INLINE = 96 * 1024
+_ROOM = 128 * 1024
+_MORE, _LAST, _SPILLED = b"+", b".", b"s"
+# macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
+_KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+
+
+class Closed(EOFError):
+    """The other end is gone."""
+
+
+def pair() -> tuple[Wire, Wire]:
+    """Two connected ends."""
+    left, right = socket.socketpair(socket.AF_UNIX, _KIND)
+    return Wire(left.detach()), Wire(right.detach())
+
+
+class Wire:
+    """One end of a connection; sends and receives values with descriptors."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._socket = socket.socket(socket.AF_UNIX, _KIND, fileno=descriptor)
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._collected: list[int] = []
+
+    def moved(self, base: int) -> Wire:
+        """The same end under a descriptor number that is at least ``base``."""
+        return Wire(kernel.move_above(self.detach(), base))
+
+    def detach(self) -> int:
+        """Give the descriptor away; this object is of no use any more."""
+        return self._socket.detach()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was posted that is not sent yet."""
+        return bool(self._waiting)
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        return self.descriptor
+
+    def close(self) -> None:
+        """Close this end; messages that were not sent are dropped."""
+        self._socket.close()
+        for _, owned in self._waiting:
+            _close(owned)
+        self._waiting.clear()
+
+    def send(self, value: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Send and wait until the kernel has taken all of it; Closed when nobody listens."""
+        self.post(value, descriptors)
+        while not self.flush():
+            poller = select.poll()
+            poller.register(self.descriptor, select.POLLOUT)
+            poller.poll()
+
+    def post(self, value: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Queue a message; the descriptors are duplicated, the caller keeps its own."""
+        data = pickle.dumps(value, protocol=5)
+        owned = [os.dup(descriptor) for descriptor in descriptors]
+        mark = _LAST
+        if len(data) > _INLINE:
+            mark, owned, data = _SPILLED, [_spill(data), *owned], b""
+        while len(owned) > _DESCRIPTORS_A_MESSAGE:
+            head, owned = owned[:_DESCRIPTORS_A_MESSAGE], owned[_DESCRIPTORS_A_MESSAGE:]
+            self._waiting.append((_MORE, head))
+        self._waiting.append((mark + data, owned))
+
+    def flush(self) -> bool:
+        """Send what can be sent without waiting; True when nothing is left."""
+        while self._waiting:
+            data, owned = self._waiting[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+            try:
+                self._socket.sendmsg([data], rights if owned else [], socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as error:
+                raise Closed(str(error)) from error
+            self._waiting.popleft()
+            _close(owned)
+        return True
+
+    def recv(self, timeout: float | None = None) -> tuple[Any, list[int]]:
+        """The next message and its descriptors, which are the caller's from now on.
+
+        Raises Closed at the end of the connection and TimeoutError after ``timeout`` seconds.
+        """
+        while True:
+            if not self.readable(timeout):
+                raise TimeoutError
+            message = self._recv_part()
+            if message is not None:
+                return message
+
+    def readable(self, timeout: float | None = 0) -> bool:
+        """Whether something (a message or the end) is there within ``timeout`` seconds."""
+        poller = select.poll()
+        poller.register(self.descriptor, select.POLLIN)
+        return bool(poller.poll(None if timeout is None else max(0, timeout) * 1000))
+
+    def _recv_part(self) -> tuple[Any, list[int]] | None:
+        room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
+        except OSError as error:
+            raise Closed(str(error)) from error
+        for _, _, rights in ancillary:
+            received = array.array("i")
+            received.frombytes(rights[: len(rights) - len(rights) % received.itemsize])
+            self._collected.extend(received)
+        if message_flags & socket.MSG_CTRUNC:
+            raise OSError("descriptors were lost on the way: too many open files (ulimit -n)")
+        if not data:
+            raise Closed("end of connection")
+        return None if data[:1] == _MORE else self._complete(data)
+
+    def _complete(self, data: bytes) -> tuple[Any, list[int]]:
+        descriptors, self._collected = self._collected, []
+        if data[:1] == _SPILLED:
+            with open(descriptors.pop(0), "rb") as file:
+                file.seek(0)
+                return pickle.load(file), descriptors
+        return pickle.loads(data[1:]), descriptors
+
+
+def _spill(data: bytes) -> int:
+    descriptor = kernel.memory_file("xmp-message")
+    with open(os.dup(descriptor), "wb") as file:
+        file.write(data)
+    return descriptor
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
