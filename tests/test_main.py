@@ -34,7 +34,7 @@ def test_facts_feed_a_plan(tmp_path: Path) -> None:
 def test_a_plan_for_people() -> None:
     plan = xmp("plan", "-n", "3", "--runtime", "cpu")
     assert plan.returncode == 0, plan.stderr
-    assert "runtime cpu: runtime='cpu'" in plan.stdout
+    assert "runtime   cpu: runtime='cpu'" in plan.stdout
     assert "WORLD_SIZE=3" in plan.stdout
 
 

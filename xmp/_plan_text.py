@@ -58,6 +58,7 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
         "why": plan.why,
         "world_size": plan.world_size,
         "others": list(plan.others),
+        "sources": dict(plan.sources),
         "hosts": [
             {
                 "index": host.index,
@@ -90,24 +91,46 @@ def explain(plan: JobPlan) -> str:
     """
     replicas = [replica for host in plan.hosts for replica in host.replicas]
     shared = set(replicas[0].set).intersection(*(replica.set for replica in replicas))
-    lines = [f"runtime {plan.runtime}: {plan.why}"]
+    sources = dict(plan.sources)
+    lines = [f"runtime   {plan.runtime}: {plan.why}"]
     if plan.others:
-        lines.append(f"also possible: {', '.join(plan.others)}")
-    lines.append(f"{plan.world_size} replicas on {_hosts(plan)}")
-    lines += [f"port {n.documented or n.port} for {n.name} at {n.address}" for n in plan.needs]
+        lines.append(f"          possible too: {', '.join(plan.others)}")
+    lines += [
+        f"hosts     {_hosts(plan)}: {sources.get('hosts', '')}",
+        f"replicas  {len(plan.hosts[0].replicas)} on each: {sources.get('replicas', '')}",
+        f"threads   {replicas[0].threads} in each: {sources.get('threads', '')}",
+        *_ports(plan),
+    ]
     lines += ["", "set in every replica:"]
     lines += [f"  {name}={value}" for name, value in sorted(shared)]
-    if replicas[0].unset:
-        lines.append(f"taken away: {', '.join(replicas[0].unset)}")
+    taken = sorted({name for replica in replicas for name in replica.unset})
+    if taken:
+        lines.append(f"taken away: {', '.join(taken)}")
     lines += ["", *_table(plan, shared)]
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)
 
 
+def _ports(plan: JobPlan) -> list[str]:
+    """One line for each kind of port: the documented numbers stand for those that are leased."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for need in plan.needs:
+        key = (need.name.partition(".")[0], need.address)
+        kinds.setdefault(key, []).append(need.port or need.documented)
+    return [
+        f"ports     {_range(ports)} at {address} for {kind}"
+        for (kind, address), ports in kinds.items()
+    ]
+
+
+def _range(ports: list[int]) -> str:
+    return str(ports[0]) if len(ports) == 1 else f"{min(ports)}-{max(ports)}"
+
+
 def _hosts(plan: JobPlan) -> str:
     shown = ", ".join(f"{host.index} ({host.address})" for host in plan.hosts[:4])
     more = f" and {len(plan.hosts) - 4} more" if len(plan.hosts) > 4 else ""
-    return f"host {shown}{more}" if len(plan.hosts) == 1 else f"hosts {shown}{more}"
+    return f"{shown}{more}"
 
 
 def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:

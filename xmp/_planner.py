@@ -21,7 +21,7 @@ from ._runtimes._checks import (
     check_types,
     count,
 )
-from ._runtimes._cores import bound_cores, thread_count
+from ._runtimes._cores import bound_cores, thread_count, thread_source
 from ._runtimes._environment import common, dropped, store_need, unset
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
@@ -112,11 +112,12 @@ def plan(
     runtime, why, others = choose(request, known[0])
     check_installed(runtime, known[0])
     where = placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]))
+    local, reason = count(runtime, request, where.places, len(where.addresses))
     job = Job(
         request=request,
         places=where.places,
         addresses=where.addresses,
-        local=count(runtime, request, where.places, len(where.addresses)),
+        local=local,
         coordinator=where.coordinator,
         coordinator_port=where.port,
         leasable=where.leasable,
@@ -125,7 +126,8 @@ def plan(
     check_environment(runtime, job)
     hosts = tuple(_host(runtime, job, place) for place in where.places)
     check_nesting(known[0], hosts[0].replicas[0].device)
-    return _job_plan(runtime, why, others, job, hosts, where.notes)
+    made = _job_plan(runtime, why, others, job, hosts)
+    return replace(made, sources=_sources(job, reason, where.source))
 
 
 def _job_plan(
@@ -134,9 +136,8 @@ def _job_plan(
     others: tuple[str, ...],
     job: Job,
     hosts: tuple[HostPlan, ...],
-    placed: tuple[str, ...],
 ) -> JobPlan:
-    notes = (*placed, *dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job))
+    notes = (*dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job))
     return JobPlan(
         runtime=runtime.name,
         why=why,
@@ -150,6 +151,16 @@ def _job_plan(
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=FIRST_USE,
+    )
+
+
+def _sources(job: Job, replicas: str, hosts: str) -> Pairs:
+    facts = job.places[0].facts
+    omp = dict(_extra(job.request, 0)).get("OMP_NUM_THREADS", facts.env.get("OMP_NUM_THREADS"))
+    return (
+        ("replicas", replicas),
+        ("hosts", hosts),
+        ("threads", thread_source(job.request.threads, omp, facts, job.local)),
     )
 
 

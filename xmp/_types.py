@@ -146,6 +146,8 @@ class JobPlan:
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     """The runtimes that were possible too."""
+    sources: Pairs = ()
+    """Where the numbers came from, by what they count ("replicas", "hosts", "threads")."""
     framework: str = ""
     """Import path of the module whose ``enter`` readies a replica; empty for none."""
     preload: tuple[str, ...] = ()

@@ -40,7 +40,8 @@ class Placement:
     coordinator: str = "127.0.0.1"
     port: int = 0
     leasable: bool = True
-    notes: tuple[str, ...] = ()
+    source: str = "this host alone"
+    """What says which hosts take part."""
 
 
 def placement(
@@ -66,7 +67,7 @@ def placement(
         coordinator=cluster.coordinator,
         port=cluster.port,
         leasable=False,
-        notes=(f"host {index} of {len(addresses)}, from {cluster.name}",),
+        source=f"this is host {index} of {len(addresses)}, by {cluster.name}",
     )
 
 
@@ -107,4 +108,4 @@ def _all_known(known: Sequence[HostFacts], on_tpu: bool) -> Placement:
     order = sorted(range(len(known)), key=lambda i: indices[i] or 0)
     places = tuple(Place(n, known[i].address, known[i]) for n, i in enumerate(order))
     addresses = tuple(place.address for place in places)
-    return Placement(places, addresses, addresses[0])
+    return Placement(places, addresses, addresses[0], source="facts given for each")

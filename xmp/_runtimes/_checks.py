@@ -35,18 +35,22 @@ def check_installed(runtime: Runtime, facts: HostFacts) -> None:
         )
 
 
-def count(runtime: Runtime, request: Request, places: Sequence[Place], hosts: int) -> int:
-    """Replicas on each host; raises PlanError unless every host takes that number."""
+def count(
+    runtime: Runtime, request: Request, places: Sequence[Place], hosts: int
+) -> tuple[int, str]:
+    """Replicas on each host and what says so; PlanError unless every host takes that number."""
     counts = {_count_here(runtime, request, place.facts, hosts) for place in places}
     if len(counts) > 1:
         raise PlanError(
-            f"the hosts differ: {sorted(counts)} replicas would fit. Say nprocs, a number that all "
-            "of them take."
+            f"the hosts differ: {sorted(n for n, _ in counts)} replicas would fit. Say nprocs, a "
+            "number that all of them take."
         )
     return counts.pop()
 
 
-def _count_here(runtime: Runtime, request: Request, facts: HostFacts, hosts: int) -> int:
+def _count_here(
+    runtime: Runtime, request: Request, facts: HostFacts, hosts: int
+) -> tuple[int, str]:
     nprocs = None if request.nprocs == -1 else request.nprocs
     if request.devices is not None:
         _check_devices(runtime, request, facts)
@@ -58,14 +62,15 @@ def _count_here(runtime: Runtime, request: Request, facts: HostFacts, hosts: int
         nprocs = len(request.devices)
     fit = runtime.fit(facts, request, hosts)
     if nprocs is None:
-        return fit.default
+        return fit.default, f"{fit.reason}, nprocs left out"
     if fit.allowed is not None and nprocs not in fit.allowed:
         numbers = ", ".join(str(n) for n in fit.allowed)
         raise PlanError(
             f"nprocs={nprocs} does not fit this host: {fit.reason}. Allowed with runtime "
             f"{runtime.name!r}: {numbers}, or None for {fit.default}. {fit.advice}".rstrip()
         )
-    return nprocs
+    source = "devices" if request.devices is not None else "nprocs"
+    return nprocs, f"{source} given; {fit.reason}"
 
 
 def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None:

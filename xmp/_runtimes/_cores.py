@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-__all__ = ["bound_cores", "thread_count", "usable_cores"]
+__all__ = ["bound_cores", "thread_count", "thread_source", "usable_cores"]
 
 
 def usable_cores(facts: HostFacts) -> int:
@@ -27,6 +27,17 @@ def thread_count(asked: int | None, inherited: str | None, facts: HostFacts, loc
     if first.isdigit() and int(first) > 0:
         return int(first)
     return max(usable_cores(facts) // local, 1)
+
+
+def thread_source(asked: int | None, inherited: str | None, facts: HostFacts, local: int) -> str:
+    """What ``thread_count`` went by."""
+    if asked is not None:
+        return "threads given"
+    first = (inherited or "").split(",")[0].strip()
+    if first.isdigit() and int(first) > 0:
+        return f"OMP_NUM_THREADS={inherited}"
+    quota = "" if facts.cpu_quota is None else f", quota {facts.cpu_quota:g}"
+    return f"{usable_cores(facts)} usable cores{quota} for {local} replicas"
 
 
 def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -> tuple[int, ...]:

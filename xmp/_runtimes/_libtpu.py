@@ -53,7 +53,7 @@ def metrics_needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
 
 def _process_need(job: Job, host: int, process: int) -> PortNeed:
     given = _given(job)
-    documented = FIRST_PORT + process
+    documented = int(job.memo["first_port"]) + process
     fixed = 0 if job.leasable else documented
     if given:
         fixed = int(given[_task(job, host, process)].rpartition(":")[2])
@@ -191,11 +191,11 @@ def _kept_metrics(place: Place, processes: int) -> bool:
     return len([part for part in text.split(",") if part]) >= processes
 
 
-def prepare(job: Job, chips: Chips, processes: int) -> int:
+def prepare(job: Job, chips: Chips, processes: int, first_port: int = FIRST_PORT) -> int:
     """Note down what all processes of ``job`` share; returns the number of slices."""
     if "chips" not in job.memo:
         slices = check_slice(chips, job.hosts)
-        job.memo.update(chips=chips, processes=processes, slices=slices)
+        job.memo.update(chips=chips, processes=processes, slices=slices, first_port=first_port)
     count: int = job.memo["slices"]
     return count
 

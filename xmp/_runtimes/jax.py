@@ -148,7 +148,10 @@ class Jax(Runtime):
 
     def _prepare(self, job: Job) -> int:
         if "processes" not in job.memo:
-            _libtpu.prepare(job, read_chips(job.places[0].facts), job.local)
+            first = _libtpu.FIRST_PORT
+            if job.local > DOCUMENTED_PORT - first:
+                first = DOCUMENTED_PORT + 1  # eight cores would reach the coordinator's port
+            _libtpu.prepare(job, read_chips(job.places[0].facts), job.local, first)
         count: int = job.memo["processes"]
         return count
 
