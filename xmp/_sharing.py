@@ -154,8 +154,10 @@ def _first_weights(model: Any, key: str, channel: _inside.Channel) -> Any:
 
 
 def _tensors(model: Any) -> dict[str, Any]:
-    """Parameters and buffers by name, tied ones once."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Parameters and buffers by name, tied ones once; not those of lazy modules, still empty."""
+    is_lazy = sys.modules["torch"].nn.parameter.is_lazy
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor for name, tensor in named if not is_lazy(tensor)}
 
 
 def _adopt(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from xmp._types import ForkRules, JobPlan
@@ -34,8 +34,9 @@ class Needs:
         roots = {name.partition(".")[0] for name in packages}
         loaded = third_party()
         known = [name for name in loaded if name.partition(".")[0] in roots]
+        framework = (plan.framework,) if plan and plan.framework else ()
         return cls(
-            modules=tuple(dict.fromkeys([*sorted(packages), *known])),
+            modules=tuple(dict.fromkeys([*sorted(packages), *known, *framework])),
             candidates=tuple(name for name in loaded if name.partition(".")[0] not in roots),
             import_variables=plan.import_variables if plan else (),
             first_use_variables=plan.first_use_variables if plan else (),
@@ -52,8 +53,16 @@ class Needs:
         )
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    exact, prefixes = _split(patterns)
+    return name in exact or name.startswith(prefixes)
+
+
+@functools.cache
+def _split(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Whole names, and the prefixes that stand before a ``*``."""
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return frozenset(pattern for pattern in patterns if not pattern.endswith("*")), prefixes
 
 
 _known: tuple[int, list[str]] = (-1, [])

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 
-__all__ = ["forget", "mapped_libraries", "one_thread_environment", "pause", "set_threads"]
+__all__ = ["mapped_libraries", "one_thread_environment", "pause", "set_threads"]
 
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
 _SETTERS = (
@@ -21,21 +21,25 @@ _SETTERS = (
     (re.compile(r"/libmkl_rt[.]"), ("MKL_Set_Num_Threads",)),
 )  # fmt: skip
 _HARD = 2  # omp_pause_hard: the only kind that ends libgomp's threads
-_known: tuple[int, list[str]] = (-1, [])
+_known: set[str] = set()
+_libraries: list[str] = []
 
 
 def mapped_libraries() -> list[str]:
-    """The files of all libraries that are mapped here; read anew when modules were imported."""
-    global _known
-    if _known[0] != len(sys.modules):
-        _known = (len(sys.modules), _read_maps())
-    return _known[1]
+    """The files of all libraries that are mapped here.
+
+    Reading the maps takes milliseconds: only after an extension module has been imported. What
+    was loaded in another way and has started threads is seen as threads.
+    """
+    fresh = [name for name in sys.modules if name not in _known]
+    if not _libraries or any(_is_extension(name) for name in fresh):
+        _libraries[:] = _read_maps()
+    _known.update(fresh)
+    return _libraries
 
 
-def forget() -> None:
-    """Read the maps anew at the next question."""
-    global _known
-    _known = (-1, [])
+def _is_extension(name: str) -> bool:
+    return str(getattr(sys.modules.get(name), "__file__", "")).endswith((".so", ".dylib"))
 
 
 def _read_maps() -> list[str]:

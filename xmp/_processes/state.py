@@ -7,7 +7,6 @@ The launcher captures; the supervisor applies, before it loads anything. What an
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import resource
 import signal
@@ -117,7 +116,9 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     sys.path[:] = state.path
     sys.argv[:] = state.argv
     sys.dont_write_bytecode = not state.write_bytecode
-    importlib.invalidate_caches()
+    for entry, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # a folder that did not exist when the template looked
+            del sys.path_importer_cache[entry]
     replace_environment(state.environment)
     os.umask(state.umask)
     _apply_scheduling(state)

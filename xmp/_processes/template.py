@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
+from xmp._payload import pickler  # noqa: F401  (replicas shall find it imported)
 from xmp._payload.script import MainSource, import_main
 from xmp._types import ForkRules
 

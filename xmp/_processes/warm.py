@@ -50,7 +50,8 @@ class Template:
         self._log = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._identity = identity_key()
-        self._modules: dict[str, str] = {}
+        self._packages: dict[str, str] = {}
+        """The files of its top-level packages: where they agree, so do the modules inside."""
         self._asked: set[str] = set()
         self._environments: list[dict[str, str]] = []
         self._holder: tuple[MainSource, Template] | None = None
@@ -174,7 +175,7 @@ class Template:
         for name in names:
             if all(ours.get(name) != known.get(name) for known in self._environments):
                 return False
-        return all(_file_here(name) in ("", file) for name, file in self._modules.items())
+        return all(_file_here(name) in ("", file) for name, file in self._packages.items())
 
     def prepare(self, needs: Needs) -> None:
         """Have the modules imported that this launch knows to be harmless."""
@@ -289,7 +290,7 @@ class Template:
         elif kind == "ready":
             self._take_facts(**rest[0])
         elif kind == "took":
-            self._modules.update(rest[0])
+            self._packages.update(_top_level(rest[0]))
             self._environments.append(rest[1])
         elif kind in ("unsafe", "failed"):
             self.refusal = report
@@ -303,7 +304,7 @@ class Template:
         failed: dict[str, str],
     ) -> None:
         self._ready, self.pid = True, pid
-        self._modules.update(modules)
+        self._packages.update(_top_level(modules))
         self._environments.append(after)
         self.slowest, self.failed = slowest, failed
 
@@ -313,6 +314,10 @@ class Template:
             return ""
         size = os.fstat(self._log).st_size
         return os.pread(self._log, 4096, max(0, size - 4096)).decode(errors="replace").strip()
+
+
+def _top_level(modules: dict[str, str]) -> dict[str, str]:
+    return {name: file for name, file in modules.items() if "." not in name}
 
 
 def _file_here(name: str) -> str:
