@@ -68,7 +68,7 @@ class Rendezvous:
         def create(hostname: str, port: int, rank: int, world_size: int, *rest: Any) -> Any:
             if not self._is_planned(hostname, port):
                 return original(hostname, port, rank, world_size, *rest)
-            return self._join(world_size, rest[0])
+            return self._join(world_size, *rest)
 
         setattr(module, _FUNCTION, create)
 
@@ -78,7 +78,7 @@ class Rendezvous:
             return False
         return host == self._address or bool(_addresses(host) & _addresses(self._address))
 
-    def _join(self, world_size: int, timeout: timedelta) -> Any:
+    def _join(self, world_size: int, timeout: timedelta, use_libuv: bool = True) -> Any:
         """A client under a prefix that counts the rounds of this size: each finds clean keys."""
         from torch.distributed import PrefixStore, TCPStore
 
@@ -90,11 +90,17 @@ class Rendezvous:
                 is_master=True,
                 wait_for_workers=False,
                 master_listen_fd=self._descriptor,
+                use_libuv=use_libuv,
             )
             self._descriptor = None
         first = self._client is None
         self._client = TCPStore(
-            self._address, self._port, is_master=False, wait_for_workers=False, timeout=timeout
+            self._address,
+            self._port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timeout,
+            use_libuv=use_libuv,
         )
         if first:
             self._client.add("joined", 1)
