@@ -230,3 +230,27 @@ framework.leave()
 assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_entering_torch_in_vain_changes_nothing() -> None:
+    code = """
+import os, sys
+import torch
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+from xmp._types import ReplicaInfo
+from xmp._frameworks import torch_dist
+module = sys.modules["torch.distributed.rendezvous"]
+reader, writer = os.pipe()
+settings = {"device_type": "mtia"}  # a device that this build does not have
+info = ReplicaInfo(0, 0, 1, 1, settings=settings, descriptors={"store": reader})
+try:
+    torch_dist.enter(info)
+except (RuntimeError, AssertionError, AttributeError):
+    assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
+    try:
+        os.fstat(reader)
+    except OSError:
+        sys.exit(0)
+sys.exit("entered, or kept the listener")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -371,6 +371,26 @@ def test_jax_arrays_go_as_numpy_arrays() -> None:
     assert [part.tolist() for part in parts] == [[0], [1]]
 
 
+# --- on GPUs -----------------------------------------------------------------------------------
+
+
+def on_its_gpu(rank: int) -> Any:
+    import torch
+
+    current = torch.cuda.current_device()
+    total = xmp.all_reduce({"gpu": torch.ones(2, device="cuda"), "cpu": torch.ones(2)})
+    sent = xmp.broadcast([torch.full((2,), rank, device="cuda"), "word"], src=0)
+    where = [total["gpu"].device.index, sent[0].device.index, xmp.device().index]
+    return current, where, total["gpu"].tolist(), total["cpu"].device.type, sent[0].tolist()
+
+
+@pytest.mark.gpu
+def test_every_replica_has_its_gpu_before_the_function_starts() -> None:
+    found = list(xmp.spawn(on_its_gpu, runtime="cuda", join=True))
+    size = float(len(found))
+    assert found == [(rank, [rank] * 3, [size, size], "cpu", [0, 0]) for rank in range(len(found))]
+
+
 # --- in the caller -----------------------------------------------------------------------------
 
 
