@@ -25,7 +25,8 @@ import pytest
 
 MARK = "XMP_TEST_SESSION"
 DEADLINE = 3.0  # seconds that something which is on its way out may take
-TEMPLATE = "_processes.template"  # in the command line of a template process
+# The process names of what may stay until xmp.preload(None); its forks have its command line.
+TEMPLATES = {"xmp-template", "xmp-script"}
 SHM = Path("/dev/shm")
 
 LAUNCHERS = re.compile(
@@ -84,12 +85,19 @@ class Belongings:
 
     @property
     def templates(self) -> frozenset[psutil.Process]:
-        return frozenset(p for p in self.processes if TEMPLATE in command(p))
+        return frozenset(p for p in self.processes if name_of(p) in TEMPLATES)
 
 
 def command(process: psutil.Process) -> str:
     try:
-        return " ".join(process.cmdline()) or f"[{process.name()}]"
+        return f"{process.name()}: {' '.join(process.cmdline())}"
+    except psutil.Error:
+        return "(gone)"
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
     except psutil.Error:
         return "(gone)"
 
