@@ -26,7 +26,7 @@ FLOORS = (
     {"_processes"},
     {"_host"},
     {"_engines"},
-    {"_spawn", "_launch"},
+    {"_spawn", "_launch", "_checks"},
     {"__init__", "__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -41,7 +41,8 @@ NEIGHBOURS = {
     "_types": {"_errors"},
     "_sharing": {"_inside"},
     "_data_parallel": {"_inside"},
-    "_launch": {"_spawn"},
+    "_launch": {"_spawn", "_checks"},
+    "_spawn": {"_checks"},
     "__main__": {"__init__"},
 }
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)

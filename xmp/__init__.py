@@ -2,7 +2,7 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        the verbs: spawn, start_processes, preload
+    _spawn        the verbs: spawn, start_processes, plan, facts, preload; _checks their input
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside       what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -46,14 +46,17 @@ from ._inside import (
     world_size,
 )
 from ._sharing import MpModelWrapper, MpSerialExecutor
-from ._spawn import preload, spawn, start_processes
+from ._spawn import device_count, facts, plan, preload, spawn, start_processes
+from ._types import HostFacts, JobPlan
 
 if TYPE_CHECKING:
     from ._processes.context import ProcessContext
     from ._processes.results import Results
 
 __all__ = [
+    "HostFacts",
     "HostLost",
+    "JobPlan",
     "MpModelWrapper",
     "MpSerialExecutor",
     "PlanError",
@@ -71,11 +74,14 @@ __all__ = [
     "barrier",
     "broadcast",
     "device",
+    "device_count",
+    "facts",
     "host_index",
     "init_process_group",
     "local_rank",
     "local_world_size",
     "once",
+    "plan",
     "preload",
     "rank",
     "rank_zero_only",

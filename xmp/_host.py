@@ -21,9 +21,9 @@ from ._processes.parents import templates
 from ._processes.replica import seed_all
 from ._processes.results import Results
 from ._processes.templates import switched_off
-from ._types import Framework, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
+from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
 
-__all__ = ["Call", "launch", "launch_bare", "planned", "run_here", "warm_up"]
+__all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
 
 
 _COMPANIONS = {
@@ -51,18 +51,23 @@ class Call:
     seed: int | None = None
 
 
-def planned(request: Request) -> JobPlan:
-    """The plan for this host, with documented ports; raises PlanError."""
-    return _planner.plan(request, _probe.facts())
+def facts() -> HostFacts:
+    """What this host says of itself; touches no device."""
+    return _probe.facts()
+
+
+def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) -> JobPlan:
+    """The plan for these facts, or for this host's; raises PlanError."""
+    return _planner.plan(request, _probe.facts() if known is None else known)
 
 
 def launch(request: Request, call: Call) -> ProcessContext[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
     called = time.monotonic_ns()
-    facts = _probe.facts()
-    lease = _ports.lease(_planner.plan(request, facts).needs)
+    known = _probe.facts()
+    lease = _ports.lease(_planner.plan(request, known).needs)
     try:
-        plan = _planner.plan(request, facts, lease.ports)
+        plan = _planner.plan(request, known, lease.ports)
         plan = replace(plan, preload=_with_companions(plan.preload))
         job = _job(call, plan.hosts[0], plan.world_size, called)
         started = Launch(replace(job, plan=plan, leases=lease.descriptors), lease.close)
@@ -125,9 +130,9 @@ def run_here(
 ) -> Results[Any]:
     """Be the only replica in this process; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
-    facts = _probe.facts()
-    with _ports.lease(_planner.plan(request, facts).needs) as lease:
-        plan = _planner.plan(request, facts, lease.ports)
+    known = _probe.facts()
+    with _ports.lease(_planner.plan(request, known).needs) as lease:
+        plan = _planner.plan(request, known, lease.ports)
         replica = plan.hosts[0].replicas[0]
         for name in replica.unset:
             os.environ.pop(name, None)

@@ -17,6 +17,7 @@ from ._runtimes import Job, Place, Runtime, Share
 from ._runtimes._checks import (
     check_environment,
     check_installed,
+    check_names,
     check_nesting,
     check_types,
     count,
@@ -111,6 +112,8 @@ def plan(
     check_types(request)
     runtime, why, others = choose(request, known[0])
     check_installed(runtime, known[0])
+    check_names(runtime, request)
+    known = tuple(_with_extra(request, facts) for facts in known)
     where = placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]))
     local, reason = count(runtime, request, where.places, len(where.addresses))
     job = Job(
@@ -128,6 +131,13 @@ def plan(
     check_nesting(known[0], hosts[0].replicas[0].device)
     made = _job_plan(runtime, why, others, job, hosts)
     return replace(made, sources=_sources(job, reason, where.source))
+
+
+def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
+    """The facts as a program would see them with the variables that ``env=`` gives to all."""
+    if request.env is None or len(request.env) != 1:
+        return facts
+    return replace(facts, env={**facts.env, **dict(request.env[0])})
 
 
 def _job_plan(

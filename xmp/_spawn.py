@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from ._checks import check_call, make_request, refuse_options, whole_number
 from ._errors import PlanError
 
 if TYPE_CHECKING:
@@ -15,19 +16,12 @@ if TYPE_CHECKING:
 
     from ._processes.context import ProcessContext
     from ._processes.results import Results
-    from ._types import Request
+    from ._types import HostFacts, JobPlan, Request
 
-__all__ = ["preload", "spawn", "start_processes"]
+__all__ = ["device_count", "facts", "plan", "preload", "spawn", "start_processes"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-METHODS = ("forkserver", "spawn", "fork")
-_LATER = {
-    "hang_timeout": None, "start_timeout": None, "timeout": None, "max_restarts": 0,
-    "log_dir": None, "prefix": None, "show": None, "progress": None, "events": None,
-}  # fmt: skip
-_PADDLE = ("gpus", "xpus", "ips", "print_config")
 
 
 @overload
@@ -115,9 +109,9 @@ def spawn(
         "max_restarts": max_restarts, "log_dir": log_dir, "prefix": prefix, "show": show,
         "progress": progress, "events": events,
     }  # fmt: skip
-    _refuse(later, options)
-    method = _check_call(fn, args, kwargs, start_method, grace, seed)
-    request = _request(nprocs, runtime, devices, backend, env, threads, bind)
+    refuse_options(later, options)
+    method = check_call(fn, args, kwargs, start_method, grace, seed)
+    request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
     if nprocs == 1 and join and start_method is None and env is None and devices is None:
         return _run_here(request, fn, args, kwargs or {}, seed)
@@ -142,8 +136,8 @@ def start_processes(
     join, else a context whose ``join(timeout)`` returns True when all are done; always starts
     processes. Raises as ``spawn`` does.
     """
-    method = _check_call(fn, args, None, start_method, 5.0, None)
-    count = _whole("nprocs", nprocs)
+    method = check_call(fn, args, None, start_method, 5.0, None)
+    count = whole_number("nprocs", nprocs)
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     _refuse_while_importing()
@@ -154,6 +148,40 @@ def start_processes(
         return context
     context.join()
     return None
+
+
+def facts() -> HostFacts:
+    """What this host says of itself, as ``python -m xmp facts`` prints it. Touches no device."""
+    from ._host import facts as read
+
+    return read()
+
+
+def plan(
+    nprocs: int | None = None,
+    *,
+    runtime: str | None = None,
+    facts: HostFacts | Sequence[HostFacts] | None = None,
+    devices: Sequence[int] | str | None = None,
+    backend: str | None = None,
+    env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+    threads: int | None = None,
+    bind: bool | str | None = None,
+) -> JobPlan:
+    """What ``spawn`` with these arguments would do, without doing it.
+
+    ``facts`` are those of this host, or recorded ones: of one host or of several. Ports that are
+    only known once they are leased have the runtime's documented numbers. Raises PlanError.
+    """
+    from ._host import plan_for
+
+    request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
+    return plan_for(request, facts)
+
+
+def device_count(runtime: str | None = None) -> int:
+    """How many replicas ``spawn`` starts here by default. Touches no device."""
+    return len(plan(runtime=runtime).hosts[0].replicas)
 
 
 def preload(*packages: str | None) -> None:
@@ -177,132 +205,6 @@ def _package(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise TypeError(f"preload({name!r}): give names of packages, or None alone to end")
     return name
-
-
-# --- checks ------------------------------------------------------------------------------------
-
-
-def _refuse(later: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    for name, value in later.items():
-        if value != _LATER[name]:
-            raise PlanError(f"{name}={value!r}: xmp cannot do that yet; leave it out")
-    for name, value in options.items():
-        if name in _PADDLE:
-            raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
-        known = "kwargs, runtime, devices, backend, env, seed, threads, bind, grace"
-        raise TypeError(f"spawn() has no option {name!r}; it has {known}")
-
-
-def _check_call(
-    fn: object,
-    args: object,
-    kwargs: object,
-    start_method: str | None,
-    grace: object,
-    seed: object,
-) -> str:
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
-    if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
-    if kwargs is not None and not isinstance(kwargs, dict):
-        raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
-    if isinstance(grace, bool) or not isinstance(grace, (int, float)):
-        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
-    if not grace >= 0:
-        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed must be a whole number, not {type(seed).__name__}: {seed!r}")
-    return _method(start_method)
-
-
-def _method(start_method: str | None) -> str:
-    if sys.platform == "win32":
-        raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
-    linux = sys.platform == "linux"
-    if start_method is None:
-        return "forkserver" if linux else "spawn"
-    if start_method not in METHODS:
-        raise PlanError(f"start_method={start_method!r}: give one of {', '.join(METHODS)}")
-    if not linux and start_method != "spawn":
-        raise PlanError(f"start_method={start_method!r}: on {sys.platform} there is only 'spawn'")
-    return start_method
-
-
-def _whole(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
-    return int(value)
-
-
-def _request(
-    nprocs: object,
-    runtime: str | None,
-    devices: Sequence[int] | str | None,
-    backend: str | None,
-    env: Any,
-    threads: int | None,
-    bind: bool | str | None,
-) -> Request:
-    from ._types import Request
-
-    count = _whole("nprocs", nprocs)
-    if count is not None and count < 1 and count != -1:
-        raise PlanError(f"nprocs={count}: give a number from 1 up, or None for every device")
-    if devices is None:
-        chosen = None
-    else:
-        chosen = _devices(devices)
-        if count is None or count == -1:
-            count = len(chosen)
-    request = Request(
-        nprocs=None if count == -1 else count,
-        runtime=runtime,
-        devices=chosen,
-        backend=backend,
-        threads=threads,
-        bind=bind,
-    )
-    return _with_environment(request, env)
-
-
-def _devices(devices: Sequence[int] | str) -> tuple[int, ...]:
-    items = devices.split(",") if isinstance(devices, str) else list(devices)
-    try:
-        return tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
-    except ValueError:
-        raise PlanError(f'devices={devices!r}: give positions such as [4, 5] or "4,5"') from None
-
-
-def _position(item: object) -> int:
-    position = _whole("devices", item)
-    if position is None:
-        raise TypeError("devices must hold whole numbers, not None")
-    return position
-
-
-def _with_environment(request: Request, env: Any) -> Request:
-    from dataclasses import replace
-
-    if env is None:
-        return request
-    if not callable(env):
-        return replace(request, env=(_pairs(env),))
-    from ._host import planned
-
-    count = len(planned(request).hosts[0].replicas)
-    return replace(request, env=tuple(_pairs(env(local)) for local in range(count)))
-
-
-def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(variables, Mapping):
-        raise TypeError(f"env must be a mapping of strings, not {type(variables).__name__}")
-    for name, value in variables.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"env must map strings to strings: {name!r}: {value!r}")
-    return tuple(sorted(variables.items()))
 
 
 # --- scripts without a guard, and a replica in the caller -----------------------------------------

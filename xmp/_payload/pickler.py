@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from .script import main_source
+from .script import guarded_names, main_source
 
 __all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
 
@@ -83,12 +83,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: IO[bytes], buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
-        self._main = sys.modules.get("__main__") if main_source() is not None else None
+        source = main_source()
+        self._main = sys.modules.get("__main__") if source is not None else None
+        self._guarded = guarded_names(source.path) if source is not None else frozenset()
         self._storages: dict[int, _Storage] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
-            if self._main is not None and _found_in(self._main, obj):
+            if self._main is not None and _found_in(self._main, obj, self._guarded):
                 return obj.__qualname__
             return super().reducer_override(obj)
         return NotImplemented
@@ -116,9 +118,11 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _found_in(module: types.ModuleType, obj: Any) -> bool:
-    """Whether ``module`` has the object under its own qualified name."""
+def _found_in(module: types.ModuleType, obj: Any, guarded: frozenset[str]) -> bool:
+    """Whether ``module`` has the object under its own qualified name, here and imported anew."""
     if obj.__module__ not in ("__main__", "__mp_main__") or "<" in obj.__qualname__:
+        return False
+    if obj.__qualname__.partition(".")[0] in guarded:
         return False
     found: Any = module
     for name in obj.__qualname__.split("."):
@@ -166,7 +170,7 @@ class CallPickler(_Pickler):
             self.touches_device = True
         elif _is_tensor(obj):
             return self._tensor(obj)
-        elif type(obj).__name__ == "SemLock":
+        elif _is_semaphore(obj):
             _check_semaphore(obj)
         elif not self._sharing and (reduced := self._private(obj)) is not NotImplemented:
             return reduced
@@ -194,6 +198,11 @@ def _check_shared_memory(size: int) -> None:
             f"a tensor of {size / 1e6:.1f} MB does not fit into shared memory: /dev/shm has "
             f"{free / 1e6:.1f} MB free; enlarge it (docker run --shm-size=…), or pass a numpy array"
         )
+
+
+def _is_semaphore(value: Any) -> bool:
+    synchronize = sys.modules.get("multiprocessing.synchronize")
+    return synchronize is not None and isinstance(value, synchronize.SemLock)
 
 
 def _check_semaphore(semaphore: Any) -> None:

@@ -7,6 +7,8 @@ while it is imported: the import stops there, and what stands above the call is 
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import io
 import os
@@ -14,7 +16,14 @@ import sys
 import types
 from typing import NamedTuple
 
-__all__ = ["MainReached", "MainSource", "import_main", "importing_main", "main_source"]
+__all__ = [
+    "MainReached",
+    "MainSource",
+    "guarded_names",
+    "import_main",
+    "importing_main",
+    "main_source",
+]
 
 
 class MainSource(NamedTuple):
@@ -51,6 +60,35 @@ def main_source() -> MainSource | None:
         return MainSource("name", spec.name, os.path.abspath(path))
     path = os.path.abspath(path)
     return MainSource("path", path, path) if os.path.isfile(path) else None
+
+
+@functools.lru_cache(maxsize=8)
+def guarded_names(path: str) -> frozenset[str]:
+    """Functions and classes that a script defines only under ``if __name__ == "__main__":``.
+
+    Whoever imports the script does not find them: they travel by value.
+    """
+    try:
+        with io.open_code(path) as file:
+            body = ast.parse(file.read()).body
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    guards = [node for node in body if isinstance(node, ast.If) and _is_guard(node.test)]
+    inside = {name for guard in guards for name in _defined(guard.body)}
+    return frozenset(inside - _defined([node for node in body if node not in guards]))
+
+
+def _is_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and ast.unparse(test).replace("'", '"') in (
+        '__name__ == "__main__"',
+        '"__main__" == __name__',
+    )
+
+
+def _defined(body: list[ast.stmt]) -> set[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [inner for node in body for inner in ast.walk(node)]
+    return {node.name for node in nodes if isinstance(node, kinds)}
 
 
 def import_main(source: MainSource) -> None:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 
-__all__ = ["mapped_libraries", "one_thread_environment", "pause", "set_threads"]
+__all__ = ["mapped_libraries", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
 
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
 _SETTERS = (
@@ -75,6 +75,17 @@ def pause() -> None:
     """End the threads of every loaded OpenMP runtime; they start again when needed."""
     for function in _functions(_OPENMP, ("omp_pause_resource_all",)):
         function(_HARD)
+
+
+def pause_by_fork() -> None:
+    """End the pools that end themselves before any fork (OpenBLAS does so in the parent too)."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass  # somebody ignores SIGCHLD: the kernel has reaped it
 
 
 def set_threads(count: int) -> None:

@@ -27,6 +27,8 @@ def culprits(
     ``python_threads=True`` allows threads that Python started (they are only noted).
     """
     pools.pause()
+    if native_threads(python_threads):
+        pools.pause_by_fork()
     found = [f"thread {name}" for name in native_threads(python_threads)]
     held = _descriptor_targets()
     for path in sorted(set(held.values())):

@@ -16,14 +16,20 @@ from dataclasses import dataclass
 from multiprocessing import process, resource_tracker
 from typing import Any
 
+from xmp._types import ForkRules
+
+from . import pools
+
 __all__ = [
     "LauncherState",
     "apply",
     "capture",
     "replace_environment",
+    "restore_environment",
     "restore_signals",
     "standard_streams",
     "take_streams",
+    "while_loading",
 ]
 
 _LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
@@ -154,6 +160,20 @@ def replace_environment(wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+
+
+def while_loading(rules: ForkRules) -> dict[str, str]:
+    """Variables for as long as something is loaded: one thread a pool, no device touched."""
+    return {**pools.one_thread_environment(), **dict(rules.quiet)}
+
+
+def restore_environment(changed: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Give the changed variables the values that they have in ``wanted``."""
+    for name in changed:
+        if name in wanted:
+            os.environ[name] = wanted[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def restore_signals(state: LauncherState) -> None:

@@ -89,7 +89,8 @@ class _Supervisor:
         if order.method == "exec":
             return True
         sockets = safety.connected_sockets()
-        os.environ.update(order.rules.quiet)
+        while_loading = state.while_loading(order.rules)
+        os.environ.update(while_loading)
         try:
             self._load_call()
         except BaseException as error:
@@ -99,9 +100,8 @@ class _Supervisor:
         if culprits and order.method == "fork":
             self.wire.send(("unsafe", culprits))
             return False
-        for name, _ in order.rules.quiet:
-            if name not in order.state.environment:
-                os.environ.pop(name, None)
+        if order.method != "inherit":
+            state.restore_environment(while_loading, order.state.environment)
         state.restore_signals(order.state)
         return True
 

@@ -335,7 +335,7 @@ def _hold_script(request: tuple[Any, ...], wire: Wire, lifeline: int, streams: l
     replica.forget_exit_handlers()
     sockets = safety.connected_sockets()
     state.apply(launcher, None)
-    os.environ.update(rules.quiet)
+    os.environ.update(state.while_loading(rules))
     state.take_streams(streams)
     try:
         import_main(source)

@@ -164,7 +164,7 @@ class Template:
         """Whether a launch with these needs may use this template.
 
         A variable counts as equal when it has the value from before or after the template's own
-        imports: `import jax` and others write the environment.
+        imports, which some of them write into the environment themselves.
         """
         self._hear_all()
         if self._dead or self._identity != identity_key():

@@ -10,7 +10,14 @@ from xmp._types import HostFacts, Request
 from ._base import Job, Place, Runtime, matches
 from ._variables import IDENTITY
 
-__all__ = ["check_environment", "check_installed", "check_nesting", "check_types", "count"]
+__all__ = [
+    "check_environment",
+    "check_installed",
+    "check_names",
+    "check_nesting",
+    "check_types",
+    "count",
+]
 
 
 def check_types(request: Request) -> None:
@@ -96,20 +103,24 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
         raise PlanError(f"devices={list(devices)} repeats a device. Name each one once.")
 
 
+def check_names(runtime: Runtime, request: Request) -> None:
+    """``env=`` may say everything but who a replica is and what it holds."""
+    for name in sorted({name for entry in request.env or () for name, _ in entry}):
+        if matches(name, (*IDENTITY, *runtime.owned)):
+            raise PlanError(
+                f"env= names {name}, which says who a replica is or what it holds. xmp sets it; "
+                "choose with nprocs= and devices=, and leave it out of env=."
+            )
+
+
 def check_environment(runtime: Runtime, job: Job) -> None:
-    """``env=`` may say everything but who a replica is; ``backend=`` must suit the devices."""
+    """``env=`` is one mapping or one for each replica; ``backend=`` must suit the devices."""
     entries = job.request.env or ()
     if len(entries) not in (0, 1, job.local):
         raise PlanError(
             f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
             "function from the local rank to a mapping."
         )
-    for name in sorted({name for entry in entries for name, _ in entry}):
-        if matches(name, (*IDENTITY, *runtime.owned)):
-            raise PlanError(
-                f"env= names {name}, which says who a replica is or what it holds. xmp sets it; "
-                "choose with nprocs= and devices=, and leave it out of env=."
-            )
     backend = job.request.backend
     if backend not in (None, "auto", *runtime.backends):
         allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"

@@ -89,7 +89,7 @@ IDENTITY = (
 """A replica's place: set by the plan, dropped when inherited, refused in ``env=``."""
 
 OUTER = (
-    ("torchrun", ("TORCHELASTIC_*", "TORCH_NCCL_ASYNC_ERROR_HANDLING")),
+    ("torchrun", ("TORCHELASTIC_*",)),
     (
         "Slurm",
         (

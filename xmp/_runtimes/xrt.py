@@ -80,9 +80,11 @@ class Xrt(Runtime):
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
         facts = job.places[0].facts
         setup = _setup(facts)
-        own = [] if facts.env.get(SERVICE) or job.world == 1 else [_service()]
-        if setup.kind == "GPU" and not setup.workers:
-            own += [_worker(i) for i in range(job.local)]
+        own = []
+        if job.world > 1 and not facts.env.get(SERVICE) and job.places[0].index == 0:
+            own.append(_service(job))
+        if setup.kind == "GPU":
+            own += [_worker(setup, i) for i in range(job.local)]
         return tuple(own)
 
     def share(self, job: Job, place: Place, local: int) -> Share:
@@ -209,7 +211,7 @@ def _gpu_workers(job: Job, setup: Setup) -> dict[str, str]:
     endpoints = []
     for host, first in hosts:
         for i in range(job.local):
-            port = first + i if setup.workers else job.port(_worker(i))
+            port = first + i if setup.workers else job.port(_worker(setup, i))
             endpoints.append(f"grpc://{host}:{port}")
     device = "/job:localservice/replica:0/task:{0}/device:XLA_GPU:0"
     return {
@@ -223,7 +225,7 @@ def _service_address(job: Job, facts: HostFacts, setup: Setup) -> str:
     if given:
         return given
     if setup.hosts == 1:
-        return f"127.0.0.1:{job.port(_service())}"
+        return f"127.0.0.1:{job.port(_service(job))}"
     if setup.workers:
         return f"{setup.workers[0][0]}:{SERVICE_PORT}"
     raise PlanError(
@@ -232,9 +234,14 @@ def _service_address(job: Job, facts: HostFacts, setup: Setup) -> str:
     )
 
 
-def _service() -> PortNeed:
-    return PortNeed("mesh", "hold", documented=SERVICE_PORT)
+def _service(job: Job) -> PortNeed:
+    fixed = SERVICE_PORT if job.hosts > 1 else 0
+    return PortNeed("mesh", "hold", job.coordinator.strip("[]"), fixed, SERVICE_PORT)
 
 
-def _worker(local: int) -> PortNeed:
-    return PortNeed(f"worker.0.{local}", "hold", documented=WORKER_PORT + local)
+def _worker(setup: Setup, local: int) -> PortNeed:
+    name = f"worker.{setup.index}.{local}"
+    if not setup.workers:
+        return PortNeed(name, "hold", documented=WORKER_PORT + local, host=setup.index)
+    host, first = setup.workers[setup.index]
+    return PortNeed(name, "hold", host.strip("[]"), first + local, first + local, setup.index)

@@ -1,0 +1,139 @@
+"""Checks of what the verbs are given: each error says what was given and what is allowed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ._errors import PlanError
+from ._types import Request
+
+__all__ = ["check_call", "make_request", "refuse_options", "whole_number"]
+
+METHODS = ("forkserver", "spawn", "fork")
+_LATER = {
+    "hang_timeout": None, "start_timeout": None, "timeout": None, "max_restarts": 0,
+    "log_dir": None, "prefix": None, "show": None, "progress": None, "events": None,
+}  # fmt: skip
+_PADDLE = ("gpus", "xpus", "ips", "print_config")
+
+
+def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    for name, value in later.items():
+        if value != _LATER[name]:
+            raise PlanError(f"{name}={value!r}: xmp cannot do that yet; leave it out")
+    for name, value in options.items():
+        if name in _PADDLE:
+            raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
+        known = "kwargs, runtime, devices, backend, env, seed, threads, bind, grace"
+        raise TypeError(f"spawn() has no option {name!r}; it has {known}")
+
+
+def check_call(
+    fn: object,
+    args: object,
+    kwargs: object,
+    start_method: str | None,
+    grace: object,
+    seed: object,
+) -> str:
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
+    if isinstance(grace, bool) or not isinstance(grace, (int, float)):
+        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
+    if not grace >= 0:
+        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed must be a whole number, not {type(seed).__name__}: {seed!r}")
+    return _method(start_method)
+
+
+def _method(start_method: str | None) -> str:
+    if sys.platform == "win32":
+        raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
+    linux = sys.platform == "linux"
+    if start_method is None:
+        return "forkserver" if linux else "spawn"
+    if start_method not in METHODS:
+        raise PlanError(f"start_method={start_method!r}: give one of {', '.join(METHODS)}")
+    if not linux and start_method != "spawn":
+        raise PlanError(f"start_method={start_method!r}: on {sys.platform} there is only 'spawn'")
+    return start_method
+
+
+def whole_number(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
+    return int(value)
+
+
+def make_request(
+    nprocs: object,
+    runtime: str | None,
+    devices: Sequence[int] | str | None,
+    backend: str | None,
+    env: Any,
+    threads: int | None,
+    bind: bool | str | None,
+) -> Request:
+    count = whole_number("nprocs", nprocs)
+    if count is not None and count < 1 and count != -1:
+        raise PlanError(f"nprocs={count}: give a number from 1 up, or None for every device")
+    if devices is None:
+        chosen = None
+    else:
+        chosen = _devices(devices)
+        if count is None or count == -1:
+            count = len(chosen)
+    request = Request(
+        nprocs=None if count == -1 else count,
+        runtime=runtime,
+        devices=chosen,
+        backend=backend,
+        threads=threads,
+        bind=bind,
+    )
+    return _with_environment(request, env)
+
+
+def _devices(devices: Sequence[int] | str) -> tuple[int, ...]:
+    items = devices.split(",") if isinstance(devices, str) else list(devices)
+    try:
+        return tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
+    except ValueError:
+        raise PlanError(f'devices={devices!r}: give positions such as [4, 5] or "4,5"') from None
+
+
+def _position(item: object) -> int:
+    position = whole_number("devices", item)
+    if position is None:
+        raise TypeError("devices must hold whole numbers, not None")
+    return position
+
+
+def _with_environment(request: Request, env: Any) -> Request:
+    if env is None:
+        return request
+    if not callable(env):
+        return replace(request, env=(_pairs(env),))
+    from xmp._host import plan_for
+
+    count = len(plan_for(request, None).hosts[0].replicas)
+    return replace(request, env=tuple(_pairs(env(local)) for local in range(count)))
+
+
+def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(variables, Mapping):
+        raise TypeError(f"env must be a mapping of strings, not {type(variables).__name__}")
+    for name, value in variables.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"env must map strings to strings: {name!r}: {value!r}")
+    return tuple(sorted(variables.items()))
