@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ METHODS = ["forkserver", "spawn", "fork"]
 
 
 def replicas(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> list[Any]:
+    if options.get("start_method") == "fork":
+        faulthandler.cancel_dump_traceback_later()  # pytest's: a thread that forbids the fork
     with xmp.spawn(fn, args, nprocs=nprocs, runtime="jax", join=False, **options) as context:
         assert context.join(timeout=90), "not done within 90 s"
         return list(context.results())
