@@ -1,0 +1,25 @@
+"""A stage for a test or for a module; whatever is left on it afterwards is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stages import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A stage of this test's own; whatever is left afterwards is killed."""
+    stage = Stage(tmp_path)
+    yield stage
+    stage.end()
+
+
+@pytest.fixture(scope="module")
+def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One stage for a module whose tests look at one run from several sides."""
+    stage = Stage(tmp_path_factory.mktemp("shared"))
+    yield stage
+    stage.end()

@@ -1,0 +1,93 @@
+"""What the scripts of these tests call, in the launcher and in replicas. No framework here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+
+PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
+
+
+def say(**facts: object) -> None:
+    """One line to standard output, in one write."""
+    os.write(1, b"@" + json.dumps(facts).encode() + b"\n")
+
+
+def forked() -> bool:
+    """Whether this process came by fork and is still in that image."""
+    with open("/proc/self/stat") as file:
+        return bool(int(file.read().rpartition(")")[2].split()[6]) & PF_FORKNOEXEC)
+
+
+def tasks() -> int:
+    """Threads of this process as the kernel counts them."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def comm(pid: int | str) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Every living process below ``pid``, those of adopted orphans too."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                place = parent(int(name))
+                while place not in (0, 1, pid):
+                    place = parent(place)
+            except (OSError, ValueError):
+                continue
+            if place == pid:
+                found.append(int(name))
+    return found
+
+
+def called(name: str) -> list[int]:
+    """The pids below this process that have this name."""
+    return sorted(pid for pid in descendants(os.getpid()) if comm(pid) == name)
+
+
+def templates() -> list[int]:
+    return called("xmp-template")
+
+
+def belongings() -> dict[str, object]:
+    """What this process holds: numbers that must not grow."""
+    kinds: dict[str, int] = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0]
+        except OSError:
+            continue
+        kinds[target] = kinds.get(target, 0) + 1
+    kinds.pop(f"/proc/{os.getpid()}/fd", None)
+    below = sorted(comm(pid) for pid in descendants(os.getpid()))
+    return {
+        "descriptors": kinds,
+        "threads": len(threading.enumerate()),
+        "processes": below,
+        "shared": sorted(os.listdir("/dev/shm")),
+    }
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def loaded(name: str) -> bool:
+    return name in sys.modules

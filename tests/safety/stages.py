@@ -1,0 +1,186 @@
+"""Scripts that launch, each in a session of its own, and what of them is still alive.
+
+Everything that belongs to one script carries the same token in the environment that its process
+was started with (forks keep it), so that orphans are found wherever they went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmp
+
+HERE = Path(__file__).resolve().parent
+ROOT = Path(xmp.__file__).resolve().parents[1]
+TOKEN = "SAFETY_TOKEN"
+OURS = ("xmp-template", "xmp-supervisor", "xmp-script", "xmp-keeper")
+KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a script ended and what it said (``in_script.say``), by name."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def said(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for line in self.out.splitlines():
+            if line.startswith("@"):
+                facts.update(json.loads(line[1:]))
+        return facts
+
+
+def carrying(token: str) -> dict[int, str]:
+    """The living processes that carry a token, with their names; zombies have no environment."""
+    wanted = f"{TOKEN}={token}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "comm").read_text().strip()
+        except OSError:
+            continue
+    return found
+
+
+def until(done: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Wait for a condition; its value, or a failure that says what did not come."""
+    end = time.monotonic() + seconds
+    while True:
+        value = done()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+class Stage:
+    """Runs scripts; knows every process that came from them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.token = uuid.uuid4().hex
+        self._popen: list[subprocess.Popen[str]] = []
+        self._count = 0
+
+    def write(self, source: str, name: str = "") -> Path:
+        self._count += 1
+        path = self.folder / (name or f"script{self._count}.py")
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    def environment(self, env: dict[str, str] | None = None) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": f"{HERE}{os.pathsep}{ROOT}",
+            TOKEN: self.token,
+            **(env or {}),
+        }
+
+    def start(
+        self, source: str, *argv: str, env: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a script in a session of its own; its streams are files, which nobody fills."""
+        path = self.write(source)
+        with (
+            open(self.folder / f"{path.name}.out", "w") as out,
+            open(self.folder / f"{path.name}.err", "w") as err,
+        ):
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            streams.update(options)
+            process = subprocess.Popen(
+                [sys.executable, str(path), *argv],
+                text=True, env=self.environment(env), cwd=self.folder, start_new_session=True,
+                **streams,
+            )  # fmt: skip
+        process.script = path  # type: ignore[attr-defined]
+        self._popen.append(process)
+        return process
+
+    def outcome(self, process: subprocess.Popen[str], timeout: float = 30) -> Outcome:
+        """Wait for a script; on its deadline, every stack that can be had."""
+        start = time.monotonic()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            alive = self.alive()
+            self.end()
+            out, err = self._streams(process)
+            pytest.fail(f"not within {timeout} s; alive: {alive}\n{out}\n{err}")
+        out, err = self._streams(process)
+        return Outcome(code, out, err, time.monotonic() - start)
+
+    def _streams(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        name = process.script.name  # type: ignore[attr-defined]
+        return tuple((self.folder / f"{name}.{end}").read_text() for end in ("out", "err"))  # type: ignore[return-value]
+
+    def run(
+        self, source: str, *argv: str, timeout: float = 30, ok: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Run a script to its end; nothing of it may be left 1 s later."""
+        outcome = self.outcome(self.start(source, *argv, env=env), timeout)
+        if ok:
+            assert outcome.code == 0, f"exit code {outcome.code}\n{outcome.out}\n{outcome.err}"
+        self.gone()
+        return outcome
+
+    def alive(self) -> dict[int, str]:
+        return carrying(self.token)
+
+    def named(self, *names: str) -> list[int]:
+        return [pid for pid, name in self.alive().items() if name in names]
+
+    def gone(self, seconds: float = KERNEL_PATIENCE) -> float:
+        """Wait until nothing is left; the seconds that took."""
+        start = time.monotonic()
+        while self.alive():
+            left = self.alive()
+            if time.monotonic() > start + seconds and left:
+                pytest.fail(f"alive {seconds} s later: {describe(left)}")
+            time.sleep(0.01)
+        return time.monotonic() - start
+
+    def end(self) -> None:
+        for _ in range(50):
+            left = self.alive()
+            if not left:
+                break
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        for process in self._popen:
+            process.wait(5)
+
+
+def describe(pids: dict[int, str]) -> str:
+    lines = []
+    for pid, name in pids.items():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            lines.append(f"{pid} {name} state {fields[0]} parent {fields[1]} group {fields[2]}")
+        except OSError:
+            lines.append(f"{pid} {name} (gone by now)")
+    return "; ".join(lines)
