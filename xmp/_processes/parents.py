@@ -7,6 +7,7 @@ remembered: its next launch starts with fresh interpreters at once.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = ["Parents", "templates"]
 
 templates = Templates()
 _unsafe: set[Any] = set()
+_noted: set[str] = set()
 
 
 class Parents:
@@ -47,11 +49,19 @@ class Parents:
                 f'start_method="fork" is not safe here: {"; ".join(culprits)}; '
                 'use start_method="forkserver"'
             )
+        self._note_threads()
         supervisor.inherited[:] = [call]
         try:
             return self._owned(Template.fork())
         finally:
             supervisor.inherited.clear()
+
+    def _note_threads(self) -> None:
+        own = threading.current_thread()
+        names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not own)
+        if names and names not in _noted:
+            _noted.add(names)
+            sys.stderr.write(f"xmp: Python threads are not forked and may hold locks: {names}\n")
 
     def warm(self) -> Template:
         """A template that fits; one that ends with the launch where they are switched off."""

@@ -174,9 +174,10 @@ def run(
         _seed(order.seed)
         info = _info(order, plan, leases)
         _inside.install(info, None, channel)
-        fn, args, kwargs = call()
+        # The framework first: a script that is imported only here may start a device.
         framework = _enter(order.framework, info)
         _inside.install(info, framework, channel)
+        fn, args, kwargs = call()
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.tell("entered", timeline.entered)
         try:

@@ -10,6 +10,7 @@ import fnmatch
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterable
 
 from xmp._types import ForkRules
@@ -29,7 +30,7 @@ def culprits(
     pools.pause()
     if native_threads(python_threads):
         pools.pause_by_fork()
-    found = [f"thread {name}" for name in native_threads(python_threads)]
+    found = _folded(native_threads(python_threads))
     held = _descriptor_targets()
     for path in sorted(set(held.values())):
         if any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files):
@@ -40,25 +41,33 @@ def culprits(
     return found
 
 
+def _folded(threads: list[str]) -> list[str]:
+    """One phrase for all threads of one name: a device runtime may have hundreds."""
+    counted = Counter(threads).most_common()
+    return [f"thread {name}" if n == 1 else f"{n} threads {name}" for name, n in counted]
+
+
 def native_threads(allow_python: bool = False) -> list[str]:
     """The names of the threads beside this one that the kernel counts."""
     own = threading.get_native_id()
-    python = {t.native_id: t.name for t in threading.enumerate()}
+    python = {thread.native_id: thread.name for thread in threading.enumerate()}
     names = []
     for task in _listing("/proc/self/task"):
         number = int(task)
         if number == own or (allow_python and number in python):
             continue
-        names.append(python.get(number) or _command_of(task))
+        names.append(repr(python[number]) if number in python else _command_of(task))
     return names
 
 
 def _command_of(task: str) -> str:
     try:
-        with open(f"/proc/self/task/{task}/comm") as file:
-            return f"{file.read().strip()!r} (native)"
+        with open(f"/proc/self/task/{task}/comm") as file, open("/proc/self/comm") as process:
+            name = file.read().strip()
+            # A thread that was given no name has that of its process, which says nothing.
+            return "of a native library" if name == process.read().strip() else f"{name!r} (native)"
     except OSError:
-        return f"{task} (native)"
+        return "of a native library"
 
 
 def _listing(folder: str) -> list[str]:
