@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _inside, _planner, _ports, _probe
+from ._processes.account import StartAccount, Timeline
 from ._processes.context import ProcessContext
-from ._processes.launch import Job, Launch
+from ._processes.job import Job
+from ._processes.launch import Launch
 from ._processes.needs import Needs
-from ._processes.order import Timeline
 from ._processes.parents import templates
 from ._processes.replica import seed_all
 from ._processes.results import Results
@@ -150,7 +151,7 @@ def run_here(
         )
         timeline = Timeline(called=called)
         value = _inside_here(plan.framework, info, seed, timeline, lambda: fn(0, *args, **kwargs))
-    return Results({replica.rank: value}, {replica.rank: timeline})
+    return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
 
 
 def _inside_here(

@@ -39,8 +39,15 @@ def find(facts: HostFacts) -> Cluster | None:
 
 @functools.lru_cache(maxsize=64)
 def _addresses(names: tuple[str, ...]) -> tuple[str, ...]:
-    # "name:port:ip" triples are libtpu's other form.
-    return tuple(n.split(":")[2] if n.count(":") == 2 else split_port(n)[0] for n in names)
+    return tuple(map(_address, names))
+
+
+def _address(name: str) -> str:
+    """``name`` itself, or the last part of ``name:port:ip``, libtpu's other form."""
+    first, port, *rest = f"{name}::".split(":")
+    if first and port.isdigit() and rest[0]:
+        return rest[0]
+    return split_port(name)[0]
 
 
 def join_slices(facts: HostFacts, name: str, worker: int, addresses: tuple[str, ...]) -> Cluster:

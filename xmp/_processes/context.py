@@ -6,7 +6,8 @@ import atexit
 import os
 from typing import Generic, TypeVar
 
-from .launch import Launch, ReplicaProcess, live
+from .job import ReplicaProcess
+from .launch import Launch, live
 from .parents import templates
 from .results import Results
 from .warm import drop_all
@@ -48,7 +49,7 @@ class ProcessContext(Generic[R]):
     def results(self) -> Results[R]:
         """Wait for all replicas and return what they returned; raises as ``join`` does."""
         self.join()
-        return Results(self._launch.results, self._launch.timeline)
+        return Results(self._launch.results, self._launch.account())
 
     def stacks(self) -> dict[int, str]:
         """The Python stacks of every living replica, by rank."""

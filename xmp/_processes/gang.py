@@ -16,8 +16,9 @@ from typing import Any
 from xmp._watch import Action, Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick, Watch
 
 from . import kernel
+from .account import Timeline
 from .members import Member, Shares
-from .order import Order, Timeline
+from .order import Order
 from .output import Sink
 from .wire import Closed, Wire
 
@@ -259,6 +260,8 @@ class Gang:
         member.note_end(now, status)
         self._shares.forget(member)
         code = os.waitstatus_to_exitcode(status)
+        if code == 0 and not member.returned:  # os._exit(0): a success without a result
+            self._wire.post(("returned", member.rank, None, 0, member.timeline, []))
         self._wire.post(("ended", member.rank, code))
         words = member.source.tail()
         self._feed(Ended(member.rank, now, max(code, 0), max(-code, 0), words))

@@ -4,77 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from xmp._errors import StartError, XmpError
 from xmp._payload import Image, Packed, load_image, pack
 from xmp._payload.script import main_source
-from xmp._types import HostPlan, JobPlan
 
 from . import kernel, report, state
+from .account import StartAccount, Timeline
+from .job import Job, ReplicaProcess
 from .needs import Needs
-from .order import Failure, Order, Timeline
+from .order import Failure, Order
 from .parents import Parents, templates
 from .warm import Template
 from .wire import Closed, pair
 
-__all__ = ["Job", "Launch", "ReplicaProcess", "live"]
+__all__ = ["Launch", "live"]
 
 _END_WAIT = 10.0
 live: weakref.WeakSet[Launch] = weakref.WeakSet()
 """The launches of this process that have not ended."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be launched, as the engine sees it: no devices, only replicas."""
-
-    fn: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    host: HostPlan
-    world_size: int
-    method: str = "forkserver"
-    plan: JobPlan | None = None
-    leases: Mapping[str, int] = field(default_factory=dict)
-    grace: float = 5.0
-    daemon: bool = False
-    seed: int | None = None
-    called: int = 0
-
-    @property
-    def name(self) -> str:
-        """What the function is called."""
-        return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """To remember that a fork was not safe after it was loaded."""
-        return str(getattr(self.fn, "__module__", "")), self.name
-
-
-@dataclass
-class ReplicaProcess:
-    """One replica as the launcher knows it (not a child of the launcher)."""
-
-    rank: int
-    pid: int
-    exitcode: int | None = None
-
-    @property
-    def name(self) -> str:
-        """``Replica-<rank>``, as ``multiprocessing.current_process().name`` says inside."""
-        return f"Replica-{self.rank}"
-
-    def is_alive(self) -> bool:
-        """Whether its end has not been reported yet."""
-        return self.exitcode is None
 
 
 class Launch:
@@ -265,6 +221,10 @@ class Launch:
         finally:
             image.close()
 
+    def account(self) -> StartAccount:
+        """Where the time of the start went."""
+        return StartAccount(self.timeline, self._parents.imports())
+
     def _keep_timeline(self, rank: int, timeline: Timeline) -> None:
         known = self.timeline[rank]
         for name in ("called", "received", "loaded", "forked"):
@@ -334,6 +294,7 @@ class Launch:
         if self._lifeline >= 0:
             self._end_supervisor()
         self._undo.close()
+        sys.stderr.write(f"{slow}\n" if (slow := self.account().slow()) else "")
         if self._parents.template is not None:
             self._parents.template.offer(self._parents.needs, self._imported)
 

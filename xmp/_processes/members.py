@@ -12,7 +12,8 @@ from typing import Any
 from xmp._types import ReplicaPlan
 
 from . import kernel
-from .order import Failure, Timeline
+from .account import Timeline
+from .order import Failure
 from .output import Sink, Source
 from .replica import Seat
 from .wire import Closed, Wire, pair

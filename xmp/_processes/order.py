@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules, HostPlan
 
 from .state import LauncherState
 
-__all__ = ["Failure", "Order", "Timeline"]
+__all__ = ["Failure", "Order"]
 
 
 @dataclass(frozen=True)
@@ -76,34 +75,3 @@ class Failure:
     stacks: str = ""
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""
-
-
-@dataclass
-class Timeline:
-    """When one replica got where: monotonic nanoseconds, 0 where it never did.
-
-    ``called`` in the launcher, ``forked`` and ``loaded`` in the supervisor, the others inside.
-    """
-
-    called: int = 0
-    received: int = 0
-    loaded: int = 0
-    forked: int = 0
-    born: int = 0
-    ready: int = 0
-    entered: int = 0
-    left: int = 0
-    imports: tuple[tuple[str, float], ...] = ()
-    """The slowest imports of a template that this launch had to start: (module, seconds)."""
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds since the call for every stage that was reached."""
-        stages = ("received", "loaded", "forked", "born", "ready", "entered", "left")
-        return {
-            name: (getattr(self, name) - self.called) / 1e9
-            for name in stages
-            if getattr(self, name)
-        }
-
-
-Message = tuple[Any, ...]

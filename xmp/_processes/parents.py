@@ -35,6 +35,7 @@ class Parents:
         self.template: Template | None = None
         """The long-lived one that this launch uses, if it does."""
         self._own = own
+        self._started = False
 
     def keeper(self) -> Template:
         """For fresh interpreters: nothing preloaded, ends with the launch."""
@@ -68,6 +69,7 @@ class Parents:
         if switched_off():
             return self._owned(Template.start(self.needs.modules, self.needs.rules, "xmp-template"))
         self.template = templates.get(self.needs)
+        self._started, self.template.used = not self.template.used, True
         self.template.prepare(self.needs)
         return self.template
 
@@ -88,6 +90,10 @@ class Parents:
             raise StartError(f"importing {main.path} failed: {refusal[2]}\n\n{refusal[1]}")
         self.remember_unsafe(main, main.path, refusal[1])
         return None
+
+    def imports(self) -> tuple[tuple[str, float], ...]:
+        """The slowest imports of the template, if it was started for this launch."""
+        return tuple(self.template.slowest) if self.template and self._started else ()
 
     def is_unsafe(self, *loaded: Any) -> bool:
         """Whether a fork was not safe after one of these was loaded."""

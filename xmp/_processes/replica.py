@@ -29,8 +29,9 @@ from xmp._payload.script import import_main
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
 from . import identity, kernel, pools, state
+from .account import Timeline
 from .channel import Channel
-from .order import Order, Timeline
+from .order import Order
 from .wire import Wire
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, overload
 
-from .order import Timeline
+from .account import StartAccount
 
 __all__ = ["Results"]
 
@@ -18,9 +18,9 @@ class Results(Sequence[R], Generic[R]):
     ``by_rank`` maps global ranks to values; ``timeline`` maps them to the account of their start.
     """
 
-    def __init__(self, by_rank: Mapping[int, R], timeline: Mapping[int, Timeline]) -> None:
+    def __init__(self, by_rank: Mapping[int, R], timeline: StartAccount) -> None:
         self.by_rank: dict[int, R] = dict(sorted(by_rank.items()))
-        self.timeline: dict[int, Timeline] = dict(sorted(timeline.items()))
+        self.timeline = timeline
         self._values = list(self.by_rank.values())
 
     @overload

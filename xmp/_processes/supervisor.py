@@ -20,10 +20,11 @@ from xmp._payload.script import import_main
 from xmp._types import ReplicaPlan
 
 from . import kernel, pools, replica, safety, state
+from .account import Timeline
 from .channel import Channel
 from .gang import Gang
 from .members import Member
-from .order import Order, Timeline
+from .order import Order
 from .output import Sink
 from .wire import Wire
 

@@ -43,6 +43,8 @@ class Template:
         self.pid = pid
         self.refusal: tuple[Any, ...] | None = None
         """Why a script holder gave up: ("unsafe", culprits) or ("failed", traceback, error)."""
+        self.used = False
+        """Whether a launch has had it before."""
         self.slowest: list[tuple[str, float]] = []
         self.failed: dict[str, str] = {}
         self._wire = wire

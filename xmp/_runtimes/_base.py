@@ -6,14 +6,16 @@ A runtime file holds only tables and arithmetic; everything it may look at arriv
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from xmp._clusters._base import Cluster, Place
 from xmp._types import ForkRules, HostFacts, PortNeed, Request
 
 __all__ = ["Fit", "Job", "Place", "Runtime", "Share", "many", "matches", "version_of"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Job:
     def world(self) -> int:
         """Replicas on all hosts together."""
         return self.hosts * self.local
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made at the first call with this ``key``."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: T = self.memo[key]
+        return made
 
     def port(self, need: PortNeed) -> int:
         """The leased port of ``need``, or the number that a printed plan shows before a lease."""

@@ -57,12 +57,14 @@ def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
 
 def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) -> tuple[str, ...]:
     """The inherited variables that would tell a replica it is somebody else."""
-    key = f"unset.{place.index}"
-    if key not in job.memo:
-        patterns = (*_patterns(runtime), *runtime.takes_away)
-        inherited = [n for n in place.facts.env if matches(n, patterns)]
-        job.memo[key] = sorted({*inherited, *undone(place.facts)[1], *_stale(job, place)})
-    return tuple(name for name in job.memo[key] if name not in given)
+    names = job.once(f"unset.{place.index}", lambda: _inherited(runtime, job, place))
+    return tuple(name for name in names if name not in given)
+
+
+def _inherited(runtime: Runtime, job: Job, place: Place) -> list[str]:
+    patterns = (*_patterns(runtime), *runtime.takes_away)
+    found = [name for name in place.facts.env if matches(name, patterns)]
+    return sorted({*found, *undone(place.facts)[1], *_stale(job, place)})
 
 
 def _patterns(runtime: Runtime) -> tuple[str, ...]:

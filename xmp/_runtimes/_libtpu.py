@@ -73,16 +73,15 @@ def _task(job: Job, host: int, process: int) -> int:
 
 def _given(job: Job) -> tuple[str, ...]:
     """An inherited address list that fits: the user's own choice of ports."""
-    if "given" not in job.memo:
-        chips: Chips = job.memo["chips"]
-        total = (
-            chips.slice.hosts * job.memo["processes"] if job.hosts > 1 else job.memo["processes"]
-        )
-        entries = tuple(job.places[0].facts.env.get(ADDRESSES, "").split(","))
-        fits = len(entries) == total and all(e.rpartition(":")[2].isdigit() for e in entries)
-        job.memo["given"] = entries if fits and total > 1 else ()
-    given: tuple[str, ...] = job.memo["given"]
-    return given
+    return job.once("given", lambda: _inherited(job))
+
+
+def _inherited(job: Job) -> tuple[str, ...]:
+    chips: Chips = job.memo["chips"]
+    total = job.memo["processes"] * (chips.slice.hosts if job.hosts > 1 else 1)
+    entries = tuple(job.places[0].facts.env.get(ADDRESSES, "").split(","))
+    fits = len(entries) == total and all(e.rpartition(":")[2].isdigit() for e in entries)
+    return entries if fits and total > 1 else ()
 
 
 def addresses(job: Job, place: Place) -> str:
@@ -90,11 +89,8 @@ def addresses(job: Job, place: Place) -> str:
     chips: Chips = job.memo["chips"]
     size = chips.slice.hosts
     first = place.index // size * size
-    key = f"addresses.{first}"
-    if key not in job.memo:
-        job.memo[key] = ",".join(_given(job) or _addresses(job, range(first, first + size)))
-    text: str = job.memo[key]
-    return text
+    hosts = range(first, first + size)
+    return job.once(f"addresses.{first}", lambda: ",".join(_given(job) or _addresses(job, hosts)))
 
 
 def _addresses(job: Job, hosts: range) -> list[str]:
@@ -175,6 +171,10 @@ def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
     """A launch's own metrics ports and log folder: two jobs with task 0 collide in the defaults."""
+    return job.once(f"private.{place.index}", lambda: _private(job, place, first_port))
+
+
+def _private(job: Job, place: Place, first_port: int) -> dict[str, str]:
     processes: int = job.memo["processes"]
     given = {}
     if not _kept_metrics(place, processes):

@@ -123,7 +123,7 @@ class Jax(Runtime):
     def _on_chips(
         self, job: Job, place: Place, local: int, given: dict[str, str], settings: dict[str, str]
     ) -> Share:
-        given |= _fresh(place.facts)
+        given |= job.once(f"fresh.{place.index}", lambda: _fresh(place.facts))
         if place.facts.tpu.get("unknown"):
             return Share(given, "tpu", settings)
         self._prepare(job)

@@ -52,10 +52,8 @@ class Paddle(Runtime):
         return tuple(_need(job, p.index, i) for p in job.places for i in range(job.local))
 
     def share(self, job: Job, place: Place, local: int) -> Share:
-        if ENDPOINTS not in job.memo:
-            hosts = range(job.hosts)
-            job.memo[ENDPOINTS] = [_endpoint(job, h, i) for h in hosts for i in range(job.local)]
-        everyone: list[str] = job.memo[ENDPOINTS]
+        pairs = ((host, i) for host in range(job.hosts) for i in range(job.local))
+        everyone = job.once(ENDPOINTS, lambda: [_endpoint(job, host, i) for host, i in pairs])
         rank = place.index * job.local + local
         given = {
             RANK: str(rank),

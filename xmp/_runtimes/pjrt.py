@@ -95,7 +95,7 @@ class Pjrt(Runtime):
             RANK: str(process),
             COUNT: str(processes),
             **_libtpu.unit_process(job, place, process),
-            **_fresh(place.facts, generation.pci),
+            **job.once(f"fresh.{place.index}", lambda: _fresh(place.facts, generation.pci)),
         }
         threads = _threads(generation.name) if job.local > 1 else 1
         settings = {"device_type": "xla", "threads_per_process": str(threads)}

@@ -108,12 +108,8 @@ class TorchTpu(Runtime):
             )
 
     def _addresses(self, job: Job) -> str:
-        if ADDRESSES not in job.memo:
-            hosts = range(job.hosts)
-            entries = [_entry(job, host, i) for host in hosts for i in range(job.local)]
-            job.memo[ADDRESSES] = ",".join(entries)
-        text: str = job.memo[ADDRESSES]
-        return text
+        pairs = ((host, i) for host in range(job.hosts) for i in range(job.local))
+        return job.once(ADDRESSES, lambda: ",".join(_entry(job, host, i) for host, i in pairs))
 
 
 def _entry(job: Job, host: int, local: int) -> str:

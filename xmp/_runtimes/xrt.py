@@ -196,10 +196,8 @@ def _gpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> 
             f"{GPUS}={facts.env[GPUS]}, but {MASK}={facts.env.get(MASK)!r} leaves {len(visible)}. "
             "Make them agree."
         )
-    if "workers" not in job.memo:
-        job.memo["workers"] = _gpu_workers(job, setup)
     return {
-        **job.memo["workers"],
+        **job.once("workers", lambda: _gpu_workers(job, setup)),
         LOCAL_WORKER: f"localservice:{ordinal}",
         MASK: visible[local],
     }
