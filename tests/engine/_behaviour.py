@@ -1,0 +1,127 @@
+"""What the behaviour tests share: how a program is run, and what a process has."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import xmp
+
+__all__ = [
+    "METHODS",
+    "Done",
+    "Script",
+    "launch",
+    "nothing_started",
+    "run_script",
+    "wait_until",
+    "who_by_reference",
+]
+
+METHODS = ["forkserver", "spawn", "fork"]
+
+
+def launch(method: str, fn: Callable[..., Any], *args: Any, nprocs: int = 2, **options: Any) -> Any:
+    """``xmp.spawn`` with what every behaviour test asks for."""
+    options.setdefault("runtime", "cpu")
+    return xmp.spawn(fn, args, nprocs=nprocs, start_method=method, **options)
+
+
+def who_by_reference(rank: int, *args: Any) -> tuple[int, int, tuple[Any, ...]]:
+    """A function that a replica can import by name."""
+    return rank, os.getpid(), args
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def json(self) -> Any:
+        """The last line of standard output, after the program ended well."""
+        assert self.code == 0, f"exit {self.code}\n{self.out}\n{self.err}"
+        return json.loads(self.out.splitlines()[-1])
+
+
+Script = Callable[..., Done]
+"""The ``script`` fixture: source, arguments, and the options of ``run_script``."""
+
+
+def run_script(
+    arguments: Sequence[str],
+    *,
+    timeout: float = 25,
+    cwd: Path | None = None,
+    stdin: str | None = "",
+    env: dict[str, str] | None = None,
+    shell_before: str | None = None,
+) -> Done:
+    """Run this interpreter with ``arguments``; fails when it is not done in ``timeout`` seconds.
+
+    ``shell_before`` is a shell command that runs first in the same process (``ulimit -n 256``).
+    """
+    command = [sys.executable, *arguments]
+    if shell_before is not None:
+        command = ["/bin/sh", "-c", f'{shell_before}; exec "$@"', "sh", *command]
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        tree = [process, *psutil.Process(process.pid).children(recursive=True)]
+        names = [" ".join(p.cmdline())[:60] for p in tree if isinstance(p, psutil.Process)]
+        for each in reversed(tree):
+            try:
+                each.kill()
+            except (psutil.Error, OSError):
+                pass
+        out, err = process.communicate()
+        raise AssertionError(
+            f"not done within {timeout} s: {arguments}; below it {names}\n{out}\n{err}"
+        ) from None
+    return Done(process.returncode, out, err, time.monotonic() - begin)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until ``condition()`` is true; fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.005)
+
+
+class nothing_started:  # noqa: N801 - reads as a statement: `with nothing_started():`
+    """Fails when a child process is there afterwards, or was there and has been waited for."""
+
+    def __enter__(self) -> None:
+        self.before = self.seen()
+
+    def __exit__(self, *_: object) -> None:
+        assert self.seen() == self.before, "a process was started"
+
+    @staticmethod
+    def seen() -> tuple[set[int], int]:
+        children = {p.pid for p in psutil.Process().children(recursive=True)}
+        return children, resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
