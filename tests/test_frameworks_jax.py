@@ -18,6 +18,7 @@ import pytest
 import xmp
 
 METHODS = ["forkserver", "spawn", "fork"]
+OPS = ["sum", "mean", "min", "max", "prod"]
 
 
 def replicas(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> list[Any]:
@@ -147,9 +148,19 @@ def reduced(rank: int, op: str) -> Any:
     return {**result, "jax": list(map(np.asarray, result["jax"])), "rest": result["rest"][:2]}
 
 
-@pytest.mark.parametrize("op", ["sum", "mean", "min", "max", "prod"])
-def test_all_reduce_over_a_tree(op: str) -> None:
-    one, other = replicas(reduced, op)
+def reduced_every_way(rank: int) -> Any:
+    return {op: reduced(rank, op) for op in OPS}
+
+
+@pytest.fixture(scope="module")
+def by_op() -> list[Any]:
+    """What two replicas got, by op; one launch for all."""
+    return replicas(reduced_every_way)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_all_reduce_over_a_tree(op: str, by_op: list[Any]) -> None:
+    one, other = (each[op] for each in by_op)
     assert str(one) == str(other)
 
     def of(*both: Any) -> Any:
