@@ -27,7 +27,6 @@ import xmp
 HERE = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
 TOKEN = "SAFETY_TOKEN"
-OURS = ("xmp-template", "xmp-supervisor", "xmp-script", "xmp-keeper")
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
 
 
@@ -77,6 +76,8 @@ def until(done: Callable[[], Any], seconds: float, what: str) -> Any:
 
 class Stage:
     """Runs scripts; knows every process that came from them."""
+
+    OURS = ("xmp-template", "xmp-supervisor", "xmp-script", "xmp-keeper")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -146,11 +147,21 @@ class Stage:
         self.gone()
         return outcome
 
+    @property
+    def last(self) -> subprocess.Popen[str]:
+        """The script that was started last."""
+        return self._popen[-1]
+
     def alive(self) -> dict[int, str]:
         return carrying(self.token)
 
     def named(self, *names: str) -> list[int]:
         return [pid for pid, name in self.alive().items() if name in names]
+
+    def supervisors(self) -> list[int]:
+        """Replicas that were forked carry their supervisor's name too."""
+        named = self.named("xmp-supervisor")
+        return [pid for pid in named if parent_of(pid) not in named]
 
     def gone(self, seconds: float = KERNEL_PATIENCE) -> float:
         """Wait until nothing is left; the seconds that took."""
@@ -173,6 +184,13 @@ class Stage:
             time.sleep(0.02)
         for process in self._popen:
             process.wait(5)
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def describe(pids: dict[int, str]) -> str:

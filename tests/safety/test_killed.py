@@ -1,0 +1,233 @@
+"""Launcher, supervisor or replica killed at any moment: within a second nothing of ours is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from stages import Stage, until
+
+TREE = """
+    import ctypes, os, signal, subprocess, sys, time
+    import in_script, xmp
+
+    def grandchild():
+        '''A daemon: double fork, its own session, deaf to what asks nicely.'''
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_IGN)
+                time.sleep(300)
+            os._exit(0)
+
+    def native(rank):
+        '''In native code with the GIL held, for ever; deaf to SIGTERM.'''
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if rank == 0:
+            grandchild()
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        open(f"in-fn-{rank}", "w").close()
+        ctypes.PyDLL(None).sleep(300)
+
+    def sleeping(rank):
+        grandchild()
+        open(f"in-fn-{rank}", "w").close()
+        time.sleep(300)
+
+    def quick(rank):
+        return rank
+"""
+
+RUN = """
+    if __name__ == "__main__":
+        method, fn = sys.argv[1:]
+        xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
+"""
+
+METHODS = ("forkserver", "spawn", "fork")
+
+
+def running(stage: Stage, *argv: str, source: str = TREE + RUN, replicas: int = 3) -> int:
+    """Start a script and wait until all its replicas are in ``fn``; the launcher's pid."""
+    process = stage.start(source, *argv)
+    wanted = [stage.folder / f"in-fn-{rank}" for rank in range(replicas)]
+    until(
+        lambda: all(path.exists() for path in wanted) or process.poll() is not None,
+        30, "replicas in fn",
+    )  # fmt: skip
+    assert process.poll() is None, stage.outcome(process)
+    return process.pid
+
+
+@pytest.mark.parametrize("fn", ["native", "sleeping"])
+@pytest.mark.parametrize("method", METHODS)
+def test_launcher_killed_while_replicas_run(stage: Stage, method: str, fn: str) -> None:
+    launcher = running(stage, method, fn)
+    assert len(stage.alive()) > 5
+    os.kill(launcher, signal.SIGKILL)
+    stage.gone()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_replica_killed(stage: Stage, method: str) -> None:
+    source = (
+        TREE
+        + """
+    def victim(rank):
+        grandchild()
+        open(f"in-fn-{rank}", "w").close()
+        while rank != 1:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        method = sys.argv[1]
+        try:
+            xmp.spawn(victim, nprocs=3, runtime="cpu", start_method=method)
+        except xmp.ReplicaDied as error:
+            in_script.say(rank=error.rank, signal=error.signal_name)
+            in_script.say(left=in_script.belongings()["processes"])
+    """
+    )
+    outcome = stage.run(source, method)
+    assert outcome.said["rank"] == 1
+    assert outcome.said["signal"] == "SIGKILL"
+    assert set(outcome.said["left"]) <= {"xmp-template", "xmp-script"}
+
+
+MOMENTS = (
+    TREE
+    + """
+    import time
+    if os.environ.get("SLOW_IMPORT"):
+        time.sleep(0.3)  # in launcher and supervisor: something to be killed in
+
+    def brief(rank):
+        grandchild()
+        time.sleep(0.2)
+
+    if __name__ == "__main__":
+        method = sys.argv[1]
+        open("begun", "w").close()
+        for _ in range(100):
+            xmp.spawn(brief, nprocs=3, runtime="cpu", start_method=method)
+"""
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_launcher_killed_at_any_moment(stage: Stage, method: str) -> None:
+    """From template import to shutdown and the next start: the delays walk through it all."""
+    for step in range(12):
+        begun = stage.folder / "begun"
+        begun.unlink(missing_ok=True)
+        process = stage.start(MOMENTS, method, env={"SLOW_IMPORT": "1"} if step % 2 else {})
+        until(begun.exists, 20, "the script's main part")
+        time.sleep(step * 0.09)  # not a condition: the moment itself is what varies
+        process.kill()
+        process.wait()
+        stage.gone()
+
+
+def test_launcher_killed_while_the_template_imports(stage: Stage) -> None:
+    """Nobody reads a lifeline in the middle of ``import torch``: the kernel does."""
+    source = """
+        import sys, time, xmp
+        xmp.preload("torch", "jax", "sklearn")
+        open("begun", "w").close()
+        time.sleep(60)
+    """
+    for delay in (0.0, 0.2, 0.5, 0.9, 1.4):
+        (stage.folder / "begun").unlink(missing_ok=True)
+        process = stage.start(source)
+        until((stage.folder / "begun").exists, 20, "the template's start")
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        stage.gone()
+
+
+def test_launcher_killed_while_the_script_is_imported(stage: Stage) -> None:
+    """The supervisor's side is in native code with the GIL held, in the script's import."""
+    source = """
+        import ctypes, os, sys, time, xmp
+
+        def work(rank):
+            pass
+
+        if __name__ != "__main__":
+            open("importing", "w").close()
+            ctypes.PyDLL(None).sleep(60)
+        else:
+            xmp.spawn(work, nprocs=2, runtime="cpu")
+    """
+    process = stage.start(source)
+    until((stage.folder / "importing").exists, 20, "the import")
+    process.kill()
+    process.wait()
+    stage.gone()
+
+
+def test_launcher_killed_while_arguments_load(stage: Stage) -> None:
+    source = """
+        import ctypes, xmp
+
+        class Slow:
+            def __getstate__(self):
+                return {"any": 1}
+
+            def __setstate__(self, state):
+                open("loading", "w").close()
+                ctypes.PyDLL(None).sleep(60)
+
+        def work(rank, slow):
+            pass
+
+        if __name__ == "__main__":
+            xmp.spawn(work, (Slow(),), nprocs=2, runtime="cpu")
+    """
+    process = stage.start(source)
+    until((stage.folder / "loading").exists, 20, "the load")
+    process.kill()
+    process.wait()
+    stage.gone()
+
+
+@pytest.mark.parametrize("kind", ["Process", "Pool", "DataLoader"])
+def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage, kind: str) -> None:
+    """A child that was forked after the start has copies of every descriptor of ours."""
+    source = (
+        TREE
+        + """
+    import multiprocessing
+
+    def outlive():
+        import signal
+        open("outliving", "w").close()
+        time.sleep(300)
+
+    if __name__ == "__main__":
+        context = xmp.spawn(sleeping, nprocs=3, runtime="cpu", join=False)
+        fork = multiprocessing.get_context("fork")
+        if sys.argv[1] == "Process":
+            fork.Process(target=outlive).start()
+        elif sys.argv[1] == "Pool":
+            fork.Pool(2).apply_async(outlive)
+        else:
+            if os.fork() == 0:
+                outlive()
+        context.join()
+    """
+    )
+    running(stage, kind, source=source)
+    until((stage.folder / "outliving").exists, 10, "the child")
+    launcher = stage.last
+    launcher.kill()
+    launcher.wait()
+    until(lambda: not stage.named(*stage.OURS), 1.0, "end of our processes")
+    left = stage.alive()
+    assert 1 <= len(left) <= 2, left  # the launcher's own children, no replica
