@@ -118,6 +118,32 @@ def test_nothing_listens_off_loopback() -> None:
     assert {*coordinator, *other} <= loopback
 
 
+UNDER_ANOTHER_NAME = """
+import ctypes, socket, sys
+sys.path[:0] = [sys.argv[1]]
+from test_frameworks_jax import listening, replicas
+
+if __name__ == "__main__":
+    if ctypes.CDLL(None).unshare(0x04000000):  # CLONE_NEWUTS: the name is ours alone
+        sys.exit("refused")
+    socket.sethostname("127.0.0.2")  # where gloo listens when left alone
+    print(replicas(listening))
+"""
+
+
+@pytest.mark.root
+def test_gloo_does_not_listen_on_the_address_of_the_hosts_name(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNDER_ANOTHER_NAME)
+    command = [sys.executable, str(script), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    if done.stderr.strip() == "refused":
+        pytest.skip("the kernel refuses namespaces of names here")
+    assert done.returncode == 0, done.stderr
+    assert "0100007F" in done.stdout
+    assert "0200007F" not in done.stdout
+
+
 # --- collectives -------------------------------------------------------------------------------
 
 
