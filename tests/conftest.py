@@ -8,9 +8,11 @@ The template process of xmp may stay from one test to the next; it is ended with
 from __future__ import annotations
 
 import collections
+import faulthandler
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ import psutil
 import pytest
 
 MARK = "XMP_TEST_SESSION"
+TIME_LIMIT = 180  # seconds for one test
 DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.preload(None); its forks have its command line.
 TEMPLATES = {"xmp-template", "xmp-script"}
@@ -66,6 +69,25 @@ def clean_environment(session_mark: None) -> Iterator[None]:
     for name in set(os.environ) - set(saved):
         del os.environ[name]
     os.environ.update(saved)
+
+
+@pytest.fixture(autouse=True)
+def time_limit() -> Iterator[None]:
+    """Fail a test that hangs, with all stacks.
+
+    By a signal: pytest's faulthandler_timeout is a native thread, and ``fork`` is refused where
+    one is up.
+    """
+
+    def over(*_: object) -> None:
+        faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
+        pytest.fail(f"not done within {TIME_LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(TIME_LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)

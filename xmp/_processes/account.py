@@ -16,7 +16,7 @@ _STAGES = (
     ("loaded", "script and call loaded"),
     ("forked", "waiting for its fork"),
     ("born", "process made"),
-    ("ready", "framework entered"),
+    ("ready", "call loaded there, framework entered"),
     ("entered", "rendezvous and own imports"),
     ("left", "the function"),
 )

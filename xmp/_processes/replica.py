@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import importlib
+import itertools
 import os
 import random
 import resource
@@ -76,6 +77,7 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
+    kernel.set_name(f"xmp-replica-{plan.rank}")
     kernel.die_with_parent(parent)
     own = kernel.own_description(pipe)
     os.dup2(own, seat.lifeline)
@@ -169,7 +171,7 @@ def run(
     """Be the replica, from the first line that may fail to the last; never returns."""
     code = 1
     framework: Framework | None = None
-    known = set(sys.modules) if plan.local_rank == 0 else set()
+    known = len(sys.modules)
     try:
         identity.become(order.state, plan.rank, lifeline)
         _seed(order.seed)
@@ -185,7 +187,8 @@ def run(
             result = fn(plan.rank, *args, **kwargs)
         finally:
             timeline.left = time.monotonic_ns()
-        _send_result(channel, result, timeline, known)
+        imported = _imported_since(known) if plan.local_rank == 0 else []
+        _send_result(channel, result, timeline, imported)
         code = 0
     except SystemExit as error:
         code = _exit_code(error)
@@ -235,13 +238,23 @@ def seed_all(seed: int) -> None:
 # --- outcomes ----------------------------------------------------------------------------------
 
 
-def _send_result(channel: Channel, result: Any, timeline: Timeline, known: set[str]) -> None:
+def _imported_since(count: int) -> list[str]:
+    """What this replica had to import itself: the template shall try it for the next launch.
+
+    Only the number is kept before: copying the names would write a reference count into every
+    one of them, and unshare the pages of half the heap.
+    """
+    if len(sys.modules) <= count:
+        return []
+    return list(itertools.islice(sys.modules, count, None))
+
+
+def _send_result(channel: Channel, result: Any, timeline: Timeline, imported: list[str]) -> None:
     try:
         image = pack_image(result, kernel.memory_file)
     except Exception as error:
         kind = type(result).__name__
         raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
-    imported = [name for name in sys.modules if name not in known] if known else []
     descriptors = [image.descriptor] if image.data is None else []
     now = time.monotonic_ns()
     channel.tell(

@@ -20,6 +20,9 @@ from . import pools
 __all__ = ["connected_sockets", "culprits", "native_threads"]
 
 
+_NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
+
+
 def culprits(
     rules: ForkRules, known_sockets: Iterable[str] = (), python_threads: bool = False
 ) -> list[str]:
@@ -65,9 +68,9 @@ def _command_of(task: str) -> str:
         with open(f"/proc/self/task/{task}/comm") as file, open("/proc/self/comm") as process:
             name = file.read().strip()
             # A thread that was given no name has that of its process, which says nothing.
-            return "of a native library" if name == process.read().strip() else f"{name!r} (native)"
+            return _NAMELESS if name == process.read().strip() else f"{name!r} (native)"
     except OSError:
-        return "of a native library"
+        return _NAMELESS
 
 
 def _listing(folder: str) -> list[str]:

@@ -210,9 +210,10 @@ class _Server:
             self._wire.post(("ended", pid, status))
 
     def _end_orphans(self) -> None:
-        for pid in kernel.children(os.getpid()):
-            if pid not in self._own and _command(pid) == _SUPERVISOR:
-                self._own.add(pid)  # of a script holder that was killed: its launch goes on
+        if not self._single:
+            # Of a script holder that was killed: their launches go on.
+            strangers = set(kernel.children(os.getpid())) - self._own
+            self._own |= {pid for pid in strangers if _command(pid) == _SUPERVISOR}
         trial = {self._trial[0]} if self._trial else set()
         kernel.end_descendants(self._own | trial)
 

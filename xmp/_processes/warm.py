@@ -245,7 +245,7 @@ class Template:
     def wait_end(self, pid: int, timeout: float) -> int | None:
         """The wait status of a process that it forked, once nothing of that is left."""
         self._until(lambda: pid in self._ended, timeout)
-        return self._ended.pop(pid, None)
+        return self._ended.get(pid)
 
     def pid_of(self, token: int, timeout: float = 5.0) -> int | None:
         """The pid of the process that was forked for a request."""
@@ -289,6 +289,7 @@ class Template:
             self._ended[rest[0]] = rest[1]
         elif kind == "forked":
             self._forked[rest[1]] = rest[0]
+            self._ended.pop(rest[0], None)  # of an earlier process with the same number
         elif kind == "ready":
             self._take_facts(**rest[0])
         elif kind == "took":

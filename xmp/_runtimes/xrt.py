@@ -22,7 +22,7 @@ CONFIG = "XRT_TPU_CONFIG"  # "tpu_worker;0;10.0.0.2:8470|tpu_worker;1;10.0.0.3:8
 LOCAL_WORKER = "XRT_LOCAL_WORKER"  # "c_tpu_worker:0"
 TPUS = "TPU_NUM_DEVICES"  # "8"; empty means 8 too
 GPUS = "GPU_NUM_DEVICES"
-WORKERS = "XRT_WORKERS"  # "localservice:0;grpc://10.0.0.2:4000|…"; grpc:// may be missing
+WORKERS = "XRT_WORKERS"  # "localservice:0;grpc://10.0.0.2:4000"; grpc:// may be missing
 DEVICE_MAP = "XRT_DEVICE_MAP"
 SERVICE = "XRT_MESH_SERVICE_ADDRESS"  # "host:8477"
 WORLD = "XRT_SHARD_WORLD_SIZE"  # hosts on input, replicas on output
@@ -31,9 +31,14 @@ LOCAL_ORDINAL = "XRT_SHARD_LOCAL_ORDINAL"
 DEVICE = "XRT_MULTI_PROCESSING_DEVICE"  # "TPU:3"
 SERVICE_PORT = 8477
 WORKER_PORT = 4000
-ENTRY = re.compile(
-    r"(?P<name>[\w-]+);(?P<ord>\d+);(grpc://)?(?P<host>[\w.-]+|\[[^]]+\]):(?P<port>\d+)"
-)
+HOST_PORT = r"(?P<host>[\w.-]+|\[[^]]+\]):(?P<port>\d+)"
+FORMS = {
+    CONFIG: ("NAME;ORD;HOST:PORT", re.compile(rf"(?P<name>[\w-]+);(?P<ord>\d+);{HOST_PORT}")),
+    WORKERS: (
+        "NAME:ORD;grpc://HOST:PORT",
+        re.compile(rf"(?P<name>[\w-]+):(?P<ord>\d+);(grpc://)?{HOST_PORT}"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -152,12 +157,13 @@ def _number(text: str, name: str) -> int:
 
 
 def _entries(text: str, name: str) -> tuple[re.Match[str], ...]:
-    """The ``NAME;ORD;HOST:PORT`` entries in the order of ORD, each ORD once from 0."""
+    """The entries of one of ``FORMS`` in the order of ORD, each ORD once from 0."""
+    shown, form = FORMS[name]
     found = []
     for part in text.split("|"):
-        match = ENTRY.fullmatch(part.strip())
+        match = form.fullmatch(part.strip())
         if match is None:
-            raise PlanError(f'{name}: {part!r} is malformed. Allowed: "NAME;ORD;HOST:PORT".')
+            raise PlanError(f'{name}: {part!r} is malformed. Allowed: "{shown}".')
         found.append(match)
     found.sort(key=lambda match: int(match["ord"]))
     if [int(match["ord"]) for match in found] != list(range(len(found))):
