@@ -57,6 +57,64 @@ def test_tpu_chips_by_their_pci_ids(
     assert {name: found[name] for name in expected} == expected
 
 
+def functions(slots: list[str]) -> dict[str, str]:
+    return {k: v for slot in slots for k, v in pci(slot, "0x0076").items()}
+
+
+@pytest.mark.parametrize(
+    ("slots", "chips"),
+    [
+        ([f"0000:00:0{4 + i}.{f}" for i in range(4) for f in (0, 1)], 4),  # both cores of a chip
+        ([f"0000:00:{4 + i:02x}.0" for i in range(8)], 4),  # each core in a slot of its own
+        ([f"0000:00:0{4 + i}.0" for i in range(4)], 4),  # one function for a chip
+        (["0000:00:04.0", "0000:00:04.1"], 1),
+    ],
+)
+def test_7x_chips_behind_four_or_eight_functions(
+    tmp_path: Path, slots: list[str], chips: int
+) -> None:
+    found = _probe.facts(root=write(tmp_path, functions(slots))).tpu
+    assert (found["chips"], found["devices"]) == (chips, 2 * chips)
+
+
+def test_a_container_owns_only_the_chips_whose_nodes_it_has(tmp_path: Path) -> None:
+    nodes = {f"dev/vfio/{name}": "" for name in ("0", "1", "vfio")}
+    root = write(tmp_path, {**tpus("0x006f", 8), **nodes})
+    found = _probe.facts(root=root).tpu
+    assert (found["chips"], found["nodes"]) == (2, "vfio")
+
+
+def test_an_unknown_accelerator_of_googles_is_named_and_its_network_card_is_none(
+    tmp_path: Path,
+) -> None:
+    card = {**pci("0000:00:05.0", "0x0042"), "sys/bus/pci/devices/0000:00:05.0/class": "0x020000"}
+    assert _probe.facts(root=write(tmp_path / "card", card)).tpu == {}
+    new = {**pci("0000:00:06.0", "0x0083"), "sys/bus/pci/devices/0000:00:06.0/class": "0x120000"}
+    assert _probe.facts(root=write(tmp_path / "new", {**card, **new})).tpu == {"unknown": "0x0083"}
+
+
+def test_intels_cards_but_not_the_processors_own_graphics(tmp_path: Path) -> None:
+    tree = {"dev/dri/renderD128": ""}
+    for slot in ("0000:00:02.0", "0000:3a:00.0", "0000:9b:00.0"):
+        tree |= pci(slot, "0x0bd5", vendor="0x8086")
+        tree[f"sys/bus/pci/devices/{slot}/class"] = "0x038000"
+    assert _probe.facts(root=write(tmp_path, tree)).gpus == {"vendor": "intel", "count": 2}
+
+
+def test_what_imports_have_changed_since_this_process_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = "LIBTPU_INIT_ARGS=--mine=1\0HOME=/root\0TF_CPP_MIN_LOG_LEVEL=2\0"
+    root = write(tmp_path, {"proc/self/environ": began})
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--mine=1 --theirs=2")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    assert _probe.facts(root=root).env_at_start == {
+        "LIBTPU_INIT_ARGS": "--mine=1",
+        "TPU_SKIP_MDS_QUERY": "",
+    }
+
+
 def test_other_vendors_are_no_tpus(tmp_path: Path) -> None:
     root = write(tmp_path, pci("0000:00:04.0", "0x0063", vendor="0x8086"))
     assert _probe.facts(root=root).tpu == {}
