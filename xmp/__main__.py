@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import _planner, _probe
 from ._errors import XmpError
+from ._probe import doctor
 from ._types import HostFacts, Request
 
 __all__ = ["main"]
@@ -43,6 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     facts = commands.add_parser("facts", help="what the host says: attach it to a bug report")
     facts.add_argument("--json", action="store_true", help="machine-readable, version 1")
     facts.set_defaults(command=_facts)
+    health = commands.add_parser("doctor", help="would a launch work here, and what is to be done")
+    health.add_argument("-n", "--nprocs", type=int, help="replicas that the launch would have")
+    health.add_argument("--runtime", help="the runtime that it would have")
+    health.set_defaults(command=_doctor)
     return parser
 
 
@@ -70,6 +75,14 @@ def _facts(options: argparse.Namespace) -> int:
     for name, value in data.items():
         print(f"{name}: {_shown(value)}")
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    request = Request(nprocs=options.nprocs, runtime=options.runtime)
+    findings = doctor.examine(_probe.facts(), request)
+    for finding in findings:
+        print(finding)
+    return int(any(finding.level == "problem" for finding in findings))
 
 
 def _shown(value: object) -> str:

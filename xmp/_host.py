@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _inside, _planner, _ports, _probe
+from ._payload.hints import names_used
 from ._processes.account import StartAccount, Timeline
 from ._processes.context import ProcessContext
 from ._processes.job import Job
@@ -27,18 +28,6 @@ from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, Replic
 __all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
 
 
-_COMPANIONS = {
-    "torch": ("numpy", "numpy.random", "torch.distributed", "torch.nn.parallel"),
-    "jax": ("numpy.random", "jax.numpy", "jax.experimental.multihost_utils"),
-}
-"""What programs use next to a package but often import only inside the function: a replica that
-has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
-
-
-def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(n for name in names for n in (name, *_COMPANIONS.get(name, ()))))
-
-
 @dataclass(frozen=True)
 class Call:
     """What runs in the replicas and how they are treated; what they get is the plan's part."""
@@ -50,6 +39,29 @@ class Call:
     grace: float = 5.0
     daemon: bool = False
     seed: int | None = None
+
+
+_COMPANIONS = {
+    "torch": ("numpy", "numpy.random", "torch.distributed", "torch.nn.parallel"),
+    "jax": ("numpy.random", "jax.numpy", "jax.experimental.multihost_utils"),
+}
+"""What programs use next to a package but often import only inside the function: a replica that
+has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
+
+
+_COLLECTIVES = {"init_process_group", "all_reduce", "broadcast", "all_gather", "barrier"}
+
+
+def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:
+    """Frameworks that the launcher has not loaded but the function seems to use."""
+    names = names_used(call.fn)
+    if plan.framework.endswith("torch_dist") and not names.isdisjoint(_COLLECTIVES):
+        names.add("torch")
+    return tuple(name for name in _COMPANIONS if name in names and known.frameworks.get(name))
+
+
+def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n for name in names for n in (name, *_COMPANIONS.get(name, ()))))
 
 
 def facts() -> HostFacts:
@@ -69,7 +81,8 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     lease = _ports.lease(_planner.plan(request, known).needs)
     try:
         plan = _planner.plan(request, known, lease.ports)
-        plan = replace(plan, preload=_with_companions(plan.preload))
+        hinted = _hinted(call, plan, known)
+        plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
         job = _job(call, plan.hosts[0], plan.world_size, called)
         started = Launch(replace(job, plan=plan, leases=lease.descriptors), lease.close)
     except BaseException:
@@ -82,15 +95,16 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     """The engine alone: replicas without devices, ports or variables of ours."""
     replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
     host = HostPlan(0, "127.0.0.1", replicas)
-    plan = replace(_bare_plan(), world_size=nprocs, hosts=(host,))
+    bare = _bare_plan()
+    preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
+    plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
     return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
 
 
 def _bare_plan() -> JobPlan:
     """What the cpu plan says of templates and forks, which holds without devices as well."""
     plan = _planner.plan(Request(nprocs=1, runtime="cpu"), _probe.facts())
-    preload = _with_companions(plan.preload)
-    return replace(plan, runtime="", why="", framework="", needs=(), notes=(), preload=preload)
+    return replace(plan, runtime="", why="", framework="", needs=(), notes=())
 
 
 def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
@@ -118,7 +132,8 @@ def warm_up(names: Iterable[str] | None) -> None:
     if names is None:
         templates.close()
     elif not switched_off():
-        needs = Needs.of(_bare_plan(), _with_companions(names))
+        plan = _bare_plan()
+        needs = Needs.of(plan, _with_companions((*plan.preload, *names)))
         templates.get(needs).prepare(needs)
 
 

@@ -14,6 +14,8 @@ __all__ = ["hardware"]
 
 INTEL = 0x8086
 DISPLAY_CLASSES = (0x030000, 0x038000)
+OTHER_CLASSES = (0x01, 0x02, 0x03, 0x05, 0x06, 0x0C)
+"""Storage, network, display, memory, bridges, buses: the class's first byte."""
 INTEGRATED = "0000:00:02.0"
 """Where Intel's processors show their own graphics."""
 
@@ -41,8 +43,8 @@ def _tpu(root: Path, functions: list[Path]) -> dict[str, Any]:
 
 
 def _accelerator(function: Path) -> bool:
-    """Google also sells network cards (gVNIC, 0x0042): only processing accelerators count."""
-    return read.hexadecimal(function / "class") >> 16 == 0x12
+    """Google also makes network cards and disks for its machines: those classes are no chips."""
+    return read.hexadecimal(function / "class") >> 16 not in OTHER_CLASSES
 
 
 def _chips(root: Path, generation: Generation, slots: list[str]) -> dict[str, Any]:

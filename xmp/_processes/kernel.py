@@ -15,7 +15,8 @@ import select
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "arm",
@@ -32,6 +33,7 @@ __all__ = [
     "move_above",
     "open_pidfd",
     "own_description",
+    "preferred_victims",
     "raise_descriptor_limit",
     "seal",
     "set_name",
@@ -216,6 +218,33 @@ def raise_descriptor_limit() -> tuple[int, int]:
     except (OSError, ValueError):
         pass  # macOS names a hard limit that it does not accept
     return before
+
+
+@contextmanager
+def preferred_victims() -> Iterator[None]:
+    """What is forked inside is what the kernel takes first when memory runs out.
+
+    A replica shall go before its supervisor or the launcher do.
+    """
+    before = _oom_score(None)
+    if before is not None:
+        _oom_score(min(1000, before + 300))
+    try:
+        yield
+    finally:
+        if before is not None:
+            _oom_score(before)
+
+
+def _oom_score(wanted: int | None) -> int | None:
+    try:
+        with open("/proc/self/oom_score_adj", "r+" if wanted is not None else "r") as file:
+            if wanted is None:
+                return int(file.read())
+            file.write(str(wanted))
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def children(pid: int) -> list[int]:

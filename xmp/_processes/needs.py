@@ -12,7 +12,7 @@ from typing import Any
 
 from xmp._types import ForkRules, JobPlan
 
-__all__ = ["Needs", "identity_key", "third_party"]
+__all__ = ["Needs", "identity_key", "installed", "third_party"]
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,24 @@ def _split(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(pattern for pattern in patterns if not pattern.endswith("*")), prefixes
 
 
+def installed(names: Iterable[str]) -> list[str]:
+    """Those of the loaded modules that are neither the standard library's nor the user's own.
+
+    The standard library's come with the others; the user's files may do anything when they are
+    imported.
+    """
+    places = _places()
+    return [name for name in names if _installed(name, sys.modules.get(name), places)]
+
+
 _known: tuple[int, list[str]] = (-1, [])
 
 
 def third_party() -> list[str]:
-    """The installed modules that are loaded here, in the order of their import.
-
-    Neither the standard library's (they come with the others) nor the user's own files (they may
-    do anything when they are imported).
-    """
+    """The installed modules that are loaded here, in the order of their import."""
     global _known
     if _known[0] != len(sys.modules):
-        places = _places()
-        names = [n for n, module in list(sys.modules.items()) if _installed(n, module, places)]
-        _known = (len(sys.modules), names)
+        _known = (len(sys.modules), installed(list(sys.modules)))
     return _known[1]
 
 

@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 from . import identity, kernel, pools, state
 from .account import Timeline
 from .channel import Channel
+from .needs import installed
 from .order import Order
 from .wire import Wire
 
@@ -84,13 +86,9 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
     kernel.close_from(seat.above)
     if not kernel.arm(seat.lifeline):
         _watch_by_thread(seat.lifeline)
-    _prefer_for_the_killer()
     limits = order.state.limits["RLIMIT_NOFILE"]
     if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    for name in plan.unset:
-        os.environ.pop(name, None)
-    os.environ.update(plan.set)
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
 
@@ -102,17 +100,6 @@ def _watch_by_thread(lifeline: int) -> None:
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, name="xmp-lifeline", daemon=True).start()
-
-
-def _prefer_for_the_killer() -> None:
-    """Out of memory, the kernel shall take a replica before the supervisor or the launcher."""
-    try:
-        with open("/proc/self/oom_score_adj", "r+") as file:
-            score = int(file.read())
-            file.seek(0)
-            file.write(str(min(1000, score + 300)))
-    except (OSError, ValueError):
-        pass
 
 
 def replace_image(seat: Seat) -> None:
@@ -225,7 +212,8 @@ def _seed(seed: int | None) -> None:
     if seed is not None:
         seed_all(seed)
     elif "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+        # Without an argument numpy takes ten times as long to ask the system for the same.
+        sys.modules["numpy.random"].seed(list(struct.unpack("8I", os.urandom(32))))
 
 
 def seed_all(seed: int) -> None:
@@ -246,7 +234,7 @@ def _imported_since(count: int) -> list[str]:
     """
     if len(sys.modules) <= count:
         return []
-    return list(itertools.islice(sys.modules, count, None))
+    return installed(itertools.islice(list(sys.modules), count, None))
 
 
 def _send_result(channel: Channel, result: Any, timeline: Timeline, imported: list[str]) -> None:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,9 +139,11 @@ class _Supervisor:
         sink = Sink(kernel.move_above(os.dup(2), self.seat.above))
         pools.pause()
         self._prepare_stacks()
+        self._prepare_environment()
         try:
-            for plan in self.order.host.replicas:
-                self._make(plan, sink)
+            with kernel.preferred_victims():
+                for plan in self.order.host.replicas:
+                    self._make(plan, sink)
         except (OSError, MemoryError) as error:
             self._cannot_make(error)
         if self.order.method == "exec":
@@ -160,6 +163,14 @@ class _Supervisor:
         else:
             os.dup2(0, self.seat.stacks, inheritable=False)
             replica.enable_stacks(self.seat.stacks)  # each child puts its own file there
+
+    def _prepare_environment(self) -> None:
+        """Set what all replicas have in common before they are made; the rest is theirs to do."""
+        plans = self.order.host.replicas
+        common = set.intersection(*(set(plan.set) for plan in plans))
+        gone = set.intersection(*(set(plan.unset) for plan in plans))
+        _change_environment(gone, common)
+        self.own = {p.rank: (set(p.unset) - gone, set(p.set) - common) for p in plans}
 
     def _send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
@@ -209,6 +220,7 @@ class _Supervisor:
                 for descriptor in leases.values():
                     os.close(descriptor)
                 leases = {}
+            _change_environment(*self.own[member.rank])
             replica.settle_in(seat, self.order, member.plan, parent, self.pipe[0])
             if self.order.method == "exec":
                 replica.replace_image(seat)
@@ -238,3 +250,9 @@ class _Supervisor:
         text = f"replica {len(self.members)} of {count} could not be made: {error} ({limits})"
         self.wire.send(("cannot", text))
         raise SystemExit(1)
+
+
+def _change_environment(gone: Iterable[str], given: Iterable[tuple[str, str]]) -> None:
+    for name in gone:
+        os.environ.pop(name, None)
+    os.environ.update(given)

@@ -16,6 +16,7 @@ Reports: ("ready", facts), ("took", modules, environment), ("forked", pid, token
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -293,10 +294,8 @@ def _trial(names: list[str], rules: ForkRules, said: int) -> None:
     sockets = safety.connected_sockets()
     try:
         for name in names:
-            try:
+            with contextlib.suppress(Exception):
                 importlib.import_module(name)
-            except Exception:
-                break
             if safety.culprits(rules, sockets):
                 break
             os.write(said, name.encode() + b"\n")

@@ -1,0 +1,58 @@
+"""Which names a function uses, as far as its code tells: a guess at what it will import."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["names_used"]
+
+_MOST = 200
+
+
+def names_used(fn: Callable[..., Any]) -> set[str]:
+    """The names in the code of ``fn`` and of the functions beside it that it may call.
+
+    Imports inside functions are among them. A guess is enough: a name too many costs an import
+    in the template, a name too few an import in every replica of the first launch.
+    """
+    names: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [fn]
+    while waiting and len(seen) < _MOST:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for code, scope in _codes(value):
+            used = {name for inner in _nested(code) for name in inner.co_names}
+            names |= {part for name in used for part in (name, name.partition(".")[0])}
+            waiting += [scope[name] for name in used if _beside(scope.get(name), scope)]
+    return names
+
+
+def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+    """The code objects of a function, method, partial, class or callable object."""
+    value = getattr(value, "__func__", getattr(value, "func", value))
+    value = getattr(value, "__wrapped__", value)
+    if isinstance(value, types.FunctionType):
+        yield value.__code__, value.__globals__
+        return
+    kind = value if isinstance(value, type) else type(value)
+    for member in vars(kind).values():
+        if isinstance(member, types.FunctionType):
+            yield member.__code__, member.__globals__
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _beside(value: Any, scope: dict[str, Any]) -> bool:
+    """Whether a global is a function or class of the same module."""
+    kinds = (types.FunctionType, type)
+    return isinstance(value, kinds) and value.__module__ == scope.get("__name__")

@@ -1,0 +1,168 @@
+"""Would a launch work here, and if not, what is to be done: one finding, one line.
+
+Nothing is started and no device is opened; a port is tried by leasing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmp import _planner, _ports
+from xmp._errors import PlanError, PortError
+from xmp._runtimes import get
+from xmp._runtimes._base import version_of
+from xmp._types import HostFacts, JobPlan, Request
+
+from . import read
+from .holders import device_holders, leftovers, lock_holders
+
+__all__ = ["Finding", "examine"]
+
+GIB = 1 << 30
+TUNED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+TUNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: ``problem`` fails a launch, ``warning`` may, ``note`` tells."""
+
+    level: str
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}" + (f" -> {self.advice}" if self.advice else "")
+
+
+def examine(
+    facts: HostFacts, request: Request | None = None, root: str | Path = "/"
+) -> list[Finding]:
+    """All findings of this host for a launch of ``request``, problems first."""
+    base = Path(root)
+    request = request or Request()
+    found = [*_packages(facts), *_tuned(facts), *_shared_memory(base), *_huge_pages(facts, base)]
+    on_chips = bool(facts.tpu)
+    try:
+        plan = _planner.plan(request, facts)
+    except PlanError as error:
+        found.append(Finding("problem", str(error)))
+    else:
+        found += [finding for look in LOOKS for finding in look(plan, facts)]
+        on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
+    found += _held("problem" if on_chips else "warning", base)
+    order = {"problem": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _packages(facts: HostFacts) -> Iterator[Finding]:
+    torch, xla = version_of(facts, "torch"), version_of(facts, "torch_xla")
+    if torch and xla and torch[:2] != xla[:2]:
+        text = f"torch_xla {facts.frameworks['torch_xla']} with torch {facts.frameworks['torch']}"
+        yield Finding("problem", text, f"install torch=={xla[0]}.{xla[1]}.*: they go together")
+    if version_of(facts, "torch_tpu") and not (2, 11) <= torch[:2] <= (2, 15):
+        text = f"torch_tpu {facts.frameworks['torch_tpu']} with torch {facts.frameworks['torch']}"
+        yield Finding("problem", text, "install torch 2.11 to 2.15")
+    jax, jaxlib = facts.frameworks.get("jax"), facts.frameworks.get("jaxlib")
+    if jax and version_of(facts, "jaxlib")[:2] != version_of(facts, "jax")[:2]:
+        yield Finding("problem", f"jax {jax} with jaxlib {jaxlib}", f"install jaxlib=={jax}")
+    libtpu = version_of(facts, "libtpu")
+    if version_of(facts, "torch_tpu") and libtpu and libtpu < (0, 0, 50):
+        yield Finding("problem", f"libtpu {facts.frameworks['libtpu']}", "torch_tpu needs 0.0.50")
+    if facts.tpu and facts.frameworks and not libtpu and not xla:
+        yield Finding("warning", "this host has TPU chips and no libtpu", "pip install libtpu")
+    known = [f"{name} {version}" for name, version in facts.frameworks.items() if version]
+    yield Finding("note", f"installed: {', '.join(known) or 'no framework that xmp knows'}")
+
+
+def _held(level: str, root: Path) -> Iterator[Finding]:
+    for holder in device_holders(root):
+        advice = f"end it (kill {holder.pid}), or wait: chips belong to one process"
+        yield Finding(level, f"{holder.what} is held by {holder}", advice)
+    for holder in lock_holders(root):
+        advice = "end it; removing the file while it is held frees no chip"
+        yield Finding(level, f"libtpu's lock is held by {holder}", advice)
+    for holder in leftovers(root):
+        yield Finding("warning", f"left by an earlier launch: {holder}", "python -m xmp clean")
+
+
+def _tuned(facts: HostFacts) -> Iterator[Finding]:
+    for name, value in sorted(facts.env.items()):
+        if value and (name in TUNED or name.startswith(TUNED_PREFIXES)):
+            yield Finding("note", f"{name}={value} is not the default", "unset it if in doubt")
+
+
+def _shared_memory(root: Path) -> Iterator[Finding]:
+    """Containers get 64 MiB unless they ask: tensors and results travel there."""
+    try:
+        state = os.statvfs(root / "dev/shm")
+    except OSError:
+        yield Finding("warning", "there is no /dev/shm", "mount it: tensors are shared there")
+        return
+    size = state.f_blocks * state.f_frsize
+    if size < GIB:
+        advice = "docker run --shm-size=8g, or an emptyDir with medium: Memory"
+        yield Finding("warning", f"/dev/shm has only {size >> 20} MiB", advice)
+
+
+def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
+    """libtpu maps large buffers: without huge pages it starts and ends slowly on v5e and later."""
+    setting = read.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    if facts.tpu.get("generation") in ("v5e", "v6e", "7x") and "[always]" not in setting:
+        advice = "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+        yield Finding("note", "transparent huge pages are not always on", advice)
+
+
+def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+    others = f" (possible too: {', '.join(plan.others)})" if plan.others else ""
+    replicas = len(plan.hosts[0].replicas)
+    text = f"a launch would be {replicas} replicas with {plan.runtime}, by {plan.why}{others}"
+    yield Finding("note", text)
+    for note in plan.notes:
+        yield Finding("warning" if note.startswith("dropped") else "note", note)
+
+
+def _installed(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+    package = get(plan.runtime).package
+    if package and facts.frameworks.get(package, "") is None:
+        yield Finding("problem", f"{package} is not installed", f"pip install {package}")
+
+
+def _fixed_ports(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+    """Only ports that several hosts have agreed on are fixed; all others are any free ones."""
+    for need in plan.needs:
+        if need.port:
+            try:
+                _ports.lease([need]).close()
+            except PortError as error:
+                yield Finding("problem", str(error))
+
+
+def _threads(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+    replicas = plan.hosts[0].replicas
+    total = sum(replica.threads or 1 for replica in replicas)
+    if total > 2 * len(facts.cpus):
+        each = f"{len(replicas)} replicas with {replicas[0].threads} threads"
+        text = f"{each} on {len(facts.cpus)} cores"
+        yield Finding("warning", text, "unset OMP_NUM_THREADS, or say threads=")
+
+
+def _memory(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+    if not facts.memory_bytes:
+        return
+    each = facts.memory_bytes / len(plan.hosts[0].replicas)
+    text = f"{facts.memory_bytes / GIB:.1f} GiB of memory, {each / GIB:.1f} GiB for each replica"
+    advice = "fewer replicas, or wrap the model in MpModelWrapper: its weights are shared"
+    yield Finding("warning", text, advice) if each < GIB else Finding("note", text)
+
+
+LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (
+    _plan,
+    _installed,
+    _fixed_ports,
+    _threads,
+    _memory,
+)

@@ -1,0 +1,138 @@
+"""Which processes hold a device, libtpu's lock, or are left over from an earlier launch."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pwd
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import read
+
+__all__ = ["LOCK", "Holder", "device_holders", "leftovers", "lock_holders"]
+
+LOCK = "tmp/libtpu_lockfile"
+TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+OURS = "XMP_DEVICE="
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One process, as a person would look for it."""
+
+    pid: int
+    user: str
+    seconds: int
+    """How long it has been running."""
+    command: str
+    what: str
+    """The file that it holds."""
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.user}, running for {_age(self.seconds)}): {self.command}"
+
+
+def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
+    """Other processes with an open device file; another user's only as far as one may look."""
+    found = []
+    for process in _processes(root):
+        held = sorted({t for t in _open_files(process) if _matches(t, patterns)})
+        if held and int(process.name) != os.getpid():
+            found.append(_holder(root, process, ", ".join(held)))
+    return found
+
+
+def lock_holders(root: Path) -> list[Holder]:
+    """Processes that hold the record lock on libtpu's file; the file alone means nothing."""
+    lock = root / LOCK
+    try:
+        inode = str(lock.stat().st_ino)
+    except OSError:
+        return []
+    found = []
+    # "1: POSIX  ADVISORY  WRITE 1234 fd:00:131 0 EOF"
+    for line in read.text(root / "proc/locks").splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "POSIX" and words[5].rpartition(":")[2] == inode:
+            found.append(_holder(root, root / "proc" / words[4], str(lock)))
+    return found
+
+
+def leftovers(root: Path) -> list[Holder]:
+    """Replicas of ours whose supervisor is gone: nobody will end them."""
+    found = []
+    for process in _processes(root):
+        if _parent(process) == 1 and OURS in _text(process / "environ"):
+            found.append(_holder(root, process, ""))
+    return found
+
+
+def _processes(root: Path) -> Iterator[Path]:
+    return (path for path in sorted((root / "proc").glob("[0-9]*")) if path.name.isdigit())
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    try:
+        names = list((process / "fd").iterdir())
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield str(name.readlink())
+        except OSError:
+            continue
+
+
+def _matches(target: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(target, pattern) for pattern in patterns)
+
+
+def _holder(root: Path, process: Path, what: str) -> Holder:
+    command = " ".join(_text(process / "cmdline").split("\0")).strip()
+    return Holder(
+        pid=int(process.name),
+        user=_user(process),
+        seconds=_running(root, process),
+        command=(command or "unknown command")[:120],
+        what=what,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _user(process: Path) -> str:
+    try:
+        owner = process.stat().st_uid
+        return pwd.getpwuid(owner).pw_name
+    except OSError:
+        return "unknown user"
+    except KeyError:
+        return f"user {owner}"
+
+
+def _running(root: Path, process: Path) -> int:
+    # The command's name stands in brackets and may hold blanks: the fields begin after them.
+    fields = _text(process / "stat").rpartition(")")[2].split()
+    uptime = read.text(root / "proc/uptime").split()
+    if len(fields) < 20 or not uptime:
+        return 0
+    return max(int(float(uptime[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")), 0)
+
+
+def _parent(process: Path) -> int:
+    fields = _text(process / "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _age(seconds: int) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
