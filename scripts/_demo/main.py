@@ -28,7 +28,7 @@ def arguments() -> argparse.Namespace:
         help="show this one alone; may be given again (default: cpu with torch, then jax)",
     )  # fmt: skip
     parser.add_argument("--nprocs", type=int, default=None, help="replicas (default: 8)")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument(
         "--out", type=Path, default=Path("demo-output/demo.png"), help="where the picture goes"
     )

@@ -29,7 +29,7 @@ def update(weights, speed, gradient):
     return jax.tree.map(lambda w, s: w - 0.3 * s, weights, speed), speed
 
 
-def _mp_fn(rank, epochs=20, batch=128):
+def _mp_fn(rank, epochs=16, batch=128):
     jax.config.update("jax_enable_x64", True)
     xmp.init_process_group()
     digits = load_digits()

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 import xmp
 
 
-def _mp_fn(rank, epochs=20, batch=128):
+def _mp_fn(rank, epochs=16, batch=128):
     xmp.init_process_group()
     device = xmp.device()
     digits = load_digits()  # 1,797 real handwritten digits, 8 x 8 pixels each

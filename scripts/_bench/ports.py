@@ -1,0 +1,12 @@
+"""A free port, for the systems that leave that to the user."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
