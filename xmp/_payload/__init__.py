@@ -55,12 +55,19 @@ class Packed:
     keep: Any = None
     """The objects themselves: shared memory that only they hold must outlive the launch."""
 
-    def close(self) -> None:
-        """Release the file and the descriptors."""
+    def sent(self) -> None:
+        """The receiver has its own file and descriptors: let ours go, keep the objects.
+
+        A pipe's other end shall see end-of-file when the last *user* of it closes.
+        """
         self.image.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
+
+    def close(self) -> None:
+        """Release everything."""
+        self.sent()
         self.keep = None
 
 

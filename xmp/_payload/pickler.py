@@ -7,7 +7,6 @@ is imported there as ``__mp_main__``). By value, through cloudpickle, goes every
 from __future__ import annotations
 
 import ctypes
-import importlib
 import importlib.util
 import os
 import pickle
@@ -207,15 +206,11 @@ def _is_semaphore(value: Any) -> bool:
 
 def _check_semaphore(semaphore: Any) -> None:
     """A semaphore of the fork context has lost its name at birth: nobody else can open it."""
-    rebuild: Any = importlib.import_module("_multiprocessing").SemLock._rebuild
-    inner = semaphore._semlock
-    try:
-        rebuild(inner.handle, inner.kind, inner.maxvalue, inner.name)
-    except (OSError, TypeError):
+    if semaphore._semlock.name is None:
         raise RuntimeError(
             "it was made in multiprocessing's fork context, which only forked children can use; "
             'make it with multiprocessing.get_context("spawn")'
-        ) from None
+        )
 
 
 @contextmanager

@@ -191,6 +191,8 @@ class Launch:
         received: int,
         loaded: int,
     ) -> None:
+        if self._packed is not None:
+            self._packed.sent()
         for rank, replica, forked in pids:
             self.processes[rank] = ReplicaProcess(rank, replica)
             self.timeline[rank] = Timeline(self._order.called, received, loaded, forked)
