@@ -14,7 +14,7 @@ from xmp._types import ReplicaPlan
 from . import kernel
 from .account import Timeline
 from .order import Failure
-from .output import Sink, Source
+from .output import Sink, Source, open_stream
 from .replica import Seat
 from .wire import Closed, Wire, pair
 
@@ -44,7 +44,7 @@ class Member:
         All lie above the seat, so that the child's one ``closerange`` takes them away.
         """
         ours, theirs = pair()
-        heard, said = os.pipe()
+        heard, said = open_stream(sink)
         above = seat.above
         member = cls(
             plan,

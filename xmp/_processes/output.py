@@ -7,12 +7,14 @@ waits in its own ``write``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import stat
+import termios
 from collections import deque
 
-__all__ = ["Sink", "Source"]
+__all__ = ["Sink", "Source", "open_stream"]
 
 _KEEP = 64 * 1024
 _FULL = 1024 * 1024
@@ -29,6 +31,7 @@ class Sink:
         self._broken = False
         # A file never blocks for long, and epoll refuses to watch one.
         self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self.terminal = os.isatty(descriptor)
 
     @property
     def pollable(self) -> bool:
@@ -68,6 +71,26 @@ class Sink:
                 self._pending.appendleft(data[written:])
 
 
+def open_stream(sink: Sink) -> tuple[int, int]:
+    """The two ends (ours, the replica's) of a standard error that goes to ``sink``.
+
+    A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
+    progress bars only on terminals.
+    """
+    if sink.terminal:
+        try:
+            ours, theirs = os.openpty()
+        except OSError:
+            return os.pipe()  # the system has no pseudo-terminal left
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # the real terminal will translate the line ends
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        size = fcntl.ioctl(sink.descriptor, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        return ours, theirs
+    return os.pipe()
+
+
 def _writable(descriptor: int) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
@@ -91,7 +114,7 @@ class Source:
         except BlockingIOError:
             return False
         except OSError:
-            data = b""
+            data = b""  # a pseudo-terminal ends with EIO
         if data:
             self._sink.put(data)
             self._keep(data)
