@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +20,12 @@ DEADLINE = 45  # seconds for one test; a hang fails with the launcher's stacks
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "subreaper: needs a child subreaper to find orphans")
     config.addinivalue_line("markers", "first_pass: not repeated without kernel features")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def arena(session_mark: None) -> None:
+    """multiprocessing keeps the file of its shared values for good, once it has made one."""
+    multiprocessing.get_context("spawn").Value("i", 0)
 
 
 @pytest.fixture(params=METHODS)

@@ -1,0 +1,469 @@
+"""What a function may be, what it may be given, and who owns it."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import threading
+import time
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+import pytest
+from _behaviour import Script, launch, wait_until, who_by_reference
+
+import xmp
+
+BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
+GREETING = "hello"
+COUNTS = {"calls": 0}
+
+
+class Trainer:
+    def __init__(self, base: int) -> None:
+        self.base = base
+
+    def step(self, rank: int, add: int = 0) -> int:
+        return self.base + rank + add
+
+    @classmethod
+    def make(cls, rank: int) -> str:
+        return f"{cls.__name__} {rank}"
+
+    @staticmethod
+    def plain(rank: int) -> int:
+        return -rank
+
+    def __call__(self, rank: int) -> int:
+        return self.base * 100 + rank
+
+
+def twice(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        return [fn(*args, **kwargs), fn(*args, **kwargs)]
+
+    return both
+
+
+@twice
+def decorated(rank: int) -> int:
+    return rank
+
+
+def uses_globals(rank: int) -> Any:
+    COUNTS["calls"] += 1
+    return GREETING, COUNTS["calls"], helper(rank)
+
+
+def helper(rank: int) -> int:
+    return rank if rank == 0 else helper(rank - 1) + 1
+
+
+# --- functions ---------------------------------------------------------------------------------
+
+
+def test_functions_of_every_kind(method: str) -> None:
+    base = 5
+
+    def local(rank: int) -> int:
+        return base + rank
+
+    trainer = Trainer(7)
+    cases = [
+        (local, (), [5, 6]),
+        (lambda rank, x: (rank, x), ("y",), [(0, "y"), (1, "y")]),
+        (functools.partial(trainer.step, add=10), (), [17, 18]),
+        (trainer.step, (1,), [8, 9]),
+        (Trainer.make, (), ["Trainer 0", "Trainer 1"]),
+        (Trainer.plain, (), [0, -1]),
+        (trainer, (), [700, 701]),
+        (decorated, (), [[0, 0], [1, 1]]),
+        (uses_globals, (), [("hello", 1, 0), ("hello", 1, 1)]),
+        (str, (), ["0", "1"]),
+        (max, (1,), [1, 1]),
+        (os.path.join, (), None),
+    ]
+    for fn, args, expected in cases[:-1]:
+        assert list(launch(method, fn, *args)) == expected, fn
+    assert COUNTS["calls"] == 0, "a replica's globals are its own"
+
+
+def test_closures_with_cells_and_defaults(method: str) -> None:
+    cell = [1]
+
+    def outer(rank: int, *, more: list[int] = cell) -> Any:
+        nonlocal_value = []
+
+        def inner() -> None:
+            nonlocal_value.append(rank)
+            cell.append(rank)
+
+        inner()
+        return nonlocal_value, cell, more is cell
+
+    for rank, value in enumerate(launch(method, outer)):
+        assert value == ([rank], [1, rank], True)
+    assert cell == [1]
+
+
+def test_keyword_arguments(method: str) -> None:
+    def fn(rank: int, a: int, *rest: int, key: str, **more: Any) -> Any:
+        return rank, a, rest, key, more
+
+    got = launch(method, fn, 1, 2, 3, kwargs={"key": "k", "z": [1]})
+    assert list(got) == [(rank, 1, (2, 3), "k", {"z": [1]}) for rank in range(2)]
+
+
+def test_arguments_may_be_a_list(method: str) -> None:
+    results = xmp.spawn(who_by_reference, [1, "b"], 2, start_method=method, runtime="cpu")
+    assert [each[2] for each in results] == [(1, "b")] * 2
+
+
+def test_identity_between_function_and_arguments(method: str) -> None:
+    shared = [0]
+
+    def fn(rank: int, one: Any, two: Any) -> bool:
+        return one is two and one is shared
+
+    assert list(launch(method, fn, shared, shared)) == [True, True]
+
+
+def test_what_a_replica_changes_stays_with_it(method: str) -> None:
+    data = {"seen": []}
+
+    def fn(rank: int, data: dict[str, list[int]]) -> list[int]:
+        data["seen"].append(rank)
+        return data["seen"]
+
+    assert list(launch(method, fn, data)) == [[0], [1]]
+    assert data == {"seen": []}
+
+
+def test_big_arrays_are_private(method: str) -> None:
+    array = np.zeros(1 << 20)
+
+    def fn(rank: int, array: Any) -> float:
+        array += rank + 1  # writable, and nobody else's
+        time.sleep(0.05)
+        return float(array.sum())
+
+    assert list(launch(method, fn, array)) == [float(1 << 20), float(2 << 20)]
+    assert not array.any()
+
+
+class Counted:
+    made = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).made += 1
+        return {"x": 1}
+
+
+def test_arguments_are_pickled_once(method: str) -> None:
+    Counted.made = 0
+    launch(method, lambda rank, each: each.x, Counted(), nprocs=4) if method != "fork" else None
+    assert Counted.made <= 1
+
+
+# --- what multiprocessing has ------------------------------------------------------------------
+
+
+def contexts(method: str) -> Any:
+    return multiprocessing.get_context("fork" if method == "fork" else "spawn")
+
+
+def test_a_queue(method: str) -> None:
+    queue = multiprocessing.get_context("spawn").Queue()
+
+    def fn(rank: int, queue: Any) -> None:
+        queue.put((rank, "x" * 100_000))
+
+    context = launch(method, fn, queue, join=False)
+    got = sorted(queue.get(timeout=10) for _ in range(2))
+    assert [rank for rank, _ in got] == [0, 1]
+    assert context.join() is True
+    queue.close()
+    queue.join_thread()
+
+
+def test_what_was_put_in_a_queue_is_flushed_before_a_replica_ends(method: str) -> None:
+    queue = multiprocessing.get_context("spawn").Queue()
+
+    def fn(rank: int, queue: Any) -> None:
+        for index in range(500):
+            queue.put((rank, index))
+
+    launch(method, fn, queue)
+    got = sorted(queue.get(timeout=10) for _ in range(1000))
+    assert got == sorted((rank, index) for rank in range(2) for index in range(500))
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_simple_queue_and_a_joinable_one(method: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    simple, joinable = context.SimpleQueue(), context.JoinableQueue()
+    simple.put("work")
+    simple.put("work")
+
+    def fn(rank: int, simple: Any, joinable: Any) -> str:
+        got: str = simple.get()
+        joinable.put(rank)
+        return got
+
+    assert list(launch(method, fn, simple, joinable)) == ["work", "work"]
+    assert sorted(joinable.get(timeout=10) for _ in range(2)) == [0, 1]
+    simple.close()
+    joinable.close()
+    joinable.join_thread()
+
+
+def test_locks_and_what_is_built_on_them(method: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    lock, rlock, semaphore = context.Lock(), context.RLock(), context.BoundedSemaphore(2)
+    barrier, condition, event = context.Barrier(3), context.Condition(), context.Event()
+    value, array = context.Value("i", 0), context.Array("d", 4)
+
+    def fn(rank: int, things: Any) -> int:
+        lock, rlock, semaphore, barrier, condition, event, value, array = things
+        for _ in range(200):
+            with lock:
+                value.value += 1
+        with rlock, rlock, semaphore, condition:
+            array[rank] = rank + 0.5
+        barrier.wait(20)
+        if rank == 0:
+            event.set()
+        assert event.wait(20)
+        return barrier.parties
+
+    things = (lock, rlock, semaphore, barrier, condition, event, value, array)
+    assert list(launch(method, fn, things, nprocs=3)) == [3, 3, 3]
+    assert value.value == 600
+    assert list(array) == [0.5, 1.5, 2.5, 0.0]
+    assert event.is_set()
+
+
+def test_an_event_that_the_launcher_sets(method: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    go, ready = context.Event(), context.Semaphore(0)
+
+    def fn(rank: int, go: Any, ready: Any) -> int:
+        ready.release()
+        assert go.wait(20)
+        return rank
+
+    launched = launch(method, fn, go, ready, join=False)
+    assert ready.acquire(timeout=20)
+    assert ready.acquire(timeout=20)
+    assert launched.join(timeout=0) is False
+    go.set()
+    assert list(launched.results()) == [0, 1]
+
+
+def test_objects_of_the_forkserver_context(method: str) -> None:
+    value = multiprocessing.get_context("forkserver").Value("i", 0)
+
+    def fn(rank: int, value: Any) -> None:
+        with value.get_lock():
+            value.value += 1
+
+    launch(method, fn, value)
+    assert value.value == 2
+
+
+def test_objects_of_the_fork_context_work_under_fork() -> None:
+    context = multiprocessing.get_context("fork")
+    lock, queue, value = context.Lock(), context.Queue(), context.Value("i", 0)
+
+    def fn(rank: int) -> None:
+        with lock:
+            value.value += 1
+        queue.put(rank)
+
+    def given(rank: int, lock: Any, queue: Any, value: Any) -> None:
+        fn(rank)
+
+    launch("fork", fn)
+    launch("fork", given, lock, queue, value)
+    assert value.value == 4
+    assert sorted(queue.get(timeout=10) for _ in range(4)) == [0, 0, 1, 1]
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_manager(method: str) -> None:
+    def fn(rank: int, shared: Any, things: Any, lock: Any) -> int:
+        shared[f"rank {rank}"] = os.getpid()
+        for _ in range(20):
+            with lock:
+                things.append(rank)
+        return os.getpid()
+
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        shared, things, lock = manager.dict(), manager.list(), manager.Lock()
+        pids = list(launch(method, fn, shared, things, lock, nprocs=3))
+        assert dict(shared) == {f"rank {rank}": pid for rank, pid in enumerate(pids)}
+        assert sorted(things) == sorted([0, 1, 2] * 20)
+
+
+def test_shared_memory_is_still_there_afterwards(method: str) -> None:
+    block = SharedMemory(create=True, size=16)
+    try:
+
+        def fn(rank: int, block: Any) -> None:
+            block.buf[rank] = rank + 1
+
+        launch(method, fn, block)
+        launch(method, fn, block, nprocs=3)
+        assert list(block.buf[:3]) == [1, 2, 3]
+        again = SharedMemory(name=block.name)
+        assert again.buf[2] == 3
+        again.close()
+    finally:
+        block.close()
+        block.unlink()
+
+
+def test_shared_memory_by_name(method: str) -> None:
+    """Opened in a replica by its name: ended replicas must not have it deleted."""
+    block = SharedMemory(create=True, size=16)
+    try:
+
+        def fn(rank: int, name: str) -> None:
+            there = SharedMemory(name=name)
+            there.buf[rank] = 9
+            there.close()
+
+        launch(method, fn, block.name)
+        assert list(block.buf[:2]) == [9, 9]
+        assert os.path.exists(f"/dev/shm/{block.name}")
+    finally:
+        block.close()
+        block.unlink()
+
+
+def test_a_pipe_in_both_directions(method: str) -> None:
+    here, there = multiprocessing.get_context("spawn").Pipe()
+
+    def fn(rank: int, there: Any) -> Any:
+        if rank == 1:
+            return None
+        there.send("up")
+        return there.recv()
+
+    context = launch(method, fn, there, join=False)
+    assert here.poll(20)
+    assert here.recv() == "up"
+    here.send({"a": 1})
+    assert context.results()[0] == {"a": 1}
+    here.close()
+    there.close()
+
+
+def test_end_of_file_when_a_replica_dies(method: str) -> None:
+    reader, writer = multiprocessing.get_context("spawn").Pipe(duplex=False)
+
+    def fn(rank: int, writer: Any) -> None:
+        writer.send(rank)
+
+    context = launch(method, fn, writer, join=False)
+    writer.close()
+    assert context.join() is True
+    assert sorted([reader.recv(), reader.recv()]) == [0, 1]
+    assert reader.poll(10)
+    with pytest.raises(EOFError):
+        reader.recv()
+    reader.close()
+
+
+def test_many_descriptors_in_one_argument(method: str) -> None:
+    """More than one message can carry (250)."""
+    pipes = [multiprocessing.get_context("spawn").Pipe(duplex=False) for _ in range(300)]
+
+    def fn(rank: int, writers: Any) -> None:
+        for index, writer in enumerate(writers):
+            if index % 2 == rank:
+                writer.send(index)
+
+    launch(method, fn, [writer for _, writer in pipes])
+    for index, (reader, writer) in enumerate(pipes):
+        assert reader.poll(5), index
+        assert reader.recv() == index
+        reader.close()
+        writer.close()
+
+
+def test_a_socket(method: str) -> None:
+    import socket
+
+    here, there = socket.socketpair()
+
+    def fn(rank: int, there: Any) -> None:
+        there.sendall(b"x")
+
+    launch(method, fn, there)
+    there.close()
+    assert here.recv(10) + here.recv(10) == b"xx"
+    here.close()
+
+
+def test_arguments_live_until_the_launch_has_ended(method: str) -> None:
+    """The launcher drops its last reference at once; the queue must stay."""
+
+    def fn(rank: int, go: Any, value: Any) -> int:
+        assert go.wait(20)
+        with value.get_lock():
+            value.value += 1
+        got: int = value.value
+        return got
+
+    context = multiprocessing.get_context("spawn")
+    go = context.Event()
+    launched = launch(method, fn, go, context.Value("i", 0), join=False)
+    del fn
+    threading.Timer(0.1, go.set).start()
+    assert max(launched.results()) == 2
+    wait_until(lambda: threading.active_count() == 1)
+
+
+TENSOR = """
+import sys, time
+import xmp
+
+def fn(rank, tensor, model, event, weights=None):
+    tensor[rank] = rank + 1
+    with __import__("torch").no_grad():
+        model.weight[rank] += 5
+    weights["w"][rank] = 7
+    assert event.wait(20)
+    return tensor.tolist(), tensor.is_shared()
+
+if __name__ == "__main__":
+    import torch
+    tensor, event = torch.zeros(2), torch.multiprocessing.get_context("spawn").Event()
+    model, weights = torch.nn.Linear(3, 2), {"w": torch.zeros(2).share_memory_()}
+    before = model.weight.detach().clone()
+    context = xmp.spawn(fn, (tensor, model, event), nprocs=2, start_method=sys.argv[1],
+                        runtime="cpu", join=False, kwargs={"weights": weights})
+    if sys.argv[1] != "fork":
+        end = time.monotonic() + 20
+        while tensor.tolist() != [1, 2] or weights["w"].tolist() != [7, 7]:
+            assert time.monotonic() < end, tensor
+            time.sleep(0.01)
+    event.set()
+    results = context.results()
+    if sys.argv[1] != "fork":
+        assert list(results) == [([1.0, 2.0], True)] * 2, results
+        assert torch.allclose(model.weight.detach(), before + 5)
+    assert weights["w"].tolist() == [7, 7]
+    print("fine")
+"""
+
+
+def test_tensors_in_arguments_are_shared_memory(method: str, script: Script) -> None:
+    done = script(TENSOR, method)
+    assert done.out == "fine\n", done
