@@ -100,11 +100,9 @@ class Launch:
             rules=self._parents.needs.rules,
             method=method,
             image_size=packed.image.size if packed else 0,
-            call_descriptors=len(packed.descriptors) if packed else 0,
             touches_device=packed.touches_device if packed else False,
             leases=tuple(job.leases),
             grace=job.grace,
-            daemon=job.daemon,
             called=job.called or time.monotonic_ns(),
             seed=job.seed,
         )

@@ -108,7 +108,12 @@ def identity_key() -> tuple[Any, ...]:
     status = _read("/proc/self/status")
     capabilities = tuple(line for line in status.splitlines() if line.startswith("Cap"))
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
-    flags = (sys.executable, tuple(sys.flags), tuple(sorted(sys._xoptions.items())))
+    flags = (
+        sys.executable,
+        tuple(sys.flags),
+        tuple(sys.warnoptions),
+        tuple(sorted(sys._xoptions.items())),
+    )
     place = (_read("/proc/self/cgroup"), *map(_namespace, ("ipc", "mnt", "net", "pid", "user")))
     return (flags, ids, tuple(os.getgroups()), capabilities, place)
 

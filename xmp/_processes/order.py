@@ -6,7 +6,6 @@ order that its fields give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xmp._payload.script import MainSource
@@ -22,8 +21,8 @@ class Order:
     """Everything a supervisor needs; the memory file of the call travels beside it.
 
     Descriptors: standard input, output and error, the call's image, the launcher's resource
-    tracker (if ``state.tracker``), the leases in the order of ``leases``, then ``call_descriptors``
-    more that belong to the call's objects.
+    tracker (if ``state.tracker``), the leases in the order of ``leases``, then those that belong to
+    the call's objects.
     """
 
     host: HostPlan
@@ -36,16 +35,13 @@ class Order:
     method: str
     """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves."""
     image_size: int
-    call_descriptors: int
     touches_device: bool
     leases: tuple[str, ...]
     grace: float
-    daemon: bool
     called: int
     """Monotonic nanoseconds of the user's call."""
     seed: int | None = None
     restart_count: int = 0
-    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -54,7 +54,6 @@ class LauncherState:
     authkey: bytes
     tracker: bool
     write_bytecode: bool
-    warnings: list[Any]
 
 
 def capture() -> tuple[LauncherState, int | None]:
@@ -79,7 +78,6 @@ def capture() -> tuple[LauncherState, int | None]:
         authkey=bytes(own.authkey),
         tracker=tracker is not None,
         write_bytecode=not sys.dont_write_bytecode,
-        warnings=list(sys.warnoptions),
     )
     return state, tracker
 
