@@ -1,0 +1,159 @@
+"""The benchmark: xmp beside its peers and beside plain forks, in one run on this machine.
+
+Run it through ./scripts/bench, which installs what it needs first. Exit status 1: a target is
+missed by more than the spread, or could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import report
+from cases import CASES, ROWS, Row
+from figures import Figures
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from runner import Runner, rounds_of
+
+QUICK_ROUNDS, ROUNDS = 3, 5
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./scripts/bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="cheap rows, 3 rounds: under a minute")
+    parser.add_argument("--rows", metavar="REGEX", help="only rows whose words match")
+    parser.add_argument("--rounds", type=int, help=f"rounds of each measure (default: {ROUNDS})")
+    parser.add_argument(
+        "--peers", action="store_true",
+        help="also torchrun, accelerate, torchrunx, loky and ray, from .venv-bench",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("bench-output"), help="folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes (in --out)")
+    options = parser.parse_args()
+    if options.rounds is not None and options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1")
+    return options
+
+
+def chosen(options: argparse.Namespace) -> list[Row]:
+    """The rows to measure; asked for by name, or all of them, or the cheap ones."""
+    if options.rows:
+        found = [row for row in ROWS if re.search(options.rows, row.name)]
+        if not found:
+            sys.exit(f"no row matches {options.rows!r}; there are:\n" + _names())
+        return found
+    return [row for row in ROWS if row.quick or not options.quick]
+
+
+def _names() -> str:
+    return "\n".join(f"  {row.name}" for row in ROWS)
+
+
+def facts(cpus: Sequence[int]) -> dict[str, Any]:
+    """The machine and the versions that figures belong to."""
+    names = ("torch", "jax", "numpy", "scikit-learn")
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "cores used": list(cpus),
+        "cores usable": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in names},
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def wanted(rows: Sequence[Row], full: bool) -> dict[str, list[str]]:
+    """The systems that have to be measured, by case, in the order of the tables."""
+    pairs = {(case, system) for row in rows for case, system, _ in (*row.keys,)}
+    if full:
+        pairs.add(("peer scaling", "torch"))
+    found = {
+        name: [system for system in case.systems if (name, system) in pairs]
+        for name, case in CASES.items()
+    }
+    return {name: systems for name, systems in found.items() if systems}
+
+
+def measure(
+    console: Console, cases: dict[str, list[str]], cpus: Sequence[int], rounds: int, words: str
+) -> Figures:
+    """All rounds of all cases, with a line that says where it is."""
+    figures = Figures()
+    total = sum(len(s) * rounds_of(CASES[name], rounds) for name, s in cases.items())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(words, total=total)
+
+        def say(case: str, system: str, number: int) -> None:
+            step = "starting" if number < 0 else f"round {number + 1}"
+            progress.update(task, description=f"{words}{case}: {system}, {step}")
+            progress.advance(task, 0 if number < 0 else 1)
+
+        runner = Runner(figures, cpus, rounds, say)
+        for name, systems in cases.items():
+            runner.measure(CASES[name], systems)
+    return figures
+
+
+def main() -> int:
+    options = arguments()
+    console = Console(stderr=False, width=None if sys.stdout.isatty() else 160)
+    rows = chosen(options)
+    usable = sorted(os.sched_getaffinity(0))
+    cpus = usable[:2]
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    full = not options.rows and not options.quick
+    cases = wanted(rows, full)
+    figures = measure(console, cases, cpus, rounds, "")
+    free = None
+    if len(usable) > 2:
+        spread_out = {name: systems for name, systems in cases.items() if CASES[name].unpinned}
+        free = measure(console, spread_out, usable, rounds, "all cores: ")
+    known = facts(cpus)
+    title = f"{known['date']}, {known['processor']}, {len(cpus)} cores, {rounds} rounds"
+    report.show(console, rows, figures, free, title)
+    document = report.as_json(rows, figures, free, known)
+    if options.peers:
+        import peers
+
+        document["peers"] = peers.measure(console, figures, cpus, rounds)
+    keep(options, document, rows, figures, title, console)
+    return 1 if report.falls_short(rows, figures) else 0
+
+
+def keep(
+    options: argparse.Namespace,
+    document: dict[str, Any],
+    rows: Sequence[Row],
+    figures: Figures,
+    title: str,
+    console: Console,
+) -> None:
+    """Write the JSON and the picture."""
+    import picture  # matplotlib takes longer to import than a quick row to measure
+
+    place = options.json or options.out / "bench.json"
+    report.save(document, place)
+    picture.draw(rows, figures, title, options.out / "bench.png")
+    console.print(f"{place}\n{options.out / 'bench.png'}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The table of a run, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cases import Row, Target
+from figures import Figures, Key, Verdict, judge, quartiles
+from rich.console import Console
+from rich.table import Table
+
+COLORS = {"reached": "green", "within spread": "yellow", "SHORT": "bold red"}
+
+
+def verdict_of(target: Target, figures: Figures) -> Verdict | None:
+    """How far a target is reached; None if it was not measured."""
+    beside = [target.beside] if target.beside else []
+    if not figures.has(target.of, *beside):
+        return None
+    mine = figures.samples[target.of]
+    other = figures.samples[target.beside] if target.beside else [1.0] * len(mine)
+    if target.at_least is not None:
+        return judge(other, mine, target.at_least, None)
+    return judge(mine, other, None, target.at_most)
+
+
+def falls_short(rows: Iterable[Row], figures: Figures) -> bool:
+    """Whether any target is missed by more than the spread, or could not be measured."""
+    verdicts = [verdict_of(target, figures) for row in rows for target in row.targets]
+    return any(verdict is None or verdict.short for verdict in verdicts)
+
+
+def shown(value: float, unit: str) -> str:
+    if unit == "B":
+        return f"{value / 1e6:,.0f} MB"
+    if unit == "s":
+        return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
+    return f"{value:.2f} {unit}"
+
+
+def _with_spread(key: Key, figures: Figures, unit: str) -> str:
+    if not figures.has(key):
+        return "–"
+    low, high = quartiles(figures.samples[key])
+    if len(figures.samples[key]) < 2:
+        return shown(figures.median(key), unit)
+    return f"{shown(figures.median(key), unit)} ({shown(low, unit)}…{shown(high, unit)})"
+
+
+def _wanted(target: Target) -> str:
+    if target.at_least is not None:
+        return f"≥ {target.at_least:g}×"
+    assert target.at_most is not None
+    return f"≤ {target.at_most:g}×" if target.beside else f"≤ {shown(target.at_most, target.unit)}"
+
+
+def _ratio(target: Target, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "–"
+    if target.beside is None:
+        return shown(verdict.ratio, target.unit)
+    digits = 0 if verdict.ratio >= 10 else 2
+    return f"{verdict.ratio:.{digits}f}× ({verdict.low:.{digits}f}…{verdict.high:.{digits}f})"
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]} {key[2].partition('@')[2]}".strip()
+
+
+def show(
+    console: Console, rows: Sequence[Row], figures: Figures, free: Figures | None, title: str
+) -> None:
+    """One line for each target; ``free`` has the figures of all processors, shown beside."""
+    table = Table(title=title)
+    table.add_column("work (8 replicas unless said)", ratio=2)
+    headings = ["xmp: median (quartiles)", "beside", "ratio", "target", ""]
+    for heading in [*headings, "all cores"] if free else headings:
+        table.add_column(heading)
+    for row in rows:
+        for number, target in enumerate(row.targets):
+            verdict = verdict_of(target, figures)
+            word = verdict.word if verdict else "not measured"
+            beside = target.beside
+            cells = [
+                "" if number else row.name,
+                f"{_with_spread(target.of, figures, target.unit)}"
+                + ("" if target.of[1] == "xmp" else f", {_name(target.of)}"),
+                f"{_name(beside)}: {_with_spread(beside, figures, target.unit)}" if beside else "",
+                _ratio(target, verdict),
+                _wanted(target),
+                f"[{COLORS.get(word, 'red')}]{word}[/]",
+            ]
+            cells += [_ratio(target, verdict_of(target, free))] if free else []
+            table.add_row(*cells)
+        for key in row.also:
+            table.add_row("", f"{_with_spread(key, figures, 's')} {_name(key)}", "", "", "", "")
+        table.add_section()
+    console.print(table)
+    for (case, system), reason in figures.failed.items():
+        console.print(f"[red]not measured:[/] {case}, {system}: {reason}", highlight=False)
+
+
+def as_json(
+    rows: Sequence[Row], figures: Figures, free: Figures | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything that was measured, by row and in full."""
+    found = [
+        {
+            "row": row.name,
+            "of": list(target.of),
+            "beside": list(target.beside) if target.beside else None,
+            "at_least": target.at_least,
+            "at_most": target.at_most,
+            "median": figures.median(target.of) if verdict else None,
+            "ratio": verdict.ratio if verdict else None,
+            "quartiles": [verdict.low, verdict.high] if verdict else None,
+            "verdict": verdict.word if verdict else "not measured",
+        }
+        for row in rows
+        for target in row.targets
+        for verdict in [verdict_of(target, figures)]
+    ]
+    document = {"version": 1, "facts": facts, "rows": found, "samples": _samples(figures)}
+    if free:
+        document["unpinned"] = _samples(free)
+    document["failed"] = {" / ".join(key): why for key, why in figures.failed.items()}
+    return document
+
+
+def _samples(figures: Figures) -> dict[str, list[float]]:
+    return {" / ".join(key): values for key, values in figures.samples.items()}
+
+
+def save(document: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
