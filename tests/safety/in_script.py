@@ -55,13 +55,31 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process and it is more than an exit code."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def called(name: str) -> list[int]:
-    """The pids below this process that have this name."""
-    return sorted(pid for pid in descendants(os.getpid()) if comm(pid) == name)
+    """The living processes below this one that have this name."""
+    below = descendants(os.getpid())
+    return sorted(pid for pid in below if comm(pid) == name and is_alive(pid))
 
 
 def templates() -> list[int]:
     return called("xmp-template")
+
+
+def template_above() -> int:
+    """The pid of the template that this process comes from, 0 without one."""
+    place = os.getpid()
+    while place > 1 and comm(place) != "xmp-template":
+        place = parent(place)
+    return place if place > 1 else 0
 
 
 def belongings() -> dict[str, object]:

@@ -71,6 +71,39 @@ def test_launcher_killed_while_replicas_run(stage: Stage, method: str, fn: str) 
     stage.gone()
 
 
+@pytest.mark.parametrize("fn", ["native", "sleeping"])
+@pytest.mark.parametrize("method", METHODS)
+def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
+    """The launcher says what happened, in bounded time; the template takes the orphans in."""
+    source = (
+        TREE
+        + """
+    if __name__ == "__main__":
+        method, fn = sys.argv[1:]
+        try:
+            xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
+        except xmp.XmpError as error:
+            in_script.say(raised=f"{type(error).__name__}: {error}", at=time.monotonic())
+        left = in_script.belongings()["processes"]
+        again = list(xmp.spawn(quick, nprocs=2, runtime="cpu", start_method=method))
+        in_script.say(left=left, again=again)
+    """
+    )
+    running(stage, method, fn, source=source)
+    (supervisor,) = stage.supervisors()
+    killed = time.monotonic()
+    os.kill(supervisor, signal.SIGKILL)
+    outcome = stage.outcome(stage.last)
+    assert outcome.code == 0, outcome.err
+    said = outcome.said
+    assert "supervisor" in said["raised"]
+    assert "SIGKILL" in said["raised"]
+    assert said["again"] == [0, 1]
+    assert set(said["left"]) <= {"xmp-template", "xmp-script"}
+    stage.gone()
+    assert said["at"] - killed < 1.0
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_replica_killed(stage: Stage, method: str) -> None:
     source = (
@@ -122,12 +155,12 @@ MOMENTS = (
 @pytest.mark.parametrize("method", METHODS)
 def test_launcher_killed_at_any_moment(stage: Stage, method: str) -> None:
     """From template import to shutdown and the next start: the delays walk through it all."""
-    for step in range(12):
+    for step, delay in enumerate((0.0, 0.03, 0.08, 0.15, 0.25, 0.4, 0.6, 0.85)):
         begun = stage.folder / "begun"
         begun.unlink(missing_ok=True)
         process = stage.start(MOMENTS, method, env={"SLOW_IMPORT": "1"} if step % 2 else {})
         until(begun.exists, 20, "the script's main part")
-        time.sleep(step * 0.09)  # not a condition: the moment itself is what varies
+        time.sleep(delay)  # not a condition: the moment itself is what varies
         process.kill()
         process.wait()
         stage.gone()
@@ -197,7 +230,7 @@ def test_launcher_killed_while_arguments_load(stage: Stage) -> None:
     stage.gone()
 
 
-@pytest.mark.parametrize("kind", ["Process", "Pool", "DataLoader"])
+@pytest.mark.parametrize("kind", ["Process", "Pool", "fork"])
 def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage, kind: str) -> None:
     """A child that was forked after the start has copies of every descriptor of ours."""
     source = (
