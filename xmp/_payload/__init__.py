@@ -234,7 +234,7 @@ def pack(
         with _lock, by_value_modules(fn), _spawning(collector):
             pickler.dump((fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
-        image = build_image(stream.getvalue(), views, new_file, inline=False)
+        image = build_image(stream.getvalue(), views, new_file, inline=True)
     except BaseException as error:
         for descriptor in collector.descriptors:
             os.close(descriptor)

@@ -80,7 +80,8 @@ class Launch:
         if self.job.method == "fork":
             return None
         packed = pack(self.job.fn, self.job.args, self.job.kwargs, kernel.memory_file)
-        kernel.seal(packed.image.descriptor)
+        if packed.image.data is None:
+            kernel.seal(packed.image.descriptor)
         self._undo.callback(packed.close)
         return packed
 
@@ -99,6 +100,7 @@ class Launch:
             main=self._main,
             rules=self._parents.needs.rules,
             method=method,
+            image_data=packed.image.data if packed else None,
             image_size=packed.image.size if packed else 0,
             touches_device=packed.touches_device if packed else False,
             leases=tuple(job.leases),
@@ -149,7 +151,8 @@ class Launch:
         self._wire, self._lifeline, self._token, self._parent_used = ours, lifeline, token, parent
         streams = state.standard_streams()
         packed = self._packed
-        descriptors = [*streams, packed.image.descriptor if packed else streams[0]]
+        descriptors = [*streams]
+        descriptors += [packed.image.descriptor] if packed and self._order.has_file else []
         descriptors += [self._tracker] if self._tracker is not None else []
         descriptors += self.job.leases.values()
         descriptors += packed.descriptors if packed else []

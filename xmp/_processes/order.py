@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from xmp._payload import Image
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules, HostPlan
 
@@ -18,11 +19,11 @@ __all__ = ["Failure", "Order"]
 
 @dataclass(frozen=True)
 class Order:
-    """Everything a supervisor needs; the memory file of the call travels beside it.
+    """Everything a supervisor needs.
 
-    Descriptors: standard input, output and error, the call's image, the launcher's resource
-    tracker (if ``state.tracker``), the leases in the order of ``leases``, then those that belong to
-    the call's objects.
+    Descriptors: standard input, output and error, the call's image (if it ``has_file``), the
+    launcher's resource tracker (if ``state.tracker``), the leases in the order of ``leases``,
+    then those that belong to the call's objects.
     """
 
     host: HostPlan
@@ -34,6 +35,7 @@ class Order:
     rules: ForkRules
     method: str
     """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves."""
+    image_data: bytes | None
     image_size: int
     touches_device: bool
     leases: tuple[str, ...]
@@ -42,6 +44,15 @@ class Order:
     """Monotonic nanoseconds of the user's call."""
     seed: int | None = None
     restart_count: int = 0
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the call lies in a memory file: a small one is part of the order."""
+        return self.image_size > 0 and self.image_data is None
+
+    def take_image(self, descriptors: list[int]) -> Image:
+        """The call's image; takes its descriptor, if there is one, off the front."""
+        return Image(self.image_data, self.image_size, descriptors.pop(0) if self.has_file else -1)
 
 
 @dataclass

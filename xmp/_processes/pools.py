@@ -7,12 +7,20 @@ pool at a fork. So pools are asked to go (``omp_pause_resource_all``) and come b
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import sys
 from collections.abc import Callable
 
-__all__ = ["mapped_libraries", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
+__all__ = [
+    "mapped_libraries",
+    "modules_since",
+    "one_thread_environment",
+    "pause",
+    "pause_by_fork",
+    "set_threads",
+]
 
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
 _SETTERS = (
@@ -21,7 +29,7 @@ _SETTERS = (
     (re.compile(r"/libmkl_rt[.]"), ("MKL_Set_Num_Threads",)),
 )  # fmt: skip
 _HARD = 2  # omp_pause_hard: the only kind that ends libgomp's threads
-_known: set[str] = set()
+_counted = 0
 _libraries: list[str] = []
 
 
@@ -31,11 +39,21 @@ def mapped_libraries() -> list[str]:
     Reading the maps takes milliseconds: only after an extension module has been imported. What
     was loaded in another way and has started threads is seen as threads.
     """
-    fresh = [name for name in sys.modules if name not in _known]
+    global _counted
+    fresh = modules_since(_counted)
     if not _libraries or any(_is_extension(name) for name in fresh):
         _libraries[:] = _read_maps()
-    _known.update(fresh)
+    _counted = len(sys.modules)
     return _libraries
+
+
+def modules_since(count: int) -> list[str]:
+    """The modules that were imported after the first ``count``.
+
+    From the end: to walk over all of them would write into the reference count of every name,
+    and in a forked process unshare the pages of half the heap.
+    """
+    return list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count)))[::-1]
 
 
 def _is_extension(name: str) -> bool:

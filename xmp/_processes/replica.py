@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import importlib
-import itertools
 import os
 import random
 import resource
@@ -26,7 +25,7 @@ from typing import Any
 
 from xmp import _inside
 from xmp._imports import on_import
-from xmp._payload import Image, load, pack_image
+from xmp._payload import load, pack_image
 from xmp._payload.script import import_main
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
@@ -119,6 +118,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
     try:
         (order, plan, environment), received = wire.receive()
         wire.local_rank = plan.local_rank
+        image = order.take_image(received)
         tracker = received.pop(0) if order.state.tracker else None
         state.apply(order.state, tracker)
         state.replace_environment(environment)
@@ -126,7 +126,6 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         enable_stacks(stacks)
         if plan.threads and "OMP_NUM_THREADS" not in os.environ:
             pools.set_threads(plan.threads)
-        image = Image(None, order.image_size, received.pop(0))
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
         arguments = received[len(leases) :]
 
@@ -174,7 +173,8 @@ def run(
             result = fn(plan.rank, *args, **kwargs)
         finally:
             timeline.left = time.monotonic_ns()
-        imported = _imported_since(known) if plan.local_rank == 0 else []
+        # What one had to import itself the template shall try for the next launch.
+        imported = installed(pools.modules_since(known)) if plan.local_rank == 0 else []
         _send_result(channel, result, timeline, imported)
         code = 0
     except SystemExit as error:
@@ -224,17 +224,6 @@ def seed_all(seed: int) -> None:
 
 
 # --- outcomes ----------------------------------------------------------------------------------
-
-
-def _imported_since(count: int) -> list[str]:
-    """What this replica had to import itself: the template shall try it for the next launch.
-
-    Only the number is kept before: copying the names would write a reference count into every
-    one of them, and unshare the pages of half the heap.
-    """
-    if len(sys.modules) <= count:
-        return []
-    return installed(itertools.islice(list(sys.modules), count, None))
 
 
 def _send_result(channel: Channel, result: Any, timeline: Timeline, imported: list[str]) -> None:

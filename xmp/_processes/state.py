@@ -120,9 +120,6 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     sys.path[:] = state.path
     sys.argv[:] = state.argv
     sys.dont_write_bytecode = not state.write_bytecode
-    for entry, finder in list(sys.path_importer_cache.items()):
-        if finder is None:  # a folder that did not exist when the template looked
-            del sys.path_importer_cache[entry]
     replace_environment(state.environment)
     os.umask(state.umask)
     _apply_scheduling(state)

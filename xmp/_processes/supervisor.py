@@ -18,7 +18,6 @@ from typing import Any
 
 from xmp._payload import Image, load, pack_image
 from xmp._payload.script import import_main
-from xmp._types import ReplicaPlan
 
 from . import kernel, pools, replica, safety, state
 from .account import Timeline
@@ -31,6 +30,7 @@ from .wire import Wire
 
 __all__ = ["inherited", "main"]
 
+_AT_ONCE = 16
 inherited: list[Any] = []
 """Under ``start_method="fork"``: the call itself, put here by the launcher before it forks."""
 
@@ -55,14 +55,15 @@ class _Received:
     """The descriptors that came with the order, by purpose."""
 
     streams: list[int]
-    image: int
+    image: Image
     tracker: int | None
     leases: dict[str, int]
     arguments: list[int]
 
     @classmethod
     def of(cls, order: Order, descriptors: list[int]) -> _Received:
-        streams, image, rest = descriptors[:3], descriptors[3], descriptors[4:]
+        streams, rest = descriptors[:3], descriptors[3:]
+        image = order.take_image(rest)
         tracker = rest.pop(0) if order.state.tracker else None
         leases = dict(zip(order.leases, rest, strict=False))
         arguments = rest[len(leases) :]
@@ -115,8 +116,7 @@ class _Supervisor:
             if order.main is not None and "__mp_main__" not in sys.modules:
                 import_main(order.main)
             if not order.touches_device:
-                image = Image(None, order.image_size, self.got.image)
-                self.call = load(image, self.got.arguments)
+                self.call = load(self.got.image, self.got.arguments)
         if order.framework:
             importlib.import_module(order.framework)
 
@@ -142,8 +142,7 @@ class _Supervisor:
         self._prepare_environment()
         try:
             with kernel.preferred_victims():
-                for plan in self.order.host.replicas:
-                    self._make(plan, sink)
+                self._make_all(sink)
         except (OSError, MemoryError) as error:
             self._cannot_make(error)
         if self.order.method == "exec":
@@ -175,11 +174,12 @@ class _Supervisor:
     def _send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
         tracker = [self.got.tracker] if self.got.tracker is not None else []
+        file = [self.got.image.descriptor] if self.order.has_file else []
         for member in self.members:
             environment = {k: v for k, v in os.environ.items() if k not in member.plan.unset}
             environment.update(member.plan.set)
             leases = list(self.got.leases.values()) if member.plan.local_rank == 0 else []
-            descriptors = [*tracker, self.got.image, *leases, *self.got.arguments]
+            descriptors = [*file, *tracker, *leases, *self.got.arguments]
             member.wire.send((self.order, member.plan, environment), descriptors)
 
     def _move_up(self) -> None:
@@ -195,16 +195,20 @@ class _Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(said, warn_on_full_buffer=False)
 
-    def _make(self, plan: ReplicaPlan, sink: Sink) -> None:
-        parent = os.getpid()
-        member, theirs = Member.prepare(plan, self.seat, sink)
-        member.forked = time.monotonic_ns()
-        member.pid = os.fork()
-        if member.pid == 0:
-            self._be_replica(member, theirs, parent)
-        for descriptor in theirs:
-            os.close(descriptor)
-        self.members.append(member)
+    def _make_all(self, sink: Sink) -> None:
+        """Prepare some, fork some: what is written between two forks is copied page by page."""
+        plans, parent = self.order.host.replicas, os.getpid()
+        for start in range(0, len(plans), _AT_ONCE):
+            some = [Member.prepare(p, self.seat, sink) for p in plans[start : start + _AT_ONCE]]
+            for member, theirs in some:
+                member.forked = time.monotonic_ns()
+                member.pid = os.fork()
+                if member.pid == 0:
+                    self._be_replica(member, theirs, parent)
+                self.members.append(member)
+            for _, theirs in some:
+                for descriptor in theirs:
+                    os.close(descriptor)
 
     def _be_replica(self, member: Member, theirs: tuple[int, int], parent: int) -> None:
         """In the fresh child; never returns."""
@@ -238,7 +242,7 @@ class _Supervisor:
     def _call_in_replica(self) -> replica.Call:
         if self.call is not None:
             return self.call
-        return load(Image(None, self.order.image_size, self.got.image), self.got.arguments)
+        return load(self.got.image, self.got.arguments)
 
     def _cannot_make(self, error: BaseException) -> None:
         for member in self.members:

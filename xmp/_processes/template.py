@@ -101,6 +101,9 @@ def _import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str,
 def _settle() -> None:
     """Leave the heap in the state that forks share best."""
     pools.pause()
+    for entry, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # a folder that is not there now may be there at the next launch
+            del sys.path_importer_cache[entry]
     # A collection in a child would write into every object's header and unshare its page.
     gc.collect()
     gc.freeze()
