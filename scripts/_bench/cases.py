@@ -64,7 +64,10 @@ CASES = {
     case.name: case
     for case in (
         Case("second", "work_entered.py", ("xmp", "torch", "floor", *METHODS), unpinned=True),
-        Case("first", "work_entered.py", ("xmp", "xmp-preload", "torch"), how="cold", unpinned=True),
+        Case(
+            "first", "work_entered.py", ("xmp", "xmp-preload", "torch"), how="cold",
+            unpinned=True,
+        ),
         Case(
             "script", "work_train.py", ("xmp", "xmp-preload", "torch", "single"), how="script",
             unpinned=True,
@@ -164,7 +167,10 @@ ROWS = (
         ),
     ),
     Row("PSS of the whole tree", (_faster("memory", "torch", 3, what="pss of tree"),)),
-    Row("PSS of the replicas with the 512 MB argument", (_faster("array", "torch", 15, what="pss"),)),
+    Row(
+        "PSS of the replicas with the 512 MB argument",
+        (_faster("array", "torch", 15, what="pss"),),
+    ),
     Row(
         "256 MB array from each of 8 replicas, warm (beside a pool); launcher's peak / arrays",
         (

@@ -41,7 +41,7 @@ class Measured:
     def __init__(
         self, script: str, system: str, cpus: Sequence[int], python: str = sys.executable
     ) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         self._folder = tempfile.TemporaryDirectory(prefix="xmp-bench-")
         self._process = start(script, [system], cpus, self._errors.fileno(), python)
         try:
@@ -66,7 +66,8 @@ class Measured:
 
     def close(self) -> None:
         """End it, however it is."""
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         try:
             self._process.stdin.close()
             self._process.wait(10)

@@ -3,8 +3,8 @@
 import os
 import tempfile
 
-import torch  # noqa: F401
 import systems
+import torch  # noqa: F401
 from measured import Meeting, serve, system, timed
 
 FOLDERS = (tempfile.gettempdir(), os.getcwd())

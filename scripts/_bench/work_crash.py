@@ -39,9 +39,11 @@ def spawned(meeting: Meeting) -> dict[str, float]:
     try:
         systems.run(system(), fn, (meeting,), meeting.count)
     except xmp.ReplicaDied as error:
-        raised = time.monotonic_ns()
-        assert (error.rank, error.signal_name) == (VICTIM, "SIGKILL"), error
-        assert len(error.stacks) >= meeting.count - 2, f"{len(error.stacks)} stacks"
+        raised, found = time.monotonic_ns(), error
+    if (found.rank, found.signal_name) != (VICTIM, "SIGKILL"):
+        raise ValueError(f"rank {found.rank} was blamed: {found}")
+    if len(found.stacks) != meeting.count - 1:
+        raise ValueError(f"{len(found.stacks)} stacks")
     killed, told = (meeting.times(SECOND)[rank] for rank in (VICTIM, WITNESS))
     verdict, whole = (told - killed) / 1e9, (raised - killed) / 1e9
     return {"verdict": verdict - SETTLE, "seconds": whole - SETTLE, "whole": whole}

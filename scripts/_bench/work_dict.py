@@ -9,7 +9,7 @@ ENTRIES = 1_000_000
 def fn(rank: int, meeting: Meeting, table: dict[int, float]) -> None:
     found = table[rank]
     meeting.mark(rank)
-    assert found == rank and len(table) == ENTRIES
+    assert (found, len(table)) == (rank, ENTRIES)
 
 
 if __name__ == "__main__":

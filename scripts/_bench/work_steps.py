@@ -1,12 +1,11 @@
 """Training steps of a small model in data-parallel replicas, nothing configured by the user."""
 
+import systems
 import torch
 from measured import Meeting, serve, system
 from ports import free_port
 from torch import nn
 from work_reduce import join
-
-import systems
 
 STEPS, FIRST = 30, 3
 END = 2

@@ -7,12 +7,11 @@ if sys.argv[1] == "xmp-preload":
 
     xmp.preload("torch")
 
+import systems
 import torch
 import torch.distributed as dist
 from ports import free_port
 from work_reduce import join
-
-import systems
 
 
 def fn(rank: int, count: int, port: int) -> None:
