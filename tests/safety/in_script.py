@@ -64,6 +64,19 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def children() -> list[int]:
+    """The living children of this process."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split() if is_alive(int(pid))]
+
+
+def cpu_ticks(pid: int) -> int:
+    """What a process has used of the processor, in clock ticks."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def called(name: str) -> list[int]:
     """The living processes below this one that have this name."""
     below = descendants(os.getpid())

@@ -61,11 +61,11 @@ def check(stage: Stage, head: str, *named: str, **env: str) -> None:
     for name in ("first", "second"):
         assert outcome.said[name] == [[False, 0], [False, 1]]
     before, _, after = outcome.err.partition("--after first--")
-    said = [line for line in before.splitlines() if line.startswith("xmp:")]
+    said = [line for line in before.splitlines() if "fresh interpreters" in line]
     assert len(said) == 1, outcome.err
     for word in named:
         assert word in said[0]
-    assert "xmp:" not in after
+    assert "fresh interpreters" not in after
     assert outcome.said["left"] == ["xmp-template"]
 
 
@@ -124,9 +124,9 @@ def test_thread_made_while_an_argument_loads(stage: Stage) -> None:
     outcome = stage.run(source, timeout=60)
     assert outcome.said == {"first": [False] * 2, "second": [False] * 2, "harmless": [True] * 2}
     before, _, after = outcome.err.partition("--after first--")
-    assert before.count("xmp:") == 1
+    assert before.count("fresh interpreters") == 1
     assert "arguments-own" in before
-    assert "xmp:" not in after
+    assert "fresh interpreters" not in after
 
 
 def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
