@@ -45,6 +45,19 @@ def test_facts_for_people() -> None:
     assert "cpus: [" in facts.stdout
 
 
+def test_facts_tell_no_secrets() -> None:
+    secrets = {
+        "HUGGING_TOKEN": "hunter2",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "https_proxy": "http://me:hunter2@proxy:3128",
+    }
+    for arguments in (("facts",), ("facts", "--json")):
+        facts = xmp(*arguments, **secrets)
+        assert facts.returncode == 0, facts.stderr
+        assert "hunter2" not in facts.stdout
+        assert "https_proxy" in facts.stdout
+
+
 def test_devices_are_positions() -> None:
     plan = xmp("plan", "--runtime", "fake", "--devices", "1,2", "--json")
     replicas = json.loads(plan.stdout)["hosts"][0]["replicas"]

@@ -54,6 +54,12 @@ def test_the_command_plans_every_recorded_host(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_report_is_enough_to_plan_again(name: str) -> None:
+    facts = facts_of(name)
+    assert _planner.plan(Request(), _planner.reported(facts)) == _planner.plan(Request(), facts)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_facts_survive_being_read_and_written(name: str) -> None:
     facts = facts_of(name)
     assert _planner.facts_from_json(_planner.facts_to_json(facts)) == facts

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import _planner, _probe
+from . import _planner, _ports, _probe
 from ._errors import XmpError
 from ._probe import doctor
 from ._types import HostFacts, Request
@@ -68,7 +68,7 @@ def _recorded(path: Path) -> HostFacts:
 
 
 def _facts(options: argparse.Namespace) -> int:
-    data = _planner.facts_to_json(_probe.facts())
+    data = _planner.facts_to_json(_planner.reported(_probe.facts()))
     if options.json:
         print(json.dumps(data, indent=1))
         return 0
@@ -79,7 +79,7 @@ def _facts(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
-    findings = doctor.examine(_probe.facts(), request)
+    findings = doctor.examine(_probe.facts(), request, _ports.lease)
     for finding in findings:
         print(finding)
     return int(any(finding.level == "problem" for finding in findings))

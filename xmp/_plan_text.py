@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ._errors import PlanError
+from ._runtimes._base import matches
+from ._runtimes._variables import REPORTED
 from ._types import HostFacts, JobPlan, ReplicaPlan
 
-__all__ = ["explain", "facts_from_json", "facts_to_json", "to_json"]
+__all__ = ["explain", "facts_from_json", "facts_to_json", "reported", "to_json"]
 
 VERSION = 1
 LISTS = ("cpus", "loaded")
@@ -34,6 +37,16 @@ def facts_to_json(facts: HostFacts) -> dict[str, Any]:
     copied = {k: dict(v) if isinstance(v, Mapping) else v for k, v in plain.items()}
     lists = {name: list(getattr(facts, name)) for name in LISTS}
     return {"version": VERSION, **copied, **lists, "numa": [list(node) for node in facts.numa]}
+
+
+def reported(facts: HostFacts) -> HostFacts:
+    """The facts without what nobody needs for a plan: people attach them to public reports.
+
+    Proxies stay as names only, since their addresses may hold a password.
+    """
+    env = {name: value for name, value in facts.env.items() if matches(name, REPORTED)}
+    proxies = {n for n, v in facts.env.items() if v and n.lower().endswith("_proxy")} - {*env}
+    return replace(facts, env={**env, **dict.fromkeys(sorted(proxies), "(set)")})
 
 
 def facts_from_json(data: Mapping[str, Any]) -> HostFacts:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from . import _runtimes
 from ._clusters import placement
 from ._errors import PlanError
-from ._plan_text import explain, facts_from_json, facts_to_json, to_json
+from ._plan_text import explain, facts_from_json, facts_to_json, reported, to_json
 from ._runtimes import Job, Place, Runtime, Share
 from ._runtimes._checks import (
     check_environment,
@@ -27,7 +27,7 @@ from ._runtimes._environment import common, dropped, store_need, unset
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
 
-__all__ = ["choose", "explain", "facts_from_json", "facts_to_json", "plan", "to_json"]
+__all__ = ["choose", "explain", "facts_from_json", "facts_to_json", "plan", "reported", "to_json"]
 
 GENERIC = "torch"
 """Loaded by every torch runtime's own package, so it speaks only when nothing more special does."""

@@ -6,21 +6,23 @@ Nothing is started and no device is opened; a port is tried by leasing it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from xmp import _planner, _ports
+from xmp import _planner
 from xmp._errors import PlanError, PortError
-from xmp._runtimes import get
 from xmp._runtimes._base import version_of
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
 from . import read
 from .holders import device_holders, leftovers, lock_holders
 
 __all__ = ["Finding", "examine"]
 
+Lease = Callable[[Sequence[PortNeed]], AbstractContextManager[Any]]
 GIB = 1 << 30
 TUNED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 TUNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
@@ -39,11 +41,13 @@ class Finding:
 
 
 def examine(
-    facts: HostFacts, request: Request | None = None, root: str | Path = "/"
+    facts: HostFacts, request: Request, lease: Lease, root: str | Path = "/"
 ) -> list[Finding]:
-    """All findings of this host for a launch of ``request``, problems first."""
+    """All findings of this host for a launch of ``request``, problems first.
+
+    ``lease`` holds ports for a moment, to see whether it can.
+    """
     base = Path(root)
-    request = request or Request()
     found = [*_packages(facts), *_tuned(facts), *_shared_memory(base), *_huge_pages(facts, base)]
     on_chips = bool(facts.tpu)
     try:
@@ -52,6 +56,7 @@ def examine(
         found.append(Finding("problem", str(error)))
     else:
         found += [finding for look in LOOKS for finding in look(plan, facts)]
+        found += _fixed_ports(plan, lease)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
     found += _held("problem" if on_chips else "warning", base)
     order = {"problem": 0, "warning": 1, "note": 2}
@@ -125,18 +130,13 @@ def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
         yield Finding("warning" if note.startswith("dropped") else "note", note)
 
 
-def _installed(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
-    package = get(plan.runtime).package
-    if package and facts.frameworks.get(package, "") is None:
-        yield Finding("problem", f"{package} is not installed", f"pip install {package}")
-
-
-def _fixed_ports(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
+def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
     """Only ports that several hosts have agreed on are fixed; all others are any free ones."""
     for need in plan.needs:
         if need.port:
             try:
-                _ports.lease([need]).close()
+                with lease([need]):
+                    pass
             except PortError as error:
                 yield Finding("problem", str(error))
 
@@ -161,8 +161,6 @@ def _memory(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
 
 LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (
     _plan,
-    _installed,
-    _fixed_ports,
     _threads,
     _memory,
 )

@@ -52,7 +52,7 @@ def lock_holders(root: Path) -> list[Holder]:
     except OSError:
         return []
     found = []
-    # "1: POSIX  ADVISORY  WRITE 1234 fd:00:131 0 EOF"
+    # A line has number, kind, mode, access, pid, device:device:inode, first and last byte.
     for line in read.text(root / "proc/locks").splitlines():
         words = line.split()
         if len(words) > 5 and words[1] == "POSIX" and words[5].rpartition(":")[2] == inode:

@@ -5,7 +5,7 @@ Evidence for every row is in the notes on environment contracts (trap 6 and sect
 
 from __future__ import annotations
 
-__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET"]
+__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET", "REPORTED"]
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
@@ -110,6 +110,20 @@ OUTER = (
 
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 """Of no use since XRT is gone, but still set by images (Kaggle's has XRT_TPU_CONFIG)."""
+
+REPORTED = (
+    *IDENTITY,
+    *(pattern for _, patterns in OUTER for pattern in patterns),
+    *LEFT_OVER,
+    *("XMP_*", "FAKE_*", "PJRT_*", "XLA_*", "LIBTPU_*", "TPU_*", "CLOUD_TPU_*", "MEGASCALE_*"),
+    *("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS", "JAX_*", "TORCH_*", "PYTORCH_*", "NCCL_*", "GLOO_*"),
+    *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "HIP_*", "ROCR_*", "ZE_*", "NEURON*", "PADDLE_*"),
+    *("FLAGS_selected_*", "OMP_*", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_CPP_*"),
+    *("GRPC_VERBOSITY", "ALLOW_MULTIPLE_LIBTPU_LOAD", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
+    *("TENSORSTORE_*", "GCE_METADATA_IP", "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"),
+    *("JOB_COMPLETION_INDEX", "no_proxy", "NO_PROXY"),
+)
+"""What a report of a host shows of its environment: enough to plan again, and no secrets."""
 
 QUIET = (("PYTORCH_NVML_BASED_CUDA_CHECK", "1"),)
 """Lets ``torch.cuda.is_available()`` at module level answer without initialising the driver."""
