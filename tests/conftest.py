@@ -202,8 +202,13 @@ def left_descriptors(before: Belongings) -> list[str]:
 
 
 def left_shared_files(before: Belongings) -> list[str]:
+    """Files that nobody uses: another test session's come and go beside ours."""
     extra = shared_files() - before.shared_files
-    return [f"/dev/shm/{name}" for name in sorted(extra) if not is_foreign(name, processes())]
+    end = time.monotonic() + DEADLINE
+    while extra and time.monotonic() < end:
+        extra = {name for name in extra & shared_files() if not is_foreign(name, processes())}
+        time.sleep(0.05)  # nothing tells when a file has gone
+    return [f"/dev/shm/{name}" for name in sorted(extra)]
 
 
 def fail_if(left: list[str], where: str) -> None:
