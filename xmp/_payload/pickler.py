@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import cloudpickle
 
-from .script import guarded_names, main_source
+from .script import guarded_names, main_is_shared, main_source
 
 __all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
 
@@ -83,8 +83,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: IO[bytes], buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         source = main_source()
-        self._main = sys.modules.get("__main__") if source is not None else None
-        self._guarded = guarded_names(source.path) if source is not None else frozenset()
+        anew = source is not None and not main_is_shared()
+        self._main = sys.modules.get("__main__") if anew or main_is_shared() else None
+        self._guarded = guarded_names(source.path) if source and anew else frozenset()
         self._storages: dict[int, _Storage] = {}
 
     def reducer_override(self, obj: Any) -> Any:

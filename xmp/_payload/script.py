@@ -22,6 +22,7 @@ __all__ = [
     "guarded_names",
     "import_main",
     "importing_main",
+    "main_is_shared",
     "main_source",
 ]
 
@@ -39,6 +40,18 @@ class MainReached(BaseException):
 
 
 _importing = False
+_shared = False
+
+
+def main_is_shared(is_shared: bool | None = None) -> bool:
+    """Whether this process was forked from the launcher and has the very same ``__main__``.
+
+    Told once, by whoever forks; then everything that is in it goes by reference.
+    """
+    global _shared
+    if is_shared is not None:
+        _shared = is_shared
+    return _shared
 
 
 def importing_main() -> bool:

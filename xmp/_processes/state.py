@@ -7,6 +7,7 @@ The launcher captures; the supervisor applies, before it loads anything. What an
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import resource
 import signal
@@ -54,6 +55,8 @@ class LauncherState:
     authkey: bytes
     tracker: bool
     write_bytecode: bool
+    shadows: tuple[str, ...]
+    """Modules beside the script that have a standard module's name."""
 
 
 def capture() -> tuple[LauncherState, int | None]:
@@ -78,6 +81,7 @@ def capture() -> tuple[LauncherState, int | None]:
         authkey=bytes(own.authkey),
         tracker=tracker is not None,
         write_bytecode=not sys.dont_write_bytecode,
+        shadows=_shadows(sys.path[0] if sys.path else ""),
     )
     return state, tracker
 
@@ -91,6 +95,29 @@ def _cwd() -> str | None:
         return os.getcwd()
     except OSError:
         return None  # the folder was removed under the launcher's feet
+
+
+def _shadows(folder: str) -> tuple[str, ...]:
+    """What an import in this process takes from the script's folder, not from the library.
+
+    Not what was imported before the folder came into ``sys.path`` (os, types, ...).
+    """
+    try:
+        names = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
+    except OSError:
+        return ()
+    return tuple(
+        name
+        for name in sorted(names & sys.stdlib_module_names)
+        if _file_of(name, "").startswith(os.path.abspath(folder or ".") + os.sep)
+    )
+
+
+def _file_of(name: str, default: str) -> str:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if name not in sys.modules:
+        spec = importlib.util.find_spec(name)
+    return os.path.abspath(getattr(spec, "origin", None) or default)
 
 
 def _umask() -> int:
@@ -120,6 +147,9 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     sys.path[:] = state.path
     sys.argv[:] = state.argv
     sys.dont_write_bytecode = not state.write_bytecode
+    for name in state.shadows:
+        for known in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
+            del sys.modules[known]
     replace_environment(state.environment)
     os.umask(state.umask)
     _apply_scheduling(state)

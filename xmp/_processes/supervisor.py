@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xmp._payload import Image, load, pack_image
-from xmp._payload.script import import_main
+from xmp._payload.script import import_main, main_is_shared
 
 from . import kernel, pools, replica, safety, state
 from .account import Timeline
@@ -111,6 +111,7 @@ class _Supervisor:
     def _load_call(self) -> None:
         order = self.order
         if order.method == "inherit":
+            main_is_shared(True)
             self.call = inherited[0]
         else:
             if order.main is not None and "__mp_main__" not in sys.modules:
