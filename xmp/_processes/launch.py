@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,8 +28,8 @@ from .wire import Closed, pair
 __all__ = ["Launch", "live"]
 
 _END_WAIT = 10.0
-live: weakref.WeakSet[Launch] = weakref.WeakSet()
-"""The launches of this process that have not ended."""
+live: set[Launch] = set()
+"""The launches of this process that have not ended; also those whose handle nobody keeps."""
 
 
 class Launch:

@@ -6,6 +6,7 @@ One per launch, single-threaded, forked from a template, a script holder or a ke
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import signal
@@ -106,6 +107,7 @@ class _Supervisor:
         if order.method != "inherit":
             state.restore_environment(while_loading, order.state.environment)
         state.restore_signals(order.state)
+        gc.freeze()  # a collection in a replica would unshare what was loaded here
         return True
 
     def _load_call(self) -> None:
