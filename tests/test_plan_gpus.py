@@ -59,6 +59,19 @@ def test_a_repeated_device_is_named() -> None:
         plan("cuda", {"CUDA_VISIBLE_DEVICES": "3,3"})
 
 
+def test_a_broken_mask_keeps_nobody_from_another_runtime() -> None:
+    facts = HostFacts(
+        env={"CUDA_VISIBLE_DEVICES": "3,3"},
+        gpus={"vendor": "nvidia", "count": 8},
+        frameworks={"torch": "2.13.0+cu13.0"},
+        loaded=("torch",),
+    )
+    made = _planner.plan(Request(runtime="cpu", nprocs=2), facts)
+    assert made.others == ()
+    with pytest.raises(PlanError, match="repeats 3"):
+        _planner.plan(Request(), facts)
+
+
 def test_jax_on_gpus_sees_all_and_uses_one() -> None:
     facts = HostFacts(
         gpus={"vendor": "nvidia", "count": 4},

@@ -143,6 +143,13 @@ def test_several_known_hosts_in_the_order_given() -> None:
         _planner.plan(Request(runtime="cpu"), [hosts[0], HostFacts(cpus=(0,))])
 
 
+def test_hosts_that_are_one_machine_stay_on_loopback() -> None:
+    hosts = [HostFacts(address=f"127.0.0.{i}", cpus=(0, 1)) for i in (2, 3)]
+    made = _planner.plan(Request(runtime="cpu", nprocs=2), hosts)
+    assert dict(made.hosts[1].replicas[0].set)["GLOO_SOCKET_IFNAME"] == "lo"
+    assert made.needs[0].address == "127.0.0.2"
+
+
 def test_hosts_named_in_a_launcher_call() -> None:
     facts = manual.by_hand(
         HostFacts(cpus=(0, 1)), rank_start=4, world_size=8, local=2, master="m", port=77

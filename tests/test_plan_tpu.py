@@ -303,6 +303,23 @@ def test_metrics_ports_of_the_platform_and_a_log_folder_of_the_user_are_kept() -
 
 
 @pytest.mark.parametrize(
+    ("given", "kind", "skip"),
+    [
+        ({}, "v5litepod-8", "1"),
+        ({"env": {"TPU_ACCELERATOR_TYPE": "v5e-8"}}, "v5e-8", "1"),
+        ({"env": {"TPU_SKIP_MDS_QUERY": "false"}}, None, None),
+        ({"metadata": {"accelerator-type": "v5litepod-8"}}, None, None),
+    ],
+)
+def test_nobody_waits_for_a_metadata_server_that_is_not_there(
+    given: dict[str, Any], kind: str | None, skip: str | None
+) -> None:
+    made = plan(host(**given))
+    assert set(variables(made, "TPU_ACCELERATOR_TYPE")) == {kind}
+    assert set(variables(made, "TPU_SKIP_MDS_QUERY")) == {skip}
+
+
+@pytest.mark.parametrize(
     ("env", "message"),
     [
         ({"TPU_HOST_BOUNDS": "2x2", "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1"}, "malformed bounds"),
@@ -342,6 +359,10 @@ def test_unknown_chips_are_named_and_jax_is_offered() -> None:
     made = plan(facts, "jax")
     assert made.world_size == 1
     assert variables(made, "JAX_PLATFORMS") == ["tpu,cpu"]
+    with pytest.raises(PlanError, match="0x0083"):
+        _planner.plan(Request(), facts)
+    only_jax = HostFacts(tpu={"unknown": "0x0083"}, frameworks={"jax": "0.12", "libtpu": "0.1"})
+    assert _planner.plan(Request(), only_jax).runtime == "jax"
     with pytest.raises(PlanError, match="unknown TPU chips"):
         plan(facts, "jax", nprocs=4)
 

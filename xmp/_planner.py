@@ -46,9 +46,21 @@ def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str,
     In this order: the argument, ``XMP_RUNTIME``, what is configured, the framework that is
     loaded, the hardware that an installed framework can use. Raises PlanError for unknown names.
     """
-    able = tuple(r for r in _runtimes.runtimes() if r.automatic and r.possible(facts))
+    answers = {r: _possible(r, facts) for r in _runtimes.runtimes() if r.automatic}
+    able = tuple(r for r, answer in answers.items() if answer is not False)
     runtime, why = _choice(request, facts, able)
-    return runtime, why, tuple(r.name for r in able if r is not runtime)
+    return runtime, why, tuple(r.name for r in able if r is not runtime and answers[r])
+
+
+def _possible(runtime: Runtime, facts: HostFacts) -> bool | None:
+    """Whether it can be used; None where its settings contradict each other, as its plan will say.
+
+    A mask that is broken for one runtime must not keep anybody from choosing another by name.
+    """
+    try:
+        return bool(runtime.possible(facts))
+    except PlanError:
+        return None
 
 
 def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:

@@ -101,11 +101,18 @@ class Runtime:
     """Process-group backends that work on its devices; empty: it has no process groups."""
     owned: tuple[str, ...] = ()
     """Names, or prefixes ending in ``*``, that carry a replica's identity: ours alone to set."""
+    inputs: tuple[str, ...] = ()
+    """Variables that it reads besides, and leaves as they are."""
     takes_away: tuple[str, ...] = ()
     """Variables that its replicas must not see, though they say nothing of who they are."""
     needs_packages: tuple[str, ...] = ()
     """What a template may import because every replica will."""
     fork_rules: ForkRules = ForkRules()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every variable by name that its plans depend on."""
+        return tuple(name for name in (*self.owned, *self.inputs) if not name.endswith("*"))
 
     def configured(self, facts: HostFacts) -> str:
         """The inherited setting that names this runtime, or an empty string."""

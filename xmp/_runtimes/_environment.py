@@ -29,7 +29,9 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
     if runtime.store:
         given["MASTER_ADDR"] = job.coordinator
         given["MASTER_PORT"] = str(job.port(store_need(job)))
-        if job.hosts == 1 and "GLOO_SOCKET_IFNAME" not in place.facts.env:
+        # Several hosts may be one machine's 127.0.0.x: gloo would listen off loopback there too.
+        here = job.hosts == 1 or all(a.startswith("127.") for a in job.addresses)
+        if here and "GLOO_SOCKET_IFNAME" not in place.facts.env:
             given["GLOO_SOCKET_IFNAME"] = "lo" if place.facts.platform == "linux" else "lo0"
     given.update(_no_proxy(job, place.facts.env))
     return {k: v for k, v in given.items() if k not in runtime.takes_away}

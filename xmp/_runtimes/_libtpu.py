@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xmp._errors import PlanError
 from xmp._topology import HOST_SHAPES
 from xmp._types import PortNeed
@@ -13,6 +15,7 @@ from ._tpu import (
     CHIP_BOUNDS,
     PORT,
     TASK,
+    TYPE,
     VISIBLE,
     WORKER,
     Chips,
@@ -31,6 +34,7 @@ __all__ = [
 ]
 
 FIRST_PORT = 8476
+SKIP = "TPU_SKIP_MDS_QUERY"  # its presence counts, whatever the value
 METRICS = "TPU_RUNTIME_METRICS_PORTS"  # "8431,8432"
 FIRST_METRICS_PORT = 8431
 LOGS = "TPU_LOG_DIR"
@@ -166,7 +170,22 @@ def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
         # JAX takes its process id from this one, libtpu from the one above.
         WORKER: task,
         **private(job, place, job.port(_process_need(job, place.index, 0))),
+        **job.once(f"undescribed.{place.index}", lambda: _undescribed(job, place)),
     }
+
+
+def _undescribed(job: Job, place: Place) -> dict[str, str]:
+    """For a host that no metadata server describes: nobody asks one, and the type is told here.
+
+    libtpu would wait half a minute for every key, and torch_xla could not be imported.
+    """
+    facts = place.facts
+    if facts.metadata or SKIP in facts.env:
+        return {}
+    chips: Chips = job.memo["chips"]
+    number = prod(chips.slice.chips) * chips.generation.number_per_chip
+    kind = facts.env.get(TYPE) or f"{chips.generation.label}-{number}"
+    return {SKIP: "1", TYPE: kind}
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:

@@ -27,7 +27,16 @@ from xmp._topology import (
 )
 from xmp._types import HostFacts
 
-__all__ = ["OWNED", "Chips", "check_slice", "inherited_notes", "read_chips", "unit_bounds"]
+__all__ = [
+    "INHERITED",
+    "INPUTS",
+    "OWNED",
+    "Chips",
+    "check_slice",
+    "inherited_notes",
+    "read_chips",
+    "unit_bounds",
+]
 
 VISIBLE = "TPU_VISIBLE_CHIPS"  # "0" or "0,1,2,3"
 VISIBLE_OLD = "TPU_VISIBLE_DEVICES"
@@ -43,26 +52,37 @@ TASK = "CLOUD_TPU_TASK_ID"
 WORKER = "TPU_WORKER_ID"
 NAMES = "TPU_WORKER_HOSTNAMES"
 
-OWNED = (
-    VISIBLE,
-    VISIBLE_OLD,
-    "TPU_VISIBLE_DEVICE_PATHS",
-    BOUNDS,
-    CHIP_BOUNDS,
-    HOST_BOUNDS,
-    HOST_CHIPS,
-    "HOST_BOUNDS",
-    "CHIPS_PER_HOST_BOUNDS",
-    ADDRESSES,
-    PORT,
-    TASK,
-    WORKER,
-    NAMES,
-    "TPU_WORKER_ADDRS",
-    "TPU_MESH_CONTROLLER_ADDRESS",
-    "TPU_MESH_CONTROLLER_PORT",
+INHERITED = (
+    (VISIBLE, "a mask: replicas count in it, a chip that is not there is refused"),
+    (VISIBLE_OLD, "the same, where the first is unset or empty"),
+    ("TPU_VISIBLE_DEVICE_PATHS", "dropped: it would beat the mask of every replica"),
+    (BOUNDS, f"with {CHIP_BOUNDS} the slice, where no host bounds are given; else replaced"),
+    (CHIP_BOUNDS, "as above; those of a single chip are what torch_xla leaves behind"),
+    (HOST_BOUNDS, f"with {HOST_CHIPS} the slice"),
+    (HOST_CHIPS, "as above"),
+    ("HOST_BOUNDS", "dropped: libtpu's last resort for the one above"),
+    ("CHIPS_PER_HOST_BOUNDS", "dropped: libtpu's last resort for the one above"),
+    (ADDRESSES, "kept, and its ports held, where it has one entry per process; else dropped"),
+    (PORT, "replaced: a sibling's"),
+    (TASK, "replaced: a sibling's"),
+    (WORKER, "the position of this host in the list of workers; then replaced per process"),
+    (NAMES, "the hosts of the slice, where it is a list of them; then dropped, JAX would count it"),
+    ("TPU_WORKER_ADDRS", "dropped: libtpu reads the names"),
+    ("TPU_MESH_CONTROLLER_ADDRESS", "dropped: of old recipes"),
+    ("TPU_MESH_CONTROLLER_PORT", "dropped: of old recipes"),
 )
-"""What libtpu reads to know who it is."""
+"""What libtpu reads to know who it is, and what becomes of a value that was there before us.
+
+Whatever is dropped although it was meant to say something is named in the plan's notes.
+"""
+OWNED = tuple(name for name, _ in INHERITED)
+
+INPUTS = (
+    *(TOPOLOGY, TYPE, "TPU_SKIP_MDS_QUERY", "TPU_RUNTIME_METRICS_PORTS", "TPU_LOG_DIR"),
+    *("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_ADDRESS"),
+    *("LIBTPU_INIT_ARGS", "XLA_FLAGS"),
+)
+"""Read and kept: the platform's or the user's own choices."""
 
 
 @dataclass(frozen=True)

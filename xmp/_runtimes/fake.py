@@ -30,6 +30,7 @@ class Fake(Runtime):
     store = True
     default_backend = "gloo"
     backends = ("gloo",)
+    inputs = (CHIPS,)
     owned = (VISIBLE, BOUNDS, ADDRESSES, PORT)
 
     def possible(self, facts: HostFacts) -> str:

@@ -14,7 +14,7 @@ from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
 from ._imports import after_import
-from ._tpu import OWNED, Chips, inherited_notes, read_chips
+from ._tpu import INPUTS, OWNED, Chips, inherited_notes, read_chips
 from .cpu import MOST
 from .cuda import MASK, gpu_fit, visible_gpus
 from .rocm import Rocm
@@ -41,6 +41,7 @@ class Jax(Runtime):
         *(COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX"),
         *OWNED,
     )
+    inputs = (*INPUTS, PLATFORMS, CPU_DEVICES, MASK)
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
@@ -55,7 +56,8 @@ class Jax(Runtime):
                 return platform
         raise PlanError(
             f"{PLATFORMS}={text} was given, but this host has no such device with an installed "
-            f"JAX plugin. Possible here: {', '.join(able)}. Set {PLATFORMS} to one of them."
+            f"JAX plugin. Possible here: {', '.join(able)}. Set {PLATFORMS} to one of them, or "
+            'say runtime="cpu".'
         )
 
     def _able(self, facts: HostFacts) -> list[str]:

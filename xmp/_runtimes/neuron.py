@@ -35,6 +35,8 @@ class Neuron(Runtime):
         *("NEURON_PJRT_WORLD_SIZE", "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT"),
     )
 
+    inputs = (COUNT,)
+
     def configured(self, facts: HostFacts) -> str:
         text = facts.env.get(DEVICE, "")
         return f"{DEVICE}={text}" if text.partition("_")[0].upper() == "NEURON" else ""

@@ -12,7 +12,7 @@ from xmp._types import HostFacts, PortNeed, Request
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many, version_of
 from ._imports import after_import
-from ._tpu import OWNED, inherited_notes, read_chips
+from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 
 __all__ = ["Pjrt"]
 
@@ -39,6 +39,7 @@ class Pjrt(Runtime):
     default_backend = "xla"
     backends = ("xla", "gloo")
     owned = (*OWNED, DEVICE, RANK, COUNT)
+    inputs = (*INPUTS, "XLA_REGISTER_INSTALLED_PLUGINS")
 
     def configured(self, facts: HostFacts) -> str:
         kind = _kind(facts)
@@ -51,6 +52,8 @@ class Pjrt(Runtime):
         if version < (2, 1):
             return ""
         text = facts.frameworks["torch_xla"]
+        if facts.tpu.get("unknown"):
+            return f"chips {facts.tpu['unknown']} and torch_xla {text}"
         if self.on_tpu(facts):
             chips = many(facts.tpu.get("chips", 0), f"{facts.tpu.get('generation')} chip")
             return f"{chips} and torch_xla {text}"

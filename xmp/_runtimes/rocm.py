@@ -29,6 +29,7 @@ class Rocm(Runtime):
     default_backend = "nccl"
     backends = ("nccl", "gloo", "mpi")
     owned = (MASK, CUDA_MASK)
+    inputs = (FIRST_MASK,)
     needs_packages = ("torch",)
 
     def possible(self, facts: HostFacts) -> str:

@@ -10,7 +10,7 @@ from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
-from ._tpu import OWNED, VISIBLE_OLD, inherited_notes, read_chips, unit_bounds
+from ._tpu import INPUTS, OWNED, VISIBLE_OLD, inherited_notes, read_chips, unit_bounds
 
 __all__ = ["TorchTpu"]
 
@@ -34,6 +34,8 @@ class TorchTpu(Runtime):
     default_backend = "tpu_dist"
     backends = ("tpu_dist", "tpu", "gloo")
     owned = (*OWNED, ADDRESSES, TOPOLOGY, SESSION)
+
+    inputs = (*INPUTS, BASE_PORT)
 
     def configured(self, facts: HostFacts) -> str:
         named = [name for name in (TOPOLOGY, ADDRESSES) if facts.env.get(name)]
