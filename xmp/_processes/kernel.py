@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -25,8 +26,10 @@ __all__ = [
     "die_with_parent",
     "disarm",
     "end_descendants",
+    "fork_quietly",
     "has",
     "highest_descriptor",
+    "is_stopped",
     "is_zombie",
     "let_go",
     "memory_file",
@@ -57,6 +60,13 @@ def has(feature: str) -> bool:
 
 def _prctl(option: int, value: object) -> bool:
     return _LINUX and _libc.prctl(option, value, 0, 0, 0) == 0
+
+
+def fork_quietly() -> int:
+    """``os.fork`` without the warnings of libraries and Python 3.12: it was thought about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
 
 
 def subreaper() -> bool:
@@ -257,6 +267,15 @@ def children(pid: int) -> list[int]:
     except OSError:
         return _children_by_psutil(pid) if not os.path.exists("/proc/self/task") else found
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped a process (SIGSTOP, a terminal)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
 
 
 def is_zombie(pid: int) -> bool:

@@ -27,7 +27,8 @@ from .wire import Closed, pair
 
 __all__ = ["Launch", "live"]
 
-_END_WAIT = 10.0
+_END_WAIT = 5.0
+_ANSWER_WAIT = 5.0
 live: set[Launch] = set()
 """The launches of this process that have not ended; also those whose handle nobody keeps."""
 
@@ -67,13 +68,38 @@ class Launch:
             self._tracker = tracker
             self._order = self._write_order()
             self._begin()
-            self._pump_until(lambda: bool(self.processes) or self.finished, None)
+            self._wait_for_start()
         except BaseException:
             self._abandon()
             raise
         if self._broken is not None:
             raise self._broken
         live.add(self)
+
+    def _wait_for_start(self) -> None:
+        interrupted = False
+        while not self.processes and not self.finished:
+            try:
+                self._pump_until(lambda: bool(self.processes) or self.finished, _ANSWER_WAIT)
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+            if interrupted:  # whatever runs already ends in order
+                self.ask("interrupt")
+                self.wait(None)
+                raise KeyboardInterrupt
+            if not self.processes and kernel.is_stopped(self._parent_used.pid):
+                self._replace_stopped(self._parent_used)
+
+    def _replace_stopped(self, parent: Template) -> None:
+        """A process that somebody stopped would keep us waiting for ever."""
+        sys.stderr.write(f"xmp: process {parent.pid} is stopped and does not answer: killed\n")
+        os.kill(parent.pid, signal.SIGKILL)
+        self._wire.close()
+        os.close(self._lifeline)
+        self._lifeline = -1
+        self._begin()
 
     def _pack(self) -> Packed | None:
         if self.job.method == "fork":

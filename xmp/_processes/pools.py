@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Callable
 
+from . import kernel
+
 __all__ = [
     "mapped_libraries",
     "modules_since",
@@ -97,7 +99,7 @@ def pause() -> None:
 
 def pause_by_fork() -> None:
     """End the pools that end themselves before any fork (OpenBLAS does so in the parent too)."""
-    child = os.fork()
+    child = kernel.fork_quietly()
     if child == 0:
         os._exit(0)
     try:

@@ -90,6 +90,7 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
+    signal.pthread_sigmask(signal.SIG_SETMASK, order.state.blocked)
 
 
 def _watch_by_thread(lifeline: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,7 +95,7 @@ def _text(cause: Failure, others: Sequence[Failure], world_size: int, host: str)
         parts[-1] += f"\n{cause.traceback.rstrip()}"
     else:
         parts += _how_it_died(cause)
-    listed = [_line(other, cause) for other in others if other.label != "stopped by xmp"]
+    listed = _lines([other for other in others if other.label != "stopped by xmp"], cause)
     if listed:
         parts.append("Also failed:\n" + "\n".join(listed))
     return "\n\n".join(parts)
@@ -129,7 +130,35 @@ def _how_it_died(failure: Failure) -> list[str]:
     return parts
 
 
-def _line(failure: Failure, cause: Failure) -> str:
-    seconds = (failure.at - cause.at) / 1e9
-    label = "" if failure.label == "unknown" else f", {failure.label}"
-    return f"  rank {failure.rank} {_what(failure)}  ({seconds:+.3f} s{label})"
+def _lines(failures: Sequence[Failure], cause: Failure) -> list[str]:
+    """One line for all that failed alike: seven victims say the same seven times."""
+    alike: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((_shape(_what(failure)), failure.label), []).append(failure)
+    return [_line(group, cause) for group in alike.values()]
+
+
+def _shape(words: str) -> str:
+    """Words without their numbers: ports and addresses differ between victims."""
+    return re.sub(r"\d+", "#", words)
+
+
+def _line(group: Sequence[Failure], cause: Failure) -> str:
+    seconds = sorted((failure.at - cause.at) / 1e9 for failure in group)
+    when = (
+        f"{seconds[0]:+.3f} s" if len(group) == 1 else f"{seconds[0]:+.3f} … {seconds[-1]:+.3f} s"
+    )
+    label = "" if group[0].label == "unknown" else f", {group[0].label}"
+    return f"  {_ranks([failure.rank for failure in group])} {_what(group[0])}  ({when}{label})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 0-2, 5``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"

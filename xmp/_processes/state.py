@@ -202,7 +202,10 @@ def restore_environment(changed: Mapping[str, str], wanted: Mapping[str, str]) -
 
 
 def restore_signals(state: LauncherState) -> None:
-    """Give a replica the launcher's mask and its ignored signals; defaults for the rest."""
+    """Give the replicas the launcher's ignored signals and the defaults for the rest.
+
+    The mask is theirs alone to take: a supervisor that blocks SIGCHLD is never woken.
+    """
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if number in state.ignored:
@@ -211,7 +214,6 @@ def restore_signals(state: LauncherState) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, state.blocked)
 
 
 def standard_streams() -> list[int]:

@@ -101,7 +101,7 @@ class Template:
 
         ours, theirs = pair()
         heard, lifeline = os.pipe()
-        pid = os.fork()
+        pid = kernel.fork_quietly()
         if pid == 0:
             os.setsid()
             ours.close()

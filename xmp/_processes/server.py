@@ -1,0 +1,260 @@
+"""The loop of a process that forks supervisors: template, keeper and script holder are such.
+
+It takes in and ends the orphans that a killed supervisor leaves, and tries further modules in
+throw-away forks while it is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from xmp._types import ForkRules
+
+from . import kernel, pools, safety
+from .wire import Closed, Wire
+
+__all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle", "silence"]
+
+SUPERVISOR = "xmp-supervisor"
+
+Become = Callable[[tuple[Any, ...], list[int], "float | None"], None]
+"""What a fresh child turns into: request, its descriptors, idle seconds; never returns."""
+
+
+def origin(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "")
+
+
+def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
+    failed, took = {}, []
+    for name in modules:
+        if name in sys.modules:
+            continue
+        start = time.perf_counter()
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+        took.append((name, time.perf_counter() - start))
+    took.sort(key=lambda item: -item[1])
+    return failed, took[:3]
+
+
+def settle() -> None:
+    """Leave the heap in the state that forks share best."""
+    pools.pause()
+    for entry, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # a folder that is not there now may be there at the next launch
+            del sys.path_importer_cache[entry]
+    # A collection in a child would write into every object's header and unshare its page.
+    gc.collect()
+    gc.freeze()
+
+
+class Server:
+    """The loop: one connection to the launcher, any number of children."""
+
+    def __init__(
+        self, wire: Wire, lifeline: int, idle: float | None, become: Become, single: bool = False
+    ) -> None:
+        self._become = become
+        self._single = single
+        self._wire = wire
+        self._lifeline = lifeline
+        self._idle = idle
+        self._own: set[int] = set()
+        self._candidates: list[str] = []
+        self._rules = ForkRules()
+        self._trial: tuple[int, int, bytes] | None = None  # pid, pipe, what it has said
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = _wakeup_on_children()
+        self._open = True
+        for source in (wire.fileno(), self._wakeup[0]):
+            self._selector.register(source, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until the launcher is gone and every supervisor has ended."""
+        while self._open or self._own:
+            events = self._selector.select(self._patience())
+            if not events and not self._candidates and not self._own:
+                return  # idle for too long
+            for key, _ in events:
+                self._handle(key.fd)
+            if not events and self._candidates:
+                self._try_candidates()
+            if self._open:
+                self._flush()
+        kernel.end_descendants()
+
+    def _patience(self) -> float | None:
+        if self._candidates and self._trial is None:
+            return 0.05  # a launch that follows at once goes first
+        return self._idle if not self._own else None
+
+    def _handle(self, descriptor: int) -> None:
+        if descriptor == self._wakeup[0]:
+            _drain(descriptor)
+            self._reap()
+        elif descriptor == self._wire.fileno():
+            try:
+                self._serve(*self._wire.recv())
+            except Closed:
+                self._selector.unregister(descriptor)
+                self._open = False
+        elif self._trial is not None:
+            self._hear_trial(descriptor)
+
+    def _flush(self) -> None:
+        try:
+            self._wire.flush()
+        except Closed:
+            pass  # the end of the connection is noticed where it is read
+
+    def _serve(self, request: tuple[Any, ...], descriptors: list[int]) -> None:
+        if request[0] == "candidates":
+            self._candidates += [name for name in request[1] if name not in sys.modules]
+            self._rules = request[2]
+            return
+        if request[0] == "import":
+            self._take(request[1])
+            return
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            self._become(request, descriptors, self._idle)
+        self._own.add(pid)
+        self._wire.post(("forked", pid, request[1]))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if self._single:  # the launcher's open files are the replicas' to inherit, not ours
+            epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
+            own = (self._wire.fileno(), self._lifeline, epoll, *self._wakeup)
+            kernel.let_go(own)
+
+    def _leave(self) -> None:
+        """In a fresh child: let go of everything that is the template's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        self._wire.close()
+        for descriptor in (*self._wakeup, self._lifeline):
+            os.close(descriptor)
+        if self._trial is not None:
+            os.close(self._trial[1])
+
+    def _reap(self) -> None:
+        ended = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid in self._own:
+                self._own.discard(pid)
+                ended.append((pid, status))
+        self._end_orphans()
+        for pid, status in ended:
+            self._wire.post(("ended", pid, status))
+
+    def _end_orphans(self) -> None:
+        if not self._single:
+            # Of a script holder that was killed: their launches go on.
+            strangers = set(kernel.children(os.getpid())) - self._own
+            self._own |= {pid for pid in strangers if _command(pid) == SUPERVISOR}
+        trial = {self._trial[0]} if self._trial else set()
+        kernel.end_descendants(self._own | trial)
+
+    # --- candidates: modules that the next launch would like to find imported ------------------
+
+    def _try_candidates(self) -> None:
+        """Import the candidates in a throw-away fork that says which of them are harmless."""
+        heard, said = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            silence()
+            _trial(self._candidates, self._rules, said)
+        os.close(said)
+        self._trial = (pid, heard, b"")
+        self._selector.register(heard, selectors.EVENT_READ)
+
+    def _hear_trial(self, pipe: int) -> None:
+        assert self._trial is not None
+        data = os.read(pipe, 65536)
+        if data:
+            self._trial = (*self._trial[:2], self._trial[2] + data)
+            return
+        pid, _, said = self._trial
+        self._trial = None
+        self._selector.unregister(pipe)
+        os.close(pipe)
+        os.kill(pid, signal.SIGKILL)
+        good = said.decode().split()
+        rest = self._candidates[len(good) + 1 :]  # the one after the last good one was refused
+        self._take(good)
+        self._candidates = [name for name in rest if name not in sys.modules]
+
+    def _take(self, names: list[str]) -> None:
+        kernel.arm(self._lifeline)
+        import_all(names)
+        settle()
+        kernel.disarm(self._lifeline)
+        taken = {name: origin(sys.modules[name]) for name in names if name in sys.modules}
+        self._wire.post(("took", taken, dict(os.environ)))
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _wakeup_on_children() -> tuple[int, int]:
+    """A pipe that becomes readable whenever a child has ended."""
+    heard, said = os.pipe()
+    os.set_blocking(heard, False)
+    os.set_blocking(said, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+    return heard, said
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def silence() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def _trial(names: list[str], rules: ForkRules, said: int) -> None:
+    """Import one after the other and name each that left nothing behind; never returns."""
+    sockets = safety.connected_sockets()
+    try:
+        for name in names:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+            if safety.culprits(rules, sockets):
+                break
+            os.write(said, name.encode() + b"\n")
+    finally:
+        os._exit(0)
