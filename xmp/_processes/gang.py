@@ -25,6 +25,7 @@ from .wire import Closed, Wire
 __all__ = ["Gang"]
 
 _ASKED: dict[str, Callable[[int], Event]] = {"interrupt": Interrupt, "stop": Stop, "kill": Kill}
+_PAUSES = {"pause": signal.SIGSTOP, "resume": signal.SIGCONT}
 _STACKS_WAIT = 0.5
 _STACKS_STEP = 0.002
 
@@ -141,6 +142,10 @@ class Gang:
             return
         if name == "grace":
             self._watch.grace = int(rest[0] * 1e9)
+            return
+        if name in _PAUSES:
+            for member in self._members:
+                member.signal(_PAUSES[name], group=True)
             return
         self._feed(_ASKED[name](time.monotonic_ns()))
 

@@ -22,6 +22,7 @@ from .job import Job, ReplicaProcess
 from .needs import Needs
 from .order import Failure, Order
 from .parents import Parents, templates
+from .terminal import stopped_together
 from .warm import Template
 from .wire import Closed, pair
 
@@ -356,7 +357,8 @@ class Launch:
         interrupts = 0
         while True:
             try:
-                done = self._pump_until(lambda: self.finished, timeout)
+                with stopped_together(self.ask):
+                    done = self._pump_until(lambda: self.finished, timeout)
                 break
             except KeyboardInterrupt:
                 interrupts += 1
