@@ -91,7 +91,7 @@ def run_script(
         out, err = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         tree = [process, *psutil.Process(process.pid).children(recursive=True)]
-        names = [" ".join(p.cmdline())[:60] for p in tree if isinstance(p, psutil.Process)]
+        names = [f"{p.name()} ({p.status()})" for p in tree if isinstance(p, psutil.Process)]
         for each in reversed(tree):
             try:
                 each.kill()

@@ -1,0 +1,328 @@
+"""What replicas take from the launcher at each call, and how the launcher is afterwards."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _behaviour import Script, launch
+
+import xmp
+
+
+def state(rank: int) -> dict[str, Any]:
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "cwd": os.getcwd(),
+        "path": sys.path[:],
+        "argv": sys.argv[:],
+        "umask": umask,
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "core": resource.getrlimit(resource.RLIMIT_CORE),
+        "fsize": resource.getrlimit(resource.RLIMIT_FSIZE),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "usr1": signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN,
+        "hup": signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+        "pipe": signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN,
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "chld": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
+    }
+
+
+def test_the_state_of_this_call_not_of_the_first(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template, if there is one, was started in another state."""
+    launch(method, state)
+    umask = os.umask(0o027)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    cpus = os.sched_getaffinity(0)
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path / "more"))
+        monkeypatch.setattr(sys, "argv", ["prog", "--x", "ü"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit[0] // 2, limit[1]))
+        os.sched_setaffinity(0, {min(cpus)})
+        here = state(0)
+        for got in launch(method, state):
+            assert got == here
+            assert got["umask"] == 0o027
+            assert got["cpus"] == [min(cpus)]
+            assert got["usr1"]
+            assert got["blocked"] == [signal.SIGUSR2]
+    finally:
+        os.umask(umask)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        os.sched_setaffinity(0, cpus)
+        signal.signal(signal.SIGUSR1, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    here = state(0)
+    for got in launch(method, state):
+        assert got == here, "and back again"
+
+
+NICE = """
+import os, sys
+import xmp
+
+def fn(rank):
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+if __name__ == "__main__":
+    def go():
+        return list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+    print(go())
+    os.nice(5)
+    print(go())
+"""
+
+
+def test_niceness(method: str, script: Script) -> None:
+    now = os.getpriority(os.PRIO_PROCESS, 0)
+    assert script(NICE, method).out == f"[{now}, {now}]\n[{now + 5}, {now + 5}]\n"
+
+
+def variables(rank: int) -> dict[str, str]:
+    return dict(os.environ)
+
+
+def test_the_environment_of_this_call(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(method, variables)
+    monkeypatch.setenv("EBT_NEW", "1 = ü\nsecond line")
+    monkeypatch.setenv("EBT_EMPTY", "")
+    monkeypatch.setenv("HOME", "/elsewhere")
+    monkeypatch.delenv("PATH")
+    for rank, got in enumerate(launch(method, variables)):
+        assert got["EBT_NEW"] == "1 = ü\nsecond line"
+        assert got["EBT_EMPTY"] == ""
+        assert got["HOME"] == "/elsewhere"
+        assert "PATH" not in got
+        assert got["RANK"] == got["LOCAL_RANK"] == str(rank)
+        assert got["WORLD_SIZE"] == "2"
+    monkeypatch.delenv("EBT_NEW")
+    assert "EBT_NEW" not in launch(method, variables)[0]
+
+
+def test_the_environment_reaches_native_code_and_children(method: str) -> None:
+    def fn(rank: int) -> Any:
+        import ctypes
+
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_char_p
+        child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+        return getenv(b"LOCAL_RANK"), f"LOCAL_RANK={rank}\n" in child
+
+    assert list(launch(method, fn)) == [(b"0", True), (b"1", True)]
+
+
+def test_extra_variables(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBT_A", "inherited")
+    for got in launch(method, variables, env={"EBT_A": "asked", "OMP_NUM_THREADS": "3"}):
+        assert (got["EBT_A"], got["OMP_NUM_THREADS"]) == ("asked", "3")
+    each = launch(method, variables, env=lambda local_rank: {"EBT_A": f"of {local_rank}"})
+    assert [got["EBT_A"] for got in each] == ["of 0", "of 1"]
+    assert os.environ["EBT_A"] == "inherited"
+
+
+def speaks(rank: int, text: str) -> None:
+    print(f"out {text} {rank}")
+    print(f"err {text} {rank}", file=sys.stderr)
+    os.write(1, f"raw {text} {rank}\n".encode())
+
+
+def test_descriptors_swapped_between_launches(method: str, tmp_path: Path) -> None:
+    """pytest and notebooks do that; the template still has the old ones."""
+    launch(method, speaks, "first")
+    saved = os.dup(1), os.dup(2)
+    with open(tmp_path / "out", "w+") as out, open(tmp_path / "err", "w+") as err:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        try:
+            launch(method, speaks, "second")
+        finally:
+            os.dup2(saved[0], 1)
+            os.dup2(saved[1], 2)
+            os.close(saved[0])
+            os.close(saved[1])
+        got = (tmp_path / "out").read_text().splitlines()
+        assert sorted(got) == sorted(f"{k} second {r}" for k in ("out", "raw") for r in (0, 1))
+        assert sorted((tmp_path / "err").read_text().splitlines()) == [
+            "err second 0",
+            "err second 1",
+        ]
+
+
+def test_output_is_flushed_and_in_order(method: str, script: Script) -> None:
+    done = script(
+        """
+import sys
+import xmp
+
+def fn(rank):
+    for index in range(2000):
+        sys.stdout.write(f"{rank} {index}\\n")
+        sys.stderr.write(f"{rank} {index}\\n")
+    sys.stdout.write(f"{rank} last without newline,")
+    if rank == 1:
+        raise SystemExit(0)
+
+if __name__ == "__main__":
+    print("before", end=" ")
+    xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1])
+    print("after")
+""",
+        method,
+    )
+    assert done.code == 0, done.err
+    assert done.out.endswith("after\n")
+    assert done.out.count("before") == 1, "a fork must not write what its parent had buffered"
+    for rank in (0, 1):
+        lines = [line for line in done.err.splitlines() if line.startswith(f"{rank} ")]
+        assert lines == [f"{rank} {index}" for index in range(2000)]
+        assert f"{rank} last without newline," in done.out
+        numbers = [
+            int(line.split()[1])
+            for line in done.out.replace(",", "\n").splitlines()
+            if line.startswith(f"{rank} ") and line.split()[1].isdigit()
+        ]
+        assert len(numbers) >= 1998
+        assert numbers == sorted(numbers)
+
+
+def test_standard_input_is_empty(method: str, script: Script) -> None:
+    done = script(
+        """
+import os, sys
+import xmp
+
+def fn(rank):
+    return sys.stdin.read(), os.read(0, 10)
+
+if __name__ == "__main__":
+    print(list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1])))
+    print(sys.stdin.read())
+""",
+        method,
+        stdin="for the launcher",
+    )
+    assert done.out == "[('', b''), ('', b'')]\nfor the launcher\n", done
+
+
+# --- afterwards --------------------------------------------------------------------------------
+
+
+def own_state() -> dict[str, Any]:
+    return {
+        **state(0),
+        "environ": dict(os.environ),
+        "threads": threading.enumerate(),
+        "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "wakeup": signal.set_wakeup_fd(-1),
+        "hooks": (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.stdout, sys.stderr),
+        "fault": __import__("faulthandler").is_enabled(),
+        "nodes": len(os.listdir("/dev/shm")),
+        "meta": list(sys.meta_path),
+        "trace": (sys.gettrace(), sys.getprofile()),
+    }
+
+
+@pytest.mark.parametrize("ending", ["well", "raises", "terminated"])
+def test_the_launcher_is_as_it_was(method: str, ending: str) -> None:
+    def fn(rank: int) -> int:
+        if ending == "raises" and rank == 1:
+            raise ValueError
+        if ending == "terminated":
+            threading.Event().wait(60)
+        return rank
+
+    launch(method, state)  # what is imported by the first use is imported now
+    before = own_state()
+    if ending == "terminated":
+        launch(method, fn, join=False).terminate()
+    elif ending == "raises":
+        with pytest.raises(xmp.ReplicaRaised):
+            launch(method, fn)
+    else:
+        launch(method, fn, env={"EBT_A": "1"}, backend=None, threads=1)
+    assert own_state() == before
+
+
+def test_files_that_the_launcher_opens_afterwards_have_low_numbers(method: str) -> None:
+    with open(os.devnull) as before:
+        number = before.fileno()
+    launch(method, state)
+    with open(os.devnull) as after:
+        assert after.fileno() <= number
+
+
+TEN = """
+import json, os, psutil, sys, threading
+import xmp
+
+def fn(rank):
+    return rank
+
+def census():
+    return [len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/dev/shm")),
+            len(psutil.Process().children(recursive=True))]
+
+def start(n):
+    assert list(xmp.spawn(fn, nprocs=n, runtime="cpu", start_method=sys.argv[1])) == list(range(n))
+
+if __name__ == "__main__":
+    __import__("multiprocessing.resource_tracker").resource_tracker.ensure_running()
+    before = census()
+    start(2)
+    first = census()
+    for n in (4, 2, 3, 2, 4, 3, 2, 4, 2):
+        start(n)
+    tenth = census()
+    xmp.preload(None)
+    print(json.dumps([before, first, tenth, census()]))
+"""
+
+
+def test_ten_launches_leave_no_more_than_one(method: str, script: Script) -> None:
+    before, first, tenth, after = script(TEN, method, timeout=40).json()
+    assert tenth == first
+    assert after == before
+    if method != "forkserver":
+        assert first == before
+
+
+def test_a_replica_has_no_descriptors_of_ours_or_of_the_launcher(method: str) -> None:
+    """An inherited pipe would keep somebody's end of file away."""
+    reader, writer = os.pipe()
+
+    def fn(rank: int) -> dict[str, str]:
+        found = {}
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                found[name] = os.readlink(f"/proc/self/fd/{name}")
+            except OSError:
+                continue
+        return found
+
+    pipe = os.readlink(f"/proc/self/fd/{reader}")
+    for got in launch(method, fn):
+        if method != "fork":
+            assert pipe not in got.values()
+        low = {name for name in got if 2 < int(name) < 64}
+        if method != "fork":
+            assert len(low) <= 8, got
+    os.close(reader)
+    os.close(writer)
