@@ -58,6 +58,19 @@ def test_facts_tell_no_secrets() -> None:
         assert "https_proxy" in facts.stdout
 
 
+def test_several_facts_are_several_hosts(tmp_path: Path) -> None:
+    files = []
+    for address in ("10.0.0.1", "10.0.0.2"):
+        file = tmp_path / f"{address}.json"
+        file.write_text(json.dumps({"version": 1, "address": address, "cpus": [0, 1]}))
+        files += ["--facts", str(file)]
+    plan = xmp("plan", "-n", "2", "--json", *files)
+    assert plan.returncode == 0, plan.stderr
+    data = json.loads(plan.stdout)
+    assert [host["address"] for host in data["hosts"]] == ["10.0.0.1", "10.0.0.2"]
+    assert data["world_size"] == 4
+
+
 def test_devices_are_positions() -> None:
     plan = xmp("plan", "--runtime", "fake", "--devices", "1,2", "--json")
     replicas = json.loads(plan.stdout)["hosts"][0]["replicas"]
