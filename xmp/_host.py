@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _inside, _planner, _ports, _probe
+from ._errors import PlanError
 from ._payload.hints import names_used
 from ._processes.account import StartAccount, Timeline
 from ._processes.context import ProcessContext
@@ -78,7 +80,9 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
     called = time.monotonic_ns()
     known = _probe.facts()
-    lease = _ports.lease(_planner.plan(request, known).needs)
+    draft = _planner.plan(request, known)
+    _refuse_unready(draft)
+    lease = _ports.lease(draft.needs)
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
@@ -99,6 +103,21 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
     plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
     return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
+
+
+def _refuse_unready(plan: JobPlan) -> None:
+    """Some runtimes can be planned here before they can be launched."""
+    if plan.framework and importlib.util.find_spec(plan.framework) is None:
+        raise PlanError(
+            f"runtime={plan.runtime!r}: xmp can plan it (xmp plan) but not launch it yet; "
+            'launch with runtime="cpu", "jax" or "cuda"'
+        )
+    replicas = plan.hosts[0].replicas
+    if len({replica.process for replica in replicas}) < len(replicas):
+        raise PlanError(
+            f"runtime={plan.runtime!r} on this host needs several replicas in one process, which "
+            "xmp can plan but not launch yet; give the number of chips as nprocs"
+        )
 
 
 def _bare_plan() -> JobPlan:
@@ -147,7 +166,9 @@ def run_here(
     """Be the only replica in this process; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
     known = _probe.facts()
-    with _ports.lease(_planner.plan(request, known).needs) as lease:
+    draft = _planner.plan(request, known)
+    _refuse_unready(draft)
+    with _ports.lease(draft.needs) as lease:
         plan = _planner.plan(request, known, lease.ports)
         replica = plan.hosts[0].replicas[0]
         for name in replica.unset:
