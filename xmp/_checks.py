@@ -45,8 +45,10 @@ def check_call(
         raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
     if kwargs is not None and not isinstance(kwargs, dict):
         raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
+    if kwargs and not all(isinstance(name, str) for name in kwargs):
+        raise TypeError(f"kwargs must have strings as keys: {kwargs!r}")
     if isinstance(grace, bool) or not isinstance(grace, (int, float)):
-        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
+        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}: {grace!r}")
     if not grace >= 0:
         raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
@@ -57,6 +59,7 @@ def check_call(
 def _method(start_method: str | None) -> str:
     if sys.platform == "win32":
         raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
+    _text("start_method", start_method)
     linux = sys.platform == "linux"
     if start_method is None:
         return "forkserver" if linux else "spawn"
@@ -84,6 +87,8 @@ def make_request(
     threads: int | None,
     bind: bool | str | None,
 ) -> Request:
+    _text("runtime", runtime)
+    _text("backend", backend)
     count = whole_number("nprocs", nprocs)
     if count is not None and count < 1 and count != -1:
         raise PlanError(f"nprocs={count}: give a number from 1 up, or None for every device")
@@ -91,6 +96,8 @@ def make_request(
         chosen = None
     else:
         chosen = _devices(devices)
+        if not chosen:
+            raise PlanError(f"devices={devices!r}: give at least one position, or None for all")
         if count is None or count == -1:
             count = len(chosen)
     request = Request(
@@ -137,3 +144,8 @@ def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"env must map strings to strings: {name!r}: {value!r}")
     return tuple(sorted(variables.items()))
+
+
+def _text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a string or None, not {type(value).__name__}: {value!r}")

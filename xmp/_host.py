@@ -19,6 +19,7 @@ from ._payload.hints import names_used
 from ._processes.account import StartAccount, Timeline
 from ._processes.context import ProcessContext
 from ._processes.job import Job
+from ._processes.kernel import standard_numbers_taken
 from ._processes.launch import Launch
 from ._processes.needs import Needs
 from ._processes.parents import templates
@@ -153,7 +154,8 @@ def warm_up(names: Iterable[str] | None) -> None:
     elif not switched_off():
         plan = _bare_plan()
         needs = Needs.of(plan, _with_companions((*plan.preload, *names)))
-        templates.get(needs).prepare(needs)
+        with standard_numbers_taken():
+            templates.get(needs).prepare(needs)
 
 
 def run_here(

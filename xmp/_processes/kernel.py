@@ -40,6 +40,7 @@ __all__ = [
     "raise_descriptor_limit",
     "seal",
     "set_name",
+    "standard_numbers_taken",
     "subreaper",
 ]
 
@@ -228,6 +229,20 @@ def raise_descriptor_limit() -> tuple[int, int]:
     except (OSError, ValueError):
         pass  # macOS names a hard limit that it does not accept
     return before
+
+
+@contextmanager
+def standard_numbers_taken() -> Iterator[None]:
+    """While inside, no new descriptor gets a number below 3, also where those are closed."""
+    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
+    while taken[-1] <= 2:
+        taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+    os.close(taken.pop())
+    try:
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @contextmanager

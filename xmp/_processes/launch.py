@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from .job import Job, ReplicaProcess
 from .needs import Needs
 from .order import Failure, Order
 from .parents import Parents, templates
-from .terminal import stopped_together
+from .terminal import say, stopped_together
 from .warm import Template
 from .wire import Closed, pair
 
@@ -62,6 +61,10 @@ class Launch:
         Raises TypeError for what cannot be packed and StartError for what does not come up;
         nothing is left behind then.
         """
+        with kernel.standard_numbers_taken():
+            self._start()
+
+    def _start(self) -> None:
         try:
             self._main = main_source() if self.job.method != "fork" else None
             self._state, tracker = state.capture()
@@ -95,7 +98,7 @@ class Launch:
 
     def _replace_stopped(self, parent: Template) -> None:
         """A process that somebody stopped would keep us waiting for ever."""
-        sys.stderr.write(f"xmp: process {parent.pid} is stopped and does not answer: killed\n")
+        say(f"xmp: process {parent.pid} is stopped and does not answer: killed")
         os.kill(parent.pid, signal.SIGKILL)
         self._wire.close()
         os.close(self._lifeline)
@@ -323,9 +326,9 @@ class Launch:
         if self._lifeline >= 0:
             self._end_supervisor()
         self._undo.close()
-        sys.stderr.write(f"{slow}\n" if (slow := self.account().slow()) else "")
-        if self._parents.template is not None:
-            self._parents.template.offer(self._parents.needs, self._imported)
+        if slow := self.account().slow():
+            say(slow)
+        self._parents.offer(self._imported)
 
     def _abandon(self) -> None:
         """Undo a start that did not succeed."""

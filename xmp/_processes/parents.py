@@ -6,7 +6,6 @@ remembered: its next launch starts with fresh interpreters at once.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from . import safety, supervisor
 from .needs import Needs
 from .state import LauncherState
 from .templates import Templates, switched_off
+from .terminal import say
 from .warm import Template
 
 __all__ = ["Parents", "templates"]
@@ -36,6 +36,7 @@ class Parents:
         """The long-lived one that this launch uses, if it does."""
         self._own = own
         self._started = False
+        self._holder: Template | None = None
 
     def keeper(self) -> Template:
         """For fresh interpreters: nothing preloaded, ends with the launch."""
@@ -62,7 +63,7 @@ class Parents:
         names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not own)
         if names and names not in _noted:
             _noted.add(names)
-            sys.stderr.write(f"xmp: Python threads are not forked and may hold locks: {names}\n")
+            say(f"xmp: Python threads are not forked and may hold locks: {names}")
 
     def warm(self) -> Template:
         """A template that fits; one that ends with the launch where they are switched off."""
@@ -81,6 +82,8 @@ class Parents:
         """The template's child that has imported the script; None where forking it is not safe."""
         holder = template.holder_of(main, state, self.needs.rules)
         if holder.wait_ready():
+            holder.prepare(self.needs)
+            self._holder = holder
             return holder
         refusal = holder.refusal
         template.forget_holder()
@@ -95,6 +98,12 @@ class Parents:
         """The slowest imports of the template, if it was started for this launch."""
         return tuple(self.template.slowest) if self.template and self._started else ()
 
+    def offer(self, imported: Sequence[str]) -> None:
+        """Offer what launcher and replicas have imported, to be tried while nobody waits."""
+        for template in (self._holder, self.template):
+            if template is not None:
+                template.offer(self.needs, imported)
+
     def is_unsafe(self, *loaded: Any) -> bool:
         """Whether a fork was not safe after one of these was loaded."""
         return not _unsafe.isdisjoint(loaded)
@@ -102,8 +111,8 @@ class Parents:
     def remember_unsafe(self, what: Any, name: str, culprits: Sequence[str]) -> None:
         """Say once why replicas get fresh interpreters from now on."""
         if what not in _unsafe:
-            sys.stderr.write(
+            say(
                 f"xmp: replicas get fresh interpreters: after loading {name} a fork is not safe "
-                f"({'; '.join(culprits)})\n"
+                f"({'; '.join(culprits)})"
             )
         _unsafe.add(what)

@@ -90,7 +90,7 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
-    signal.pthread_sigmask(signal.SIG_SETMASK, order.state.blocked)
+    state.restore_mask(order.state)
 
 
 def _watch_by_thread(lifeline: int) -> None:
@@ -124,6 +124,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         state.apply(order.state, tracker)
         state.replace_environment(environment)
         state.restore_signals(order.state)
+        state.restore_mask(order.state)
         enable_stacks(stacks)
         if plan.threads and "OMP_NUM_THREADS" not in os.environ:
             pools.set_threads(plan.threads)
@@ -303,6 +304,9 @@ def forget_exit_handlers() -> None:
     registry.clear()
     # finalize registers its one exit handler once per process: the next one shall do it again.
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    executors: Any = sys.modules.get("concurrent.futures.thread")
+    if executors is not None:
+        executors._threads_queues.clear()  # threads that exist in the parent alone
 
 
 def _leave(framework: Framework | None, channel: Channel, code: int) -> None:

@@ -25,6 +25,8 @@ from .wire import Closed, Wire
 __all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle", "silence"]
 
 SUPERVISOR = "xmp-supervisor"
+_TRIAL_SECONDS = 20.0
+"""For one module: an import that takes longer hangs, or is none that others should wait for."""
 
 Become = Callable[[tuple[Any, ...], list[int], "float | None"], None]
 """What a fresh child turns into: request, its descriptors, idle seconds; never returns."""
@@ -75,6 +77,7 @@ class Server:
         self._candidates: list[str] = []
         self._rules = ForkRules()
         self._trial: tuple[int, int, bytes] | None = None  # pid, pipe, what it has said
+        self._trial_ends = 0.0
         self._selector = selectors.DefaultSelector()
         self._wakeup = _wakeup_on_children()
         self._open = True
@@ -85,18 +88,22 @@ class Server:
         """Serve until the launcher is gone and every supervisor has ended."""
         while self._open or self._own:
             events = self._selector.select(self._patience())
-            if not events and not self._candidates and not self._own:
+            if not events and not self._candidates and not self._own and self._trial is None:
                 return  # idle for too long
             for key, _ in events:
                 self._handle(key.fd)
-            if not events and self._candidates:
+            if self._trial is None and self._candidates and not events:
                 self._try_candidates()
+            elif self._trial is not None and time.monotonic() > self._trial_ends:
+                os.kill(self._trial[0], signal.SIGKILL)  # its end closes its pipe
             if self._open:
                 self._flush()
         kernel.end_descendants()
 
     def _patience(self) -> float | None:
-        if self._candidates and self._trial is None:
+        if self._trial is not None:
+            return max(0.0, self._trial_ends - time.monotonic())
+        if self._candidates:
             return 0.05  # a launch that follows at once goes first
         return self._idle if not self._own else None
 
@@ -187,6 +194,7 @@ class Server:
             _trial(self._candidates, self._rules, said)
         os.close(said)
         self._trial = (pid, heard, b"")
+        self._trial_ends = time.monotonic() + _TRIAL_SECONDS
         self._selector.register(heard, selectors.EVENT_READ)
 
     def _hear_trial(self, pipe: int) -> None:
@@ -194,6 +202,7 @@ class Server:
         data = os.read(pipe, 65536)
         if data:
             self._trial = (*self._trial[:2], self._trial[2] + data)
+            self._trial_ends = time.monotonic() + _TRIAL_SECONDS
             return
         pid, _, said = self._trial
         self._trial = None

@@ -27,12 +27,14 @@ __all__ = [
     "capture",
     "replace_environment",
     "restore_environment",
+    "restore_mask",
     "restore_signals",
     "standard_streams",
     "take_streams",
     "while_loading",
 ]
 
+_PYTHONS = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
 
 
@@ -52,6 +54,8 @@ class LauncherState:
     limits: dict[str, tuple[int, int]]
     blocked: frozenset[int]
     ignored: frozenset[int]
+    unignored: frozenset[int]
+    """Those of the signals that Python ignores which the launcher has at their default."""
     authkey: bytes
     tracker: bool
     write_bytecode: bool
@@ -78,6 +82,7 @@ def capture() -> tuple[LauncherState, int | None]:
         limits={name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
         blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         ignored=_ignored(),
+        unignored=frozenset(s for s in _PYTHONS if signal.getsignal(s) == signal.SIG_DFL),
         authkey=bytes(own.authkey),
         tracker=tracker is not None,
         write_bytecode=not sys.dont_write_bytecode,
@@ -135,9 +140,8 @@ def _umask() -> int:
 
 def _ignored() -> frozenset[int]:
     """Signals that the launcher ignores, but for those that Python itself ignores."""
-    usual = {signal.SIGPIPE, getattr(signal, "SIGXFSZ", 0)}
     ignored = {s for s in signal.valid_signals() if signal.getsignal(s) == signal.SIG_IGN}
-    return frozenset(int(s) for s in ignored - usual - {signal.SIGCHLD})
+    return frozenset(int(s) for s in ignored - _PYTHONS - {signal.SIGCHLD})
 
 
 def apply(state: LauncherState, tracker: int | None) -> None:
@@ -185,6 +189,13 @@ def replace_environment(wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+
+
+def restore_mask(state: LauncherState) -> None:
+    """In a replica: the launcher's mask, and its SIGPIPE where that is not Python's usual one."""
+    for number in state.unignored:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, state.blocked)
 
 
 def while_loading(rules: ForkRules) -> dict[str, str]:
@@ -239,7 +250,9 @@ def take_streams(descriptors: list[int]) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    # A launcher without standard streams has None for them.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    errors = getattr(sys.stdout, "errors", None) or "strict"
     streams: Any = sys
     reopen: Any = functools.partial(open, closefd=False)
     streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)

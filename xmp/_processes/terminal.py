@@ -1,4 +1,4 @@
-"""Ctrl-Z: the replicas stop with the launcher, and go on with it.
+"""The launcher and its terminal: a line for the user; Ctrl-Z stops the replicas as well.
 
 They are in groups of their own, where the terminal's signals do not reach them.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["stopped_together"]
+__all__ = ["say", "stopped_together"]
+
+
+def say(line: str) -> None:
+    """One line on standard error, if the program has one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
 
 
 @contextmanager

@@ -214,6 +214,7 @@ class Template:
             for descriptor in (heard, *streams):
                 os.close(descriptor)
         holder = Template(ours, lifeline)
+        holder._asked.update(self._asked)
         self._holder = (source, holder)
         return holder
 
