@@ -154,6 +154,12 @@ def shared_files() -> set[str]:
 
 def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
     """Whether a process that is not ours uses this shared-memory file (another test session)."""
+    try:
+        inode = (SHM / name).stat().st_ino
+    except OSError:  # gone meanwhile
+        return True
+    # By inode: sem_open makes a semaphore under another name and links it to this one.
+    mapped = re.compile(rf" {inode} +{SHM}/")
     known = {p.pid for p in ours} | {os.getpid()}
     for process in psutil.process_iter():
         if process.pid in known:
@@ -162,7 +168,7 @@ def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
             maps = Path(f"/proc/{process.pid}/maps").read_text()
         except OSError:
             continue
-        if f"/dev/shm/{name}" in maps:
+        if mapped.search(maps):
             return True
     return False
 
