@@ -127,13 +127,11 @@ def start(
     )
 
 
-def run_script(
-    script: str, arguments: Sequence[str], cpus: Sequence[int], python: str = sys.executable
-) -> Figures:
+def run_script(script: str, arguments: Sequence[str], cpus: Sequence[int]) -> Figures:
     """The wall clock of a whole script, from before its start until it has ended."""
     with tempfile.TemporaryFile() as errors:
         called = time.monotonic()
-        process = start(script, arguments, cpus, errors.fileno(), python)
+        process = start(script, arguments, cpus, errors.fileno())
         try:
             process.communicate(timeout=MOST_SECONDS)
             seconds = time.monotonic() - called

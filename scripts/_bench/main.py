@@ -131,11 +131,23 @@ def main() -> int:
     report.show(console, rows, figures, free, title)
     document = report.as_json(rows, figures, free, known)
     if options.peers:
-        import peers
-
-        document["peers"] = peers.measure(console, figures, cpus, rounds)
+        document["peers"] = beside_peers(console, cpus, rounds)
     keep(options, document, rows, figures, title, console)
     return 1 if report.falls_short(rows, figures) else 0
+
+
+def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The other launchers' table; its figures as they go into the JSON."""
+    import peers
+
+    with console.status("peers") as status:
+
+        def say(case: str, system: str, number: int) -> None:
+            status.update(f"{case}: {system}, round {number + 1}")
+
+        figures = peers.measure(console, cpus, rounds, say)
+    peers.show(console, figures)
+    return report.samples_of(figures)
 
 
 def keep(

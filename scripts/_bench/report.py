@@ -123,14 +123,14 @@ def as_json(
         for target in row.targets
         for verdict in [verdict_of(target, figures)]
     ]
-    document = {"version": 1, "facts": facts, "rows": found, "samples": _samples(figures)}
+    document = {"version": 1, "facts": facts, "rows": found, "samples": samples_of(figures)}
     if free:
-        document["unpinned"] = _samples(free)
+        document["unpinned"] = samples_of(free)
     document["failed"] = {" / ".join(key): why for key, why in figures.failed.items()}
     return document
 
 
-def _samples(figures: Figures) -> dict[str, list[float]]:
+def samples_of(figures: Figures) -> dict[str, list[float]]:
     return {" / ".join(key): values for key, values in figures.samples.items()}
 
 

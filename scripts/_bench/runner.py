@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from cases import Case
@@ -16,7 +16,10 @@ WARM_UP = 2
 
 
 class Runner:
-    """All rounds of some cases, on the processors given."""
+    """All rounds of some cases, on the processors given.
+
+    ``pythons`` are the interpreters of systems that do not live in this one.
+    """
 
     def __init__(
         self,
@@ -24,13 +27,13 @@ class Runner:
         cpus: Sequence[int],
         rounds: int,
         progress: Progress,
-        python: str = sys.executable,
+        pythons: Mapping[str, str] | None = None,
     ) -> None:
         self._figures = figures
         self._cpus = cpus
         self._rounds = rounds
         self._progress = progress
-        self._python = python
+        self._pythons = pythons or {}
 
     def measure(self, case: Case, systems: Iterable[str]) -> None:
         """Every round of ``case`` under those of its ``systems``."""
@@ -48,13 +51,16 @@ class Runner:
     def _start(self, case: Case, system: str, stack: ExitStack) -> None:
         """Bring a system up, and to rest after its first spawns."""
         self._progress(case.name, system, -1)
-        measured = Measured(case.script, system, self._cpus, self._python)
+        measured = Measured(case.script, system, self._cpus, self._python_of(system))
         stack.callback(measured.close)
         if system not in ("torch", "multiprocessing"):  # these have nothing that could be warm
             for _ in range(WARM_UP):
                 measured.round(min(case.counts[-1], 8))
                 measured.settle()
         self._warm = measured
+
+    def _python_of(self, system: str) -> str:
+        return self._pythons.get(system, sys.executable)
 
     def _turn_of(self, case: Case, system: str, stack: ExitStack) -> Callable[[], None]:
         if case.how == "script":
@@ -73,7 +79,7 @@ class Runner:
             self._figures.add(case.name, system, found)
 
     def _cold(self, case: Case, system: str) -> None:
-        measured = Measured(case.script, system, self._cpus, self._python)
+        measured = Measured(case.script, system, self._cpus)
         try:
             self._figures.add(case.name, system, measured.round(case.counts[0], case.probe))
         finally:
@@ -81,7 +87,7 @@ class Runner:
 
     def _script(self, case: Case, system: str) -> None:
         arguments = [system, str(case.counts[0])]
-        found = run_script(case.script, arguments, self._cpus, self._python)
+        found = run_script(case.script, arguments, self._cpus)
         self._figures.add(case.name, system, found)
 
     def _try(self, case: Case, system: str, action: Callable[..., None], *given: object) -> bool:

@@ -17,7 +17,11 @@ def run(system: str, fn: Function, args: Sequence[Any], count: int, **options: A
     """Run ``fn(rank, *args)`` in ``count`` processes and wait; ``options`` are for xmp alone."""
     if system.startswith("xmp"):
         return _xmp(system, fn, args, count, options)
-    return _OTHERS[system](fn, args, count)
+    if system in _OTHERS:
+        return _OTHERS[system](fn, args, count)
+    from peer_systems import PEERS
+
+    return PEERS[system](fn, args, count)
 
 
 def _xmp(system: str, fn: Function, args: Sequence[Any], count: int, options: Any) -> Any:
