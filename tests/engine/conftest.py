@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,7 @@ DEADLINE = 45  # seconds for one test; a hang fails with the launcher's stacks
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "subreaper: needs a child subreaper to find orphans")
     config.addinivalue_line("markers", "first_pass: not repeated without kernel features")
+    config.addinivalue_line("markers", "no_deadline: has one of its own")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,7 +45,7 @@ def clean_environment(clean_environment: None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def deadline(nothing_left: None) -> Iterator[None]:
+def deadline(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[None]:
     """A signal rather than a thread: a forked replica must not find a thread in its launcher."""
 
     def over(*_: object) -> None:
@@ -53,10 +55,12 @@ def deadline(nothing_left: None) -> Iterator[None]:
     # pytest's own watchdog is a native thread, and `fork` is refused where one is up.
     faulthandler.cancel_dump_traceback_later()
     before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(DEADLINE)
+    if request.node.get_closest_marker("no_deadline") is None:
+        signal.alarm(DEADLINE)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+    gc.collect()  # semaphores in a reference cycle
 
 
 @pytest.fixture

@@ -1,0 +1,359 @@
+"""join=False, threads, forked launchers, launches within launches."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from _behaviour import Script, launch, wait_until
+
+import xmp
+
+
+def waits(rank: int, go: Any) -> int:
+    assert go.wait(30)
+    return rank * 10
+
+
+def event() -> Any:
+    """Not a fixture: pytest would keep its semaphores too long."""
+    return multiprocessing.get_context("spawn").Event()
+
+
+def test_a_context(method: str) -> None:
+    go = event()
+    context = launch(method, waits, go, join=False)
+    assert isinstance(context, xmp.ProcessContext)
+    assert context.join(timeout=0.05) is False
+    assert context.join(timeout=0) is False
+    pids = context.pids()
+    assert len(set(pids)) == 2
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    assert len(context.processes) == 2
+    assert [process.pid for process in context.processes] == pids
+    go.set()
+    assert context.join(timeout=30) is True
+    assert context.join() is True
+    assert list(context.results()) == [0, 10]
+    assert list(context.results()) == [0, 10]
+    assert context.pids() == pids
+    assert all(not psutil.pid_exists(pid) for pid in pids)
+
+
+def test_the_plan_of_a_context(method: str) -> None:
+    context = launch(method, waits_not, join=False)
+    assert context.plan.runtime == "cpu"
+    assert context.plan.world_size == 2
+    assert context.join() is True
+
+
+def waits_not(rank: int) -> int:
+    return rank
+
+
+def test_start_processes_has_torchs_contract(method: str) -> None:
+    go = event()
+    context = xmp.start_processes(waits, (go,), 2, join=False, start_method=method)
+    assert context is not None
+    assert context.join(timeout=0) is False
+    go.set()
+    assert context.join() is True
+    assert xmp.start_processes(waits_not, nprocs=2, start_method=method) is None
+    with pytest.raises(xmp.ReplicaRaised, match="Process 1 terminated with the following error"):
+        xmp.start_processes(fails, nprocs=2, start_method=method)
+
+
+def fails(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("from a context")
+    time.sleep(30)
+
+
+def test_join_raises_when_a_replica_failed(method: str) -> None:
+    context = launch(method, fails, join=False)
+    with pytest.raises(xmp.ReplicaRaised, match="from a context"):
+        wait_until(lambda: context.join(timeout=0.05), 20)
+    with pytest.raises(xmp.ReplicaRaised, match="from a context"):
+        context.results()
+    assert not any(psutil.pid_exists(pid) for pid in context.pids())
+
+
+def inside_here(rank: int, go: Any, ready: Any) -> None:
+    ready.release()
+    go.wait(30)
+
+
+def test_stacks_of_a_running_launch(method: str) -> None:
+    go = event()
+    ready = multiprocessing.get_context("spawn").Semaphore(0)
+    context = launch(method, inside_here, go, ready, join=False)
+    assert ready.acquire(timeout=20)
+    assert ready.acquire(timeout=20)
+    stacks = context.stacks()
+    assert set(stacks) == {0, 1}
+    assert all("inside_here" in text for text in stacks.values())
+    go.set()
+    assert context.join() is True
+    assert context.stacks() == {}
+
+
+def test_terminate(method: str) -> None:
+    go = event()
+    context = launch(method, waits, go, join=False)
+    pids = context.pids()
+    begin = time.monotonic()
+    context.terminate()
+    assert time.monotonic() - begin < 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    context.terminate()
+
+
+def test_terminate_after_the_end(method: str) -> None:
+    context = launch(method, waits_not, join=False)
+    assert context.join() is True
+    context.terminate()
+    assert list(context.results()) == [0, 1]
+
+
+def test_leaving_the_with_block_ends_what_still_runs(method: str) -> None:
+    go = event()
+    with launch(method, waits, go, join=False) as context:
+        pids = context.pids()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    context = launch(method, waits, go, join=False)
+    with pytest.raises(KeyError), context:
+        {}[0]
+    pids = context.pids()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_several_launches_at_once(method: str) -> None:
+    go = event()
+    contexts = [launch(method, waits, go, join=False) for _ in range(3)]
+    assert list(launch(method, waits_not)) == [0, 1]
+    assert not any(context.join(timeout=0) for context in contexts)
+    go.set()
+    assert [list(context.results()) for context in contexts] == [[0, 10]] * 3
+
+
+def test_the_grace_period_of_join(method: str) -> None:
+    def fn(rank: int) -> None:
+        if rank == 1:
+            raise ValueError
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+
+    context = launch(method, fn, join=False, grace=30)
+    begin = time.monotonic()
+    with pytest.raises(xmp.ReplicaRaised):
+        context.join(grace_period=0.2)
+    assert time.monotonic() - begin < 5
+
+
+# --- threads -----------------------------------------------------------------------------------
+
+
+def test_launches_from_two_threads_at_once(method: str) -> None:
+    got: dict[int, Any] = {}
+
+    def start(index: int) -> None:
+        got[index] = [list(launch(method, lambda rank, i: (i, rank), index)) for _ in range(2)]
+
+    threads = [threading.Thread(target=start, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert got == {index: [[(index, 0), (index, 1)]] * 2 for index in range(2)}
+
+
+def test_a_launch_outlives_the_thread_that_started_it(method: str) -> None:
+    """A parent-death signal would end it with the thread."""
+    go = event()
+    contexts: list[Any] = []
+    thread = threading.Thread(target=lambda: contexts.append(launch(method, waits, go, join=False)))
+    thread.start()
+    thread.join(30)
+    assert contexts[0].join(timeout=0.3) is False
+    go.set()
+    assert list(contexts[0].results()) == [0, 10]
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+FORKED = """
+import multiprocessing, sys
+import xmp
+
+def fn(rank, who):
+    return who, rank
+
+def spawns(who, times, queue=None):
+    got = [list(xmp.spawn(fn, (who,), nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+           for _ in range(times)]
+    assert got == [[(who, 0), (who, 1)]] * times, got
+    if queue:
+        queue.put(who)
+
+if __name__ == "__main__":
+    spawns("parent", 1)  # there is a template
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    children = [context.Process(target=spawns, args=(f"child {i}", 3, queue)) for i in range(2)]
+    for child in children:
+        child.start()
+    spawns("parent", 5)
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0], children
+    spawns("parent", 1)
+    print(sorted([queue.get(), queue.get()]))
+"""
+
+
+def test_forked_children_of_the_launcher_launch_at_the_same_time(
+    method: str, script: Script
+) -> None:
+    done = script(FORKED, method, timeout=40)
+    assert done.out == "['child 0', 'child 1']\n", done
+
+
+def test_a_running_launch_survives_the_end_of_a_forked_child(method: str) -> None:
+    """The child has copies of our descriptors and objects; its end must not end our launch."""
+    go = event()
+    context = launch(method, waits, go, join=False)
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    pid = os.fork()
+    if pid == 0:
+        del context
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert context.join(timeout=0.2) is False
+    go.set()
+    assert list(context.results()) == [0, 10]
+
+
+def inner(rank: int, outer: int) -> Any:
+    return outer, rank, os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], xmp.rank()
+
+
+def outer(rank: int, method: str) -> Any:
+    before = dict(os.environ)
+    got = list(launch(method, inner, rank, nprocs=2 + rank))
+    assert dict(os.environ) == before
+    return got, xmp.rank()
+
+
+@pytest.mark.parametrize("within", ["same", "other"])
+def test_a_launch_within_a_replica(method: str, within: str) -> None:
+    other = {"forkserver": "spawn", "spawn": "fork", "fork": "forkserver"}
+    start = method if within == "same" else other[method]
+    for rank, (got, own) in enumerate(launch(method, outer, start)):
+        assert own == rank
+        count = 2 + rank
+        assert got == [(rank, r, str(r), str(count), r) for r in range(count)]
+
+
+# --- the end of the launcher -------------------------------------------------------------------
+
+ENDS = """
+import os, sys, time
+import xmp
+
+def fn(rank, path):
+    if len(sys.argv) > 3:
+        time.sleep(60)
+    time.sleep(0.5)
+    open(os.path.join(path, str(rank)), "w").close()
+
+if __name__ == "__main__":
+    xmp.spawn(fn, (sys.argv[2],), nprocs=2, runtime="cpu", start_method=sys.argv[1],
+              join=False, daemon=len(sys.argv) > 3)
+    print("main is done")
+"""
+
+
+def test_a_launcher_that_ends_waits_for_its_replicas(
+    method: str, script: Script, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    done = script(ENDS, method, str(folder))
+    assert done.code == 0, done.err
+    assert sorted(os.listdir(folder)) == ["0", "1"]
+
+
+def test_daemons_end_with_their_launcher(method: str, script: Script, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    done = script(ENDS, method, str(folder), "daemon")
+    assert done.code == 0, done.err
+    assert done.seconds < 15
+    assert os.listdir(folder) == []
+
+
+KILLED = """
+import os, signal, sys, time
+import xmp
+
+def fn(rank):
+    print("in fn", flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], join=sys.argv[2] == "join")
+    time.sleep(600)
+"""
+
+
+def living(process: psutil.Process) -> bool:
+    """A zombie is not: who adopts orphans here need not reap them."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize("joins", ["join", "context"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_launcher_ended_by_a_signal_leaves_nothing(
+    method: str, tmp_path: Path, number: signal.Signals, joins: str
+) -> None:
+    import subprocess
+    import sys
+
+    path = tmp_path / "train.py"
+    path.write_text(KILLED)
+    launcher = subprocess.Popen(
+        [sys.executable, str(path), method, joins],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stdout is not None
+    for _ in range(2):
+        assert launcher.stdout.readline() == "in fn\n"
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(family) >= 2
+    launcher.send_signal(number)
+    with launcher:
+        try:
+            launcher.wait(10)
+        finally:
+            launcher.kill()
+    try:
+        wait_until(lambda: not any(map(living, family)), 1.5)
+    finally:
+        for process in filter(living, family):
+            process.kill()
+    assert launcher.returncode in (-number, 1, 128 + number, 130)
