@@ -23,7 +23,7 @@ from ._processes.kernel import standard_numbers_taken
 from ._processes.launch import Launch
 from ._processes.needs import Needs
 from ._processes.parents import templates
-from ._processes.replica import seed_all
+from ._processes.randomness import seed_all
 from ._processes.results import Results
 from ._processes.templates import switched_off
 from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request

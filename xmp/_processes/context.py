@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from typing import Generic, TypeVar
 
 from .job import ReplicaProcess
 from .launch import Launch, live
 from .parents import templates
 from .results import Results
+from .terminal import say
 from .warm import drop_all
 
 __all__ = ["ProcessContext"]
@@ -77,13 +79,20 @@ def _forget_all() -> None:
 
 
 def _at_exit() -> None:
-    """A launcher that ends normally waits for its replicas, as multiprocessing does."""
+    """A launcher that ends normally waits for its replicas, as multiprocessing does.
+
+    One that ends by Ctrl-C passes it on: the terminal's signal does not reach the replicas.
+    """
+    interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     for launch in list(live):
-        launch.ask("stop") if launch.job.daemon else None
+        if launch.job.daemon or interrupted:
+            launch.ask("stop" if launch.job.daemon else "interrupt")
         try:
             launch.wait(None)
-        except BaseException:
-            pass  # the exit goes on; the interrupt has ended the replicas
+            if not launch.job.daemon and not interrupted:
+                launch.outcome()
+        except BaseException as error:
+            say(str(error) or type(error).__name__)  # nobody else will ever tell
     templates.close()
 
 

@@ -61,6 +61,8 @@ class Launch:
         Raises TypeError for what cannot be packed and StartError for what does not come up;
         nothing is left behind then.
         """
+        for other in list(live):
+            other.wait(0)  # of those that nobody joins: take in that they have ended
         with kernel.standard_numbers_taken():
             self._start()
 

@@ -10,10 +10,8 @@ import atexit
 import faulthandler
 import importlib
 import os
-import random
 import resource
 import signal
-import struct
 import sys
 import threading
 import time
@@ -24,12 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from xmp import _inside
-from xmp._imports import on_import
 from xmp._payload import load, pack_image
 from xmp._payload.script import import_main
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
-from . import identity, kernel, pools, state
+from . import identity, kernel, pools, randomness, state
 from .account import Timeline
 from .channel import Channel
 from .needs import installed
@@ -42,7 +39,6 @@ __all__ = [
     "exec_main",
     "forget_exit_handlers",
     "run",
-    "seed_all",
     "settle_in",
 ]
 
@@ -162,13 +158,13 @@ def run(
     known = len(sys.modules)
     try:
         identity.become(order.state, plan.rank, lifeline)
-        _seed(order.seed)
         info = _info(order, plan, leases)
         _inside.install(info, None, channel)
         # The framework first: a script that is imported only here may start a device.
         framework = _enter(order.framework, info)
         _inside.install(info, framework, channel)
         fn, args, kwargs = call()
+        randomness.start_own(order.seed, forked=order.method != "exec")
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.tell("entered", timeline.entered)
         try:
@@ -207,22 +203,6 @@ def _enter(module: str, info: ReplicaInfo) -> Framework | None:
         return None
     entered: Framework = importlib.import_module(module).enter(info)
     return entered
-
-
-def _seed(seed: int | None) -> None:
-    """Python reseeds ``random`` after a fork; numpy goes on with the parent's state."""
-    if seed is not None:
-        seed_all(seed)
-    elif "numpy.random" in sys.modules:
-        # Without an argument numpy takes ten times as long to ask the system for the same.
-        sys.modules["numpy.random"].seed(list(struct.unpack("8I", os.urandom(32))))
-
-
-def seed_all(seed: int) -> None:
-    """Seed ``random``, and numpy and torch now or when they are imported."""
-    random.seed(seed)
-    on_import("numpy.random", lambda module: module.seed(seed % 2**32))
-    on_import("torch", lambda module: module.manual_seed(seed))
 
 
 # --- outcomes ----------------------------------------------------------------------------------

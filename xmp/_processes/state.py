@@ -7,6 +7,7 @@ The launcher captures; the supervisor applies, before it loads anything. What an
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import resource
@@ -155,6 +156,8 @@ def apply(state: LauncherState, tracker: int | None) -> None:
         for known in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
             del sys.modules[known]
     replace_environment(state.environment)
+    if "COVERAGE_PROCESS_START" in os.environ and "coverage" not in sys.modules:
+        importlib.import_module("coverage").process_startup()
     os.umask(state.umask)
     _apply_scheduling(state)
     process.current_process().authkey = state.authkey

@@ -21,7 +21,7 @@ from typing import Any
 
 from xmp._payload import pickler  # noqa: F401  (replicas shall find it imported)
 
-from . import kernel, supervisor
+from . import kernel, randomness, supervisor
 from .holder import hold_script
 from .server import SUPERVISOR, Server, import_all, origin, settle
 from .wire import Closed, Wire
@@ -41,6 +41,7 @@ def main(connection: int, lifeline: int) -> None:
         (path, modules, idle, title), _ = wire.recv()
         kernel.set_name(title)
         sys.path[:] = path
+        randomness.watch_torch()
         failed, slowest = import_all(modules)
         settle()
         loaded = {name: origin(sys.modules[name]) for name in modules if name in sys.modules}

@@ -74,6 +74,8 @@ class Template:
         self = cls(ours, lifeline)
         self._log = kernel.memory_file("xmp-template-log")
         environment = {**os.environ, **pools.one_thread_environment(), **dict(rules.quiet)}
+        # coverage.py shall start where the working folder and the paths are the launcher's.
+        environment.pop("COVERAGE_PROCESS_START", None)
         command = [identity.executable(), *identity.interpreter_flags(), "-c", _BOOT]
         command += [identity.package_root, str(theirs.fileno()), str(heard)]
         try:
