@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 
@@ -112,6 +113,28 @@ def belongings() -> dict[str, object]:
         "processes": below,
         "shared": sorted(os.listdir("/dev/shm")),
     }
+
+
+def listening() -> list[list[object]]:
+    """The addresses and ports on which this process listens."""
+    own = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            own.add(target[8:-1])
+    found: list[list[object]] = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with open(f"/proc/self/net/{table}") as lines:
+            for fields in list(map(str.split, lines))[1:]:
+                if fields[3] == "0A" and fields[9] in own:  # 0A is LISTEN
+                    address, port = fields[1].split(":")
+                    words = [address[i : i + 8] for i in range(0, len(address), 8)]
+                    raw = b"".join(bytes.fromhex(word)[::-1] for word in words)
+                    found.append([socket.inet_ntop(family, raw), int(port, 16)])
+    return found
 
 
 def resident() -> int:

@@ -100,10 +100,19 @@ class Stage:
         }
 
     def start(
-        self, source: str, *argv: str, env: dict[str, str] | None = None, **options: Any
+        self,
+        source: str,
+        *argv: str,
+        env: dict[str, str] | None = None,
+        file: bool = True,
+        **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a script in a session of its own; its streams are files, which nobody fills."""
+        """Start a script in a session of its own; its streams are files, which nobody fills.
+
+        With ``file=False`` it is handed to ``python -c``: a program without a file, as in a cell.
+        """
         path = self.write(source)
+        program = [str(path)] if file else ["-c", path.read_text()]
         with (
             open(self.folder / f"{path.name}.out", "w") as out,
             open(self.folder / f"{path.name}.err", "w") as err,
@@ -111,7 +120,7 @@ class Stage:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             streams.update(options)
             process = subprocess.Popen(
-                [sys.executable, str(path), *argv],
+                [sys.executable, *program, *argv],
                 text=True, env=self.environment(env), cwd=self.folder, start_new_session=True,
                 **streams,
             )  # fmt: skip
@@ -138,10 +147,10 @@ class Stage:
 
     def run(
         self, source: str, *argv: str, timeout: float = 30, ok: bool = True,
-        env: dict[str, str] | None = None,
+        env: dict[str, str] | None = None, file: bool = True,
     ) -> Outcome:  # fmt: skip
         """Run a script to its end; nothing of it may be left 1 s later."""
-        outcome = self.outcome(self.start(source, *argv, env=env), timeout)
+        outcome = self.outcome(self.start(source, *argv, env=env, file=file), timeout)
         if ok:
             assert outcome.code == 0, f"exit code {outcome.code}\n{outcome.out}\n{outcome.err}"
         self.gone()

@@ -48,6 +48,8 @@ def test_killed_while_idle(stage: Stage) -> None:
             in_script.say(ranks=[each[0] for each in found], template=found[0][1])
             assert in_script.templates() == [found[0][1]]
             os.kill(found[0][1], signal.SIGKILL)
+            while in_script.is_alive(found[0][1]):
+                time.sleep(0.001)
         xmp.preload(None)
         in_script.say(left=in_script.belongings()["processes"])
     """
@@ -100,6 +102,32 @@ def test_killed_while_it_starts(stage: Stage) -> None:
     assert stage.run(source).said["ranks"] == [0, 1]
 
 
+@pytest.mark.parametrize("who", ["xmp-template", "xmp-script"])
+def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
+    """Whoever does not answer within 5 s after a deadline is not waited for."""
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        spawn()
+        for pid in in_script.called(sys.argv[1]):
+            os.kill(pid, signal.SIGSTOP)
+        start = time.monotonic()
+        try:
+            in_script.say(ranks=[each[0] for each in spawn()])
+        except xmp.StartError as error:
+            in_script.say(error=str(error))
+        in_script.say(seconds=time.monotonic() - start)
+        in_script.say(again=[each[0] for each in spawn()])
+    """
+    )
+    outcome = stage.run(source, who, timeout=40)
+    assert outcome.said["seconds"] < 7
+    assert outcome.said["again"] == [0, 1]
+    assert outcome.said.get("ranks") == [0, 1] or "does not answer" in outcome.err
+
+
+@pytest.mark.slow
 def test_stopped_while_a_launch_ends(stage: Stage) -> None:
     source = (
         HEAD
@@ -155,6 +183,25 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
     assert said["templates"] == 2
 
 
+def test_idle_for_too_long_ends_it(stage: Stage) -> None:
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        from xmp._processes import warm
+        warm._IDLE_SECONDS = 0.3
+        first = spawn()[0][1]
+        end = time.monotonic() + 5
+        while in_script.is_alive(first) and time.monotonic() < end:
+            time.sleep(0.01)
+        in_script.say(alive=in_script.is_alive(first), again=[each[0] for each in spawn()])
+    """
+    )
+    said = stage.run(source).said
+    assert not said["alive"]
+    assert said["again"] == [0, 1]
+
+
 def test_preloaded_before_the_imports_is_used_after_them(stage: Stage) -> None:
     """`import jax` writes the environment: after it, the template must still fit."""
     source = """
@@ -202,6 +249,49 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
     assert said["threads"] == [1, 1]
     assert said["groups"] == [True, True]
     assert said["sessions"] == [True, True]
+
+
+def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> None:
+    """With SIGCHLD ignored, exit codes would be lost; a blocked SIGTERM would stay blocked."""
+    source = (
+        HEAD
+        + """
+    def fail(rank):
+        os._exit(7)
+
+    def wait(rank):
+        if rank == 0:
+            raise ValueError("the cause")
+        time.sleep(60)
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGALRM])
+        in_script.say(ranks=[each[0] for each in spawn()])
+        try:
+            xmp.spawn(fail, nprocs=2, runtime="cpu")
+        except xmp.ReplicaDied as error:
+            in_script.say(code=error.exit_code)
+        (template,) = in_script.templates()
+        with open(f"/proc/{template}/status") as status:
+            lines = dict(line.split(":") for line in status if line.startswith("Sig"))
+        masks = [int(lines[name], 16) for name in ("SigBlk", "SigIgn")]
+        in_script.say(masks=[bool(mask >> (number - 1) & 1) for mask in masks
+                             for number in (signal.SIGCHLD, signal.SIGALRM)])
+        start = time.monotonic()
+        try:
+            xmp.spawn(wait, nprocs=2, runtime="cpu")
+        except xmp.ReplicaRaised:
+            in_script.say(seconds=time.monotonic() - start)
+        in_script.say(own=signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)
+    """
+    )
+    said = stage.run(source).said
+    assert said["ranks"] == [0, 1]
+    assert said["code"] == 7
+    assert said["masks"] == [False] * 4
+    assert said["seconds"] < 2
+    assert said["own"]
 
 
 def test_its_group_is_not_the_launchers(stage: Stage) -> None:
