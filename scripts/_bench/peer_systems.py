@@ -5,21 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 __all__ = ["PEERS"]
 
 Function = Callable[..., Any]
+FOLDER = Path(__file__).resolve().parent
 
 
 def _torchrun(fn: Function, args: Sequence[Any], count: int) -> None:
     """It starts scripts, not functions: a script that calls the function."""
     meeting, *rest = args
-    child = Path(__file__).with_name("work_torchrun.py")
+    child = FOLDER / "work_torchrun.py"
     module = Path(inspect.getfile(fn)).stem
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={count}", str(child), module]
@@ -27,21 +30,24 @@ def _torchrun(fn: Function, args: Sequence[Any], count: int) -> None:
 
 
 def _debug_launcher(fn: Function, args: Sequence[Any], count: int) -> None:
-    """It gives its function no rank."""
     import accelerate
 
-    accelerate.debug_launcher(_with_rank, args=(fn, *args), num_processes=count)
+    # torch's FileStore may have deleted the file that accelerate deletes at the end.
+    with suppress(FileNotFoundError):
+        accelerate.debug_launcher(_with_rank, args=(fn, *args), num_processes=count)
 
 
 def _with_rank(fn: Function, *args: Any) -> None:
-    import os
+    """For launchers that give their function no rank, but a process group that knows it."""
+    import torch.distributed
 
-    fn(int(os.environ["RANK"]), *args)
+    fn(torch.distributed.get_rank(), *args)
 
 
 def _torchrunx(fn: Function, args: Sequence[Any], count: int) -> Any:
     import torchrunx
 
+    os.environ["PYTHONPATH"] = str(FOLDER)  # its agents look up modules there
     launcher = torchrunx.Launcher(hostnames=["localhost"], workers_per_host=count, backend="gloo")
     return launcher.run(_with_rank, fn, *args)
 

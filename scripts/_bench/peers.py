@@ -21,8 +21,8 @@ NAMES = ("torchrun", "debug_launcher", "torchrunx", "loky", "ray")
 GROUPS = ("torchrun", "debug_launcher", "torchrunx")  # these prepare torch's process group
 POOLS = ("loky", "ray")  # these carry large arguments and results
 CASES = (
-    Case("peers: call to last replica in fn, warm", "work_entered.py", ("xmp", "torch", *NAMES)),
-    Case("peers: call to first gloo all-reduce", "work_reduce.py", ("xmp", "torch", *GROUPS)),
+    Case("peers: call to last replica in fn, warm", "work_entered.py", ("xmp", *NAMES)),
+    Case("peers: call to first gloo all-reduce", "work_reduce.py", ("xmp", *GROUPS)),
     Case("peers: 512 MB argument", "work_array.py", ("xmp", *POOLS)),
     Case("peers: 256 MB from each of 8", "work_results.py", ("xmp", "pool", *POOLS)),
 )
@@ -72,5 +72,6 @@ def show(console: Console, figures: Figures) -> None:
                 table.add_row(title, system, "–", "")
         table.add_section()
     console.print(table)
+    console.print("[dim]loky and ray: workers that stay, nothing is started per call[/]")
     for (case_name, system), reason in figures.failed.items():
         console.print(f"[red]not measured:[/] {case_name}, {system}:", reason, markup=False)

@@ -15,9 +15,10 @@ def join(rank: int, count: int, port: int) -> None:
         import xmp
 
         xmp.init_process_group()
-    elif "RANK" in os.environ:  # torchrun and its like; torchrunx has made the group already
-        if not dist.is_initialized():
-            dist.init_process_group("gloo")
+    elif dist.is_initialized():
+        pass  # the launcher did it
+    elif "RANK" in os.environ:  # torchrun
+        dist.init_process_group("gloo")
     else:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # as xmp's plan says
         address = f"tcp://127.0.0.1:{port}"
