@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import threading
 
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
@@ -96,6 +95,21 @@ def template_above() -> int:
     return place if place > 1 else 0
 
 
+def foreign_memory() -> set[str]:
+    """Files in shared memory that processes of somebody else have mapped."""
+    own = {os.getpid(), *descendants(os.getpid())}
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in own:
+            try:
+                with open(f"/proc/{name}/maps") as maps:
+                    lines = [line for line in maps if "/dev/shm/" in line]
+            except OSError:
+                continue
+            found |= {line.partition("/dev/shm/")[2].split()[0] for line in lines}
+    return found
+
+
 def belongings() -> dict[str, object]:
     """What this process holds: numbers that must not grow."""
     kinds: dict[str, int] = {}
@@ -111,7 +125,7 @@ def belongings() -> dict[str, object]:
         "descriptors": kinds,
         "threads": len(threading.enumerate()),
         "processes": below,
-        "shared": sorted(os.listdir("/dev/shm")),
+        "shared": sorted(set(os.listdir("/dev/shm")) - foreign_memory()),
     }
 
 
@@ -137,11 +151,7 @@ def listening() -> list[list[object]]:
     return found
 
 
-def resident() -> int:
-    """Resident bytes of this process."""
-    with open("/proc/self/statm") as file:
+def resident(pid: int) -> int:
+    """Resident bytes of a process."""
+    with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def loaded(name: str) -> bool:
-    return name in sys.modules
