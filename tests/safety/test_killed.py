@@ -50,10 +50,12 @@ RUN = """
 METHODS = ("forkserver", "spawn", "fork")
 
 
-def running(stage: Stage, *argv: str, source: str = TREE + RUN, replicas: int = 3) -> int:
+def running(
+    stage: Stage, *argv: str, source: str = TREE + RUN, env: dict[str, str] | None = None
+) -> int:
     """Start a script and wait until all its replicas are in ``fn``; the launcher's pid."""
-    process = stage.start(source, *argv)
-    wanted = [stage.folder / f"in-fn-{rank}" for rank in range(replicas)]
+    process = stage.start(source, *argv, env=env)
+    wanted = [stage.folder / f"in-fn-{rank}" for rank in range(3)]
     until(
         lambda: all(path.exists() for path in wanted) or process.poll() is not None,
         30, "replicas in fn",
@@ -130,6 +132,21 @@ def test_replica_killed(stage: Stage, method: str) -> None:
     assert outcome.said["rank"] == 1
     assert outcome.said["signal"] == "SIGKILL"
     assert set(outcome.said["left"]) <= {"xmp-template", "xmp-script"}
+
+
+WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
+
+
+@pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig", "pidfd,subreaper"])
+@pytest.mark.parametrize("method", METHODS)
+def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
+    """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
+    source = TREE.replace("grandchild()\n            subprocess", "subprocess").replace(
+        "        grandchild()\n        open", "        open"
+    )
+    launcher = running(stage, method, "native", source=source + RUN, env={"XMP_WITHOUT": without})
+    os.kill(launcher, signal.SIGKILL)
+    stage.gone()
 
 
 MOMENTS = (
