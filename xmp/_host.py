@@ -77,6 +77,7 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
     return _planner.plan(request, _probe.facts() if known is None else known)
 
 
+@standard_numbers_taken()
 def launch(request: Request, call: Call) -> ProcessContext[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
     called = time.monotonic_ns()
@@ -96,6 +97,7 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     return _started(started)
 
 
+@standard_numbers_taken()
 def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     """The engine alone: replicas without devices, ports or variables of ours."""
     replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
@@ -147,6 +149,7 @@ def _started(started: Launch) -> ProcessContext[Any]:
     return ProcessContext(started)
 
 
+@standard_numbers_taken()
 def warm_up(names: Iterable[str] | None) -> None:
     """Start a template that imports these packages, or end the templates (None)."""
     if names is None:
@@ -154,8 +157,7 @@ def warm_up(names: Iterable[str] | None) -> None:
     elif not switched_off():
         plan = _bare_plan()
         needs = Needs.of(plan, _with_companions((*plan.preload, *names)))
-        with standard_numbers_taken():
-            templates.get(needs).prepare(needs)
+        templates.get(needs).prepare(needs)
 
 
 def run_here(

@@ -29,6 +29,7 @@ __all__ = ["Launch", "live"]
 
 _END_WAIT = 5.0
 _ANSWER_WAIT = 5.0
+_BREATH = 0.25
 live: set[Launch] = set()
 """The launches of this process that have not ended; also those whose handle nobody keeps."""
 
@@ -63,10 +64,6 @@ class Launch:
         """
         for other in list(live):
             other.wait(0)  # of those that nobody joins: take in that they have ended
-        with kernel.standard_numbers_taken():
-            self._start()
-
-    def _start(self) -> None:
         try:
             self._main = main_source() if self.job.method != "fork" else None
             self._state, tracker = state.capture()
@@ -83,28 +80,32 @@ class Launch:
         live.add(self)
 
     def _wait_for_start(self) -> None:
-        interrupted = False
-        while not self.processes and not self.finished:
-            try:
-                self._pump_until(lambda: bool(self.processes) or self.finished, _ANSWER_WAIT)
-            except KeyboardInterrupt:
-                if interrupted:
-                    raise
-                interrupted = True
-            if interrupted:  # whatever runs already ends in order
-                self.ask("interrupt")
-                self.wait(None)
-                raise KeyboardInterrupt
-            if not self.processes and kernel.is_stopped(self._parent_used.pid):
-                self._replace_stopped(self._parent_used)
+        def there() -> bool:
+            return bool(self.processes) or self.finished
+
+        try:
+            while not self._pump_until(there, _ANSWER_WAIT):
+                if kernel.is_stopped(self._parent_used.pid):
+                    self._replace_stopped(self._parent_used)
+        except KeyboardInterrupt:
+            # While it loads, a supervisor hears nothing: the lifeline ends it. But what has just
+            # reached the user's function shall end in order.
+            if self._lifeline < 0 or not self._pump_until(there, _BREATH):
+                raise
+            self.ask("interrupt")
+            self.wait(None)
+            raise
 
     def _replace_stopped(self, parent: Template) -> None:
         """A process that somebody stopped would keep us waiting for ever."""
         say(f"xmp: process {parent.pid} is stopped and does not answer: killed")
-        os.kill(parent.pid, signal.SIGKILL)
         self._wire.close()
         os.close(self._lifeline)
         self._lifeline = -1
+        if self._template is not None and parent is not self._template:
+            self._template.forget_holder()
+        else:
+            templates.discard(parent)
         self._begin()
 
     def _pack(self) -> Packed | None:

@@ -24,6 +24,7 @@ __all__ = ["Parents", "templates"]
 
 templates = Templates()
 _unsafe: set[Any] = set()
+_handing_over = threading.Lock()
 _noted: set[str] = set()
 
 
@@ -52,11 +53,12 @@ class Parents:
                 'use start_method="forkserver"'
             )
         self._note_threads()
-        supervisor.inherited[:] = [call]
-        try:
-            return self._owned(Template.fork())
-        finally:
-            supervisor.inherited.clear()
+        with _handing_over:
+            supervisor.inherited[:] = [call]
+            try:
+                return self._owned(Template.fork())
+            finally:
+                supervisor.inherited.clear()
 
     def _note_threads(self) -> None:
         own = threading.current_thread()

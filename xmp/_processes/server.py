@@ -95,7 +95,7 @@ class Server:
             if self._trial is None and self._candidates and not events:
                 self._try_candidates()
             elif self._trial is not None and time.monotonic() > self._trial_ends:
-                os.kill(self._trial[0], signal.SIGKILL)  # its end closes its pipe
+                os.kill(self._trial[0], signal.SIGKILL)
             if self._open:
                 self._flush()
         kernel.end_descendants()
@@ -170,6 +170,8 @@ class Server:
             if pid in self._own:
                 self._own.discard(pid)
                 ended.append((pid, status))
+            elif self._trial is not None and pid == self._trial[0]:
+                self._end_trial()
         self._end_orphans()
         for pid, status in ended:
             self._wire.post(("ended", pid, status))
@@ -193,23 +195,34 @@ class Server:
             silence()
             _trial(self._candidates, self._rules, said)
         os.close(said)
+        os.set_blocking(heard, False)
         self._trial = (pid, heard, b"")
         self._trial_ends = time.monotonic() + _TRIAL_SECONDS
         self._selector.register(heard, selectors.EVENT_READ)
 
     def _hear_trial(self, pipe: int) -> None:
         assert self._trial is not None
-        data = os.read(pipe, 65536)
-        if data:
-            self._trial = (*self._trial[:2], self._trial[2] + data)
-            self._trial_ends = time.monotonic() + _TRIAL_SECONDS
+        try:
+            data = os.read(pipe, 65536)
+        except BlockingIOError:
             return
-        pid, _, said = self._trial
-        self._trial = None
-        self._selector.unregister(pipe)
+        if not data:
+            self._selector.unregister(pipe)  # its end will be reaped
+            return
+        self._trial = (*self._trial[:2], self._trial[2] + data)
+        self._trial_ends = time.monotonic() + _TRIAL_SECONDS
+
+    def _end_trial(self) -> None:
+        """The throw-away fork has ended: take what it found harmless, refuse the next one."""
+        assert self._trial is not None
+        pipe = self._trial[1]
+        if pipe in self._selector.get_map():
+            self._hear_trial(pipe)
+        if pipe in self._selector.get_map():
+            self._selector.unregister(pipe)
         os.close(pipe)
-        os.kill(pid, signal.SIGKILL)
-        good = said.decode().split()
+        good = self._trial[2].decode().split()
+        self._trial = None
         rest = self._candidates[len(good) + 1 :]  # the one after the last good one was refused
         self._take(good)
         self._candidates = [name for name in rest if name not in sys.modules]

@@ -117,6 +117,7 @@ class Template:
         """End the process and wait for it; SIGKILL when it takes longer than ``timeout``."""
         if self._dead and self._lifeline < 0 and self._process is None:
             return
+        self._kill_if_stopped()
         self.forget_holder(timeout)
         self.drop()
         if self._process is not None:
@@ -128,6 +129,11 @@ class Template:
             self._process = None
         elif self.pid:
             _wait_for(self.pid, timeout)
+
+    def _kill_if_stopped(self) -> None:
+        """A stopped process cannot notice that it shall end."""
+        if self.pid and not self._dead and kernel.is_stopped(self.pid):
+            os.kill(self.pid, signal.SIGKILL)
 
     def drop(self) -> None:
         """Close our ends without waiting; the process ends when its launches have."""
@@ -224,6 +230,7 @@ class Template:
         """End the script holder."""
         if self._holder is not None:
             holder, self._holder = self._holder[1], None
+            holder._kill_if_stopped()
             pid = holder.pid
             holder.drop()
             if pid and not self._dead:
