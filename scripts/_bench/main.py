@@ -79,9 +79,10 @@ def _processor() -> str:
     return platform.machine()
 
 
-def wanted(rows: Sequence[Row], full: bool) -> dict[str, list[str]]:
+def wanted(rows: Sequence[Row], full: bool, quick: bool) -> dict[str, list[str]]:
     """The systems that have to be measured, by case, in the order of the tables."""
-    pairs = {(case, system) for row in rows for case, system, _ in (*row.keys,)}
+    keys = {key for row in rows for key in row.keys if not quick or key not in row.also}
+    pairs = {(case, system) for case, system, _ in keys}
     if full:
         pairs.add(("peer scaling", "torch"))
     found = {
@@ -120,7 +121,7 @@ def main() -> int:
     cpus = usable[:2]
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     full = not options.rows and not options.quick
-    cases = wanted(rows, full)
+    cases = wanted(rows, full, options.quick)
     figures = measure(console, cases, cpus, rounds, "")
     free = None
     if len(usable) > 2:

@@ -95,7 +95,7 @@ def show(
             ]
             cells += [_ratio(target, verdict_of(target, free))] if free else []
             table.add_row(*cells)
-        for key in row.also:
+        for key in filter(figures.has, row.also):
             table.add_row("", f"{_with_spread(key, figures, 's')} {_name(key)}", "", "", "", "")
         table.add_section()
     console.print(table)

@@ -13,6 +13,8 @@ from figures import Figures
 Progress = Callable[[str, str, int], None]
 """Told (case, system, round) before each."""
 WARM_UP = 2
+COLD = ("torch", "multiprocessing", "xmp-spawn")
+"""Every replica is a fresh interpreter: there is nothing that could be warm."""
 
 
 class Runner:
@@ -53,7 +55,7 @@ class Runner:
         self._progress(case.name, system, -1)
         measured = Measured(case.script, system, self._cpus, self._python_of(system))
         stack.callback(measured.close)
-        if system not in ("torch", "multiprocessing"):  # these have nothing that could be warm
+        if system not in COLD:
             for _ in range(WARM_UP):
                 measured.round(min(case.counts[-1], 8))
                 measured.settle()
