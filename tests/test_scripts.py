@@ -144,4 +144,5 @@ def test_the_demo_keeps_its_promises(tmp_path: Path, runtime: str) -> None:
     assert text.endswith("exit 0"), text
     assert "SIGKILL" in text
     assert "0 processes left" in text
+    assert "dropped XRT_TPU_CONFIG" in text  # the plan for Kaggle's TPU host
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The demo: train on real digits with torch and JAX, kill a replica, show what happened.
+"""The demo: train on real digits with torch and JAX, kill a replica, plan for a TPU host.
 
 Run it through ./scripts/demo, which installs what it needs first.
 """
@@ -6,6 +6,7 @@ Run it through ./scripts/demo, which installs what it needs first.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ import killed  # noqa: E402
 import training  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+KAGGLE = Path(__file__).parents[2] / "tests/plans/kaggle-v5e-8.facts.json"
 RUNTIMES = ("cpu", "jax", "cuda")
 
 
@@ -40,6 +42,12 @@ def replicas(runtime: str, asked: int | None) -> int | None:
     return asked if asked is not None or runtime == "cuda" else 8
 
 
+def show_plan_for_kaggle() -> None:
+    """``xmp plan`` needs no TPU; its notes say which inherited variables would have done harm."""
+    command = [sys.executable, "-m", "xmp", "plan", "-n", "8", "--facts", str(KAGGLE)]
+    subprocess.run(command, check=True)
+
+
 def main() -> int:
     import report  # matplotlib is of no use to the supervisors, which import this file too
 
@@ -55,6 +63,8 @@ def main() -> int:
     first = runs[0]
     console.rule(f"a second run in which rank {killed.victim_of(first.replicas)} is killed")
     verdict = killed.kill_one(first.runtime, first.replicas, console)
+    console.rule("what would be done on Kaggle's v5e-8, from facts recorded there")
+    show_plan_for_kaggle()
     report.show_table(console, runs)
     picture = report.draw(runs, options.out)
     console.print(f"picture: {picture}\nall of it took {time.monotonic() - began:.0f} s")
