@@ -275,6 +275,18 @@ def test_objects_of_the_forkserver_context(method: str) -> None:
     assert value.value == 2
 
 
+@BESIDE_FORK
+@pytest.mark.parametrize("kind", ["Lock", "Queue", "Event", "Value"])
+def test_objects_of_the_fork_context_are_refused_with_what_to_use(start: str, kind: str) -> None:
+    context = multiprocessing.get_context("fork")
+    thing = context.Value("i", 0) if kind == "Value" else getattr(context, kind)()
+    with pytest.raises((TypeError, RuntimeError)) as caught:
+        launch(start, lambda rank, thing: rank, thing)
+    text = str(caught.value)
+    assert 'get_context("spawn")' in text.replace("'", '"'), text
+    assert "args[0]" in text
+
+
 def test_objects_of_the_fork_context_work_under_fork() -> None:
     context = multiprocessing.get_context("fork")
     lock, queue, value = context.Lock(), context.Queue(), context.Value("i", 0)
@@ -362,6 +374,32 @@ def test_a_pipe_in_both_directions(method: str) -> None:
     assert context.results()[0] == {"a": 1}
     here.close()
     there.close()
+
+
+def test_end_of_file_when_the_last_replica_closes_a_pipe(method: str) -> None:
+    """Nobody else may hold the writing end: not the supervisor, and not the template."""
+    reader, writer = multiprocessing.get_context("spawn").Pipe(duplex=False)
+
+    def fn(rank: int, writer: Any) -> None:
+        writer.send(rank)
+        writer.close()
+        time.sleep(30)  # alive, and without the pipe
+
+    context = launch(method, fn, writer, join=False, grace=1)
+    writer.close()
+    try:
+        got = []
+        try:
+            while reader.poll(15):
+                got.append(reader.recv())
+        except EOFError:
+            got.append("end")
+        assert sorted(got[:2]) == [0, 1]
+        assert got[2:] == ["end"]
+        assert context.join(timeout=0) is False
+    finally:
+        context.terminate()
+        reader.close()
 
 
 def test_end_of_file_when_a_replica_dies(method: str) -> None:

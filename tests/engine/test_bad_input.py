@@ -53,6 +53,11 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"threads": 0}, xmp.PlanError, ["threads", "0"]),
     ({"grace": -1}, xmp.PlanError, ["grace", "-1"]),
     ({"backend": "nonsense"}, xmp.PlanError, ["backend", "nonsense"]),
+    ({"kwargs": {1: 2}}, TypeError, ["kwargs", "1"]),
+    ({"start_method": 5}, TypeError, ["start_method", "5"]),
+    ({"runtime": 5}, TypeError, ["runtime", "5"]),
+    ({"devices": []}, xmp.PlanError, ["devices"]),
+    ({"grace": "x"}, TypeError, ["grace", "x"]),
 ]
 LATER: list[dict[str, Any]] = [
     {"timeout": 5},

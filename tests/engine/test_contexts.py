@@ -160,6 +160,7 @@ def test_the_grace_period_of_join(method: str) -> None:
 # --- threads -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_launches_from_two_threads_at_once(method: str) -> None:
     got: dict[int, Any] = {}
 

@@ -259,6 +259,16 @@ def test_os_exit(method: str) -> None:
     assert error.exit_code == 7
 
 
+def test_os_exit_0_without_a_result_does_not_hang(method: str) -> None:
+    """torch counts an exit status of 0 as success, and so do existing programs."""
+    try:
+        results = launch(method, dies, "_exit0")
+    except xmp.ReplicaDied as error:
+        assert error.rank == 1  # noqa: PT017
+    else:
+        assert list(results) == [0, None]
+
+
 def test_the_last_words_on_standard_error_are_in_the_report(
     method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

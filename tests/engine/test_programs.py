@@ -138,7 +138,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_python_dash_m(method: str, tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
@@ -180,13 +179,11 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_python_dash_c(method: str) -> None:
     done = run_script(["-c", INLINE.replace("METHOD", repr(method))])
     assert done.out == "fine\n", done
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_standard_input_as_program(method: str) -> None:
     source = INLINE.replace("METHOD", repr(method))
     for arguments in ([], ["-"]):
@@ -216,6 +213,27 @@ if __name__ == "__main__":
 """
     done = script(source, method)
     assert done.out == "[0, 1]\n", done
+
+
+def test_a_random_py_beside_the_script_is_the_scripts(
+    method: str, script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "random.py").write_text(
+        "WHOSE = 'mine'\n\ndef seed(*_):\n    pass\n\nclass Random:\n    pass\n"
+    )
+    source = """
+import sys
+import xmp
+
+def fn(rank):
+    import random
+    return random.WHOSE
+
+if __name__ == "__main__":
+    print(list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1])))
+"""
+    done = script(source, method)
+    assert done.out == "['mine', 'mine']\n", done
 
 
 def test_modules_beside_the_script(method: str, script: Script, tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_the_state_of_this_call_not_of_the_first(
         assert got == here, "and back again"
 
 
+def test_a_default_signal_stays_default(method: str) -> None:
+    """Python ignores SIGPIPE and handles SIGINT; a replica has what its launcher has."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        here = state(0)
+        assert [got["pipe"] for got in launch(method, state)] == [here["pipe"]] * 2
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
 NICE = """
 import os, sys
 import xmp
@@ -222,6 +232,30 @@ if __name__ == "__main__":
     assert done.out == "[('', b''), ('', b'')]\nfor the launcher\n", done
 
 
+def test_a_launcher_with_blocked_signals(method: str, script: Script) -> None:
+    """A blocked SIGTERM or SIGCHLD must not make a failure wait for the grace."""
+    done = script(
+        """
+import signal, sys, time
+import xmp
+
+def fn(rank):
+    if rank == 1:
+        raise ValueError(time.monotonic())
+    time.sleep(60)
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGUSR1])
+    try:
+        xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], grace=20)
+    except xmp.ReplicaRaised as error:
+        print(time.monotonic() - error.__cause__.args[0] < 3)
+""",
+        method,
+    )
+    assert done.out == "True\n", done
+
+
 # --- afterwards --------------------------------------------------------------------------------
 
 
@@ -326,3 +360,20 @@ def test_a_replica_has_no_descriptors_of_ours_or_of_the_launcher(method: str) ->
             assert len(low) <= 8, got
     os.close(reader)
     os.close(writer)
+
+
+def test_a_wakeup_descriptor_of_the_launcher_stays(method: str) -> None:
+    """asyncio has one while its loop runs."""
+    import asyncio
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, lambda: None)
+        got = list(await loop.run_in_executor(None, lambda: launch(method, lambda rank: rank)))
+        got += list(launch(method, lambda rank: rank))
+        child = await asyncio.create_subprocess_exec("true")
+        assert await child.wait() == 0
+        loop.remove_signal_handler(signal.SIGUSR1)
+        return got
+
+    assert asyncio.run(main()) == [0, 1, 0, 1]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _behaviour import Script
 
 FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 # What needs a subreaper to find orphans, and what does not start a process at all.
@@ -32,15 +33,33 @@ def test_the_behaviour_is_the_same_without_kernel_features() -> None:
     assert done.returncode == 0, f"without {FEATURES}:\n{done.stdout}"
 
 
-def test_the_switch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A misspelt feature must not make the second pass a repetition of the first."""
-    code = "import xmp; xmp.spawn(print, nprocs=2, runtime='cpu')"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "XMP_WITHOUT": "pidfd,nonsense"},
-        capture_output=True,
-        text=True,
-        timeout=25,
-    )
-    assert done.returncode == 1
-    assert "nonsense" in done.stderr
+HELD = """
+import os, psutil, sys
+import xmp
+
+def waits(rank, event):
+    event.wait(30)
+
+if __name__ == "__main__":
+    import multiprocessing
+    event = multiprocessing.get_context("spawn").Event()
+    context = xmp.spawn(waits, (event,), nprocs=2, runtime="cpu", join=False)
+    context.pids()
+    found = set()
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        for name in os.listdir(f"/proc/{process.pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{process.pid}/fd/{name}")
+            except OSError:
+                continue
+            found |= {kind for kind in ("pidfd", "memfd") if kind in target}
+    event.set()
+    assert context.join()
+    print(sorted(found))
+"""
+
+
+@pytest.mark.parametrize(("without", "held"), [("", "['memfd', 'pidfd']"), (FEATURES, "[]")])
+def test_the_switch_is_seen(script: Script, without: str, held: str) -> None:
+    """Else the second pass is a repetition of the first."""
+    assert script(HELD, env={"XMP_WITHOUT": without}).out == f"{held}\n"
