@@ -25,27 +25,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from xmp._runtimes._base import matches
+from xmp._runtimes._variables import REPORTED
+
 MARK = "XMP_TEST_SESSION"
-TIME_LIMIT = 180  # seconds for one test
+TIME_LIMIT = 180  # seconds for one test; three times that for one marked slow
 DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.preload(None); its forks have its command line.
 TEMPLATES = {"xmp-template", "xmp-script"}
 SHM = Path("/dev/shm")
 
-LAUNCHERS = re.compile(
-    r"RANK|WORLD_SIZE|LOCAL_.*|GROUP_.*|ROLE_.*|NODE_RANK|NNODES|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
-    r"|SLURM_.*|OMPI_.*|PMI_.*|PMIX_.*|JOB_COMPLETION_INDEX|KUBERNETES_.*|XMP_.*|GLOO_.*|NCCL_.*"
-    r"|TPU_.*|PJRT_.*|XRT_.*|XLA_.*|JAX_.*|CLOUD_TPU_.*|MEGASCALE_.*|PADDLE_.*|OMP_.*|MKL_.*"
-)
-
-
-def runtime_variables() -> frozenset[str]:
-    """The variables that the runtimes say they read."""
-    try:
-        from xmp._runtimes import runtimes
-    except ImportError:
-        return frozenset()
-    return frozenset(name for runtime in runtimes() for name in getattr(runtime, "reads", ()))
+# What tells a process about launchers and devices: all that a report of a host shows, and all of
+# the launchers' own.
+READ = (*REPORTED, "SLURM_*", "OMPI_*", "PMI_*", "PMIX_*", "KUBERNETES_*")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,9 +53,8 @@ def session_mark() -> Iterator[None]:
 def clean_environment(session_mark: None) -> Iterator[None]:
     """Take away what launchers and runtimes read; put the environment back afterwards."""
     saved = dict(os.environ)
-    read = runtime_variables()
     for name in saved:
-        if name != MARK and (name in read or LAUNCHERS.fullmatch(name)):
+        if name != MARK and matches(name, READ):
             del os.environ[name]
     yield
     for name in set(os.environ) - set(saved):
@@ -72,19 +63,21 @@ def clean_environment(session_mark: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
+def time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that hangs, with all stacks.
 
     By a signal: pytest's faulthandler_timeout is a native thread, and ``fork`` is refused where
     one is up.
     """
 
+    limit = TIME_LIMIT * (3 if request.node.get_closest_marker("slow") else 1)
+
     def over(*_: object) -> None:
         faulthandler.dump_traceback(file=sys.__stderr__, all_threads=True)
-        pytest.fail(f"not done within {TIME_LIMIT} s")
+        pytest.fail(f"not done within {limit} s")
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(TIME_LIMIT)
+    signal.alarm(limit)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -224,9 +217,8 @@ def fail_if(left: list[str], where: str) -> None:
 
 def end_templates() -> None:
     """``xmp.preload(None)``, when a test of this module has used the engine at all."""
-    preload = getattr(sys.modules.get("xmp"), "preload", None)
-    if preload is not None:
-        preload(None)
+    if "xmp" in sys.modules:
+        sys.modules["xmp"].preload(None)
 
 
 @pytest.fixture(scope="module", autouse=True)
