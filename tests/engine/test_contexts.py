@@ -160,7 +160,6 @@ def test_the_grace_period_of_join(method: str) -> None:
 # --- threads -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_launches_from_two_threads_at_once(method: str) -> None:
     got: dict[int, Any] = {}
 
@@ -326,7 +325,7 @@ def living(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("joins", ["join", "context"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_launcher_ended_by_a_signal_leaves_nothing(
     method: str, tmp_path: Path, number: signal.Signals, joins: str
 ) -> None:
@@ -353,8 +352,32 @@ def test_a_launcher_ended_by_a_signal_leaves_nothing(
         finally:
             launcher.kill()
     try:
-        wait_until(lambda: not any(map(living, family)), 1.5)
+        wait_until(lambda: not any(map(living, family)), 3)
     finally:
         for process in filter(living, family):
             process.kill()
     assert launcher.returncode in (-number, 1, 128 + number, 130)
+
+
+def test_a_context_that_nobody_keeps(method: str) -> None:
+    """Its replicas go on, the next launch is not disturbed, and puts away what has ended."""
+    pids = launch(method, waits_not, join=False).pids()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert list(launch(method, waits_not)) == [0, 1]
+
+
+def test_a_failed_launch_that_nobody_joined_is_told_at_the_end(method: str, script: Script) -> None:
+    done = script(
+        """
+import sys
+import xmp
+
+def fn(rank):
+    raise ValueError("nobody asked")
+
+if __name__ == "__main__":
+    xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], join=False)
+""",
+        method,
+    )
+    assert "nobody asked" in done.err

@@ -256,6 +256,71 @@ if __name__ == "__main__":
     assert done.out == "True\n", done
 
 
+CLOSED = """
+import os, sys
+import xmp
+
+def fn(rank):
+    print("said by a replica")
+    os.stat(os.devnull)
+    return rank, sys.stdin.read()
+
+if __name__ == "__main__":
+    got = xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1])
+    os.write(int(sys.argv[2]), repr(list(got)).encode())
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_launcher_without_standard_streams(
+    method: str, script: Script, tmp_path: Path, closed: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CLOSED)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, str(path), method]
+    subprocess.run(
+        [*command, str(writer)],
+        pass_fds=[writer],
+        check=False,
+        timeout=25,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writer)
+    with open(reader, "rb") as got:
+        assert got.read() == b"[(0, ''), (1, '')]"
+
+
+def test_a_launcher_that_ignores_its_children(method: str, script: Script) -> None:
+    done = script(
+        """
+import os, signal, sys
+import xmp
+
+def fn(rank, code):
+    import subprocess
+    assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3  # a proper wait in a replica
+    if rank == 1 and code:
+        os._exit(code)
+    return rank
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print(list(xmp.spawn(fn, (0,), nprocs=2, runtime="cpu", start_method=sys.argv[1])))
+    try:
+        xmp.spawn(fn, (7,), nprocs=2, runtime="cpu", start_method=sys.argv[1])
+    except xmp.ReplicaDied as error:
+        print(error.exit_code)
+    print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN)
+""",
+        method,
+    )
+    assert done.out == "[0, 1]\n7\nTrue\n", done
+
+
 # --- afterwards --------------------------------------------------------------------------------
 
 
@@ -268,7 +333,6 @@ def own_state() -> dict[str, Any]:
         "wakeup": signal.set_wakeup_fd(-1),
         "hooks": (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.stdout, sys.stderr),
         "fault": __import__("faulthandler").is_enabled(),
-        "nodes": len(os.listdir("/dev/shm")),
         "meta": list(sys.meta_path),
         "trace": (sys.gettrace(), sys.getprofile()),
     }
@@ -311,7 +375,7 @@ def fn(rank):
     return rank
 
 def census():
-    return [len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/dev/shm")),
+    return [len(os.listdir("/proc/self/fd")), threading.active_count(),
             len(psutil.Process().children(recursive=True))]
 
 def start(n):
