@@ -88,6 +88,41 @@ def test_two_hundred_spawns_grow_nothing(stage: Stage) -> None:
         assert last - size < 2_000_000
 
 
+THREADS = """
+    import sys, threading
+    import in_script, xmp
+
+    def work(rank, name):
+        return [name, rank]
+
+    if __name__ == "__main__":
+        found, errors = {}, []
+
+        def many(name):
+            try:
+                method = ("forkserver", "spawn")[name % 2]
+                found[name] = [list(xmp.spawn(work, (name,), nprocs=2, runtime="cpu",
+                                              start_method=method)) for _ in range(5)]
+            except BaseException as error:
+                errors.append(repr(error))
+
+        threads = [threading.Thread(target=many, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        in_script.say(found=found, errors=errors, templates=len(in_script.templates()))
+"""
+
+
+def test_threads_that_spawn_at_once(stage: Stage) -> None:
+    said = stage.run(THREADS, timeout=60).said
+    assert said["errors"] == []
+    for name in range(4):
+        assert said["found"][str(name)] == [[[name, 0], [name, 1]]] * 5
+    assert said["templates"] == 1
+
+
 RANDOM = """
     import random
     import numpy, torch, in_script, xmp

@@ -37,7 +37,9 @@ def module_level(shared_stage: Stage) -> Outcome:
 
 
 @pytest.mark.parametrize("spawn", ["first", "second", "mesh"])
-def test_replicas_are_fresh_interpreters_of_a_supervisor(module_level: Outcome, spawn: str) -> None:
+def test_replicas_are_fresh_interpreters_of_a_supervisor(
+    module_level: Outcome, spawn: str
+) -> None:
     for replica in module_level.said[spawn]:
         assert not replica["forked"]
         assert replica["parent"] == "xmp-supervisor"
@@ -66,6 +68,49 @@ def test_the_supervisor_that_touched_it_is_gone(module_level: Outcome) -> None:
         left = module_level.said[f"{spawn}_processes"]
         assert "xmp-supervisor" not in left
         assert "xmp-script" not in left
+
+
+LOCK = """
+    import fcntl, os
+    import in_script, xmp
+    from xmp import _planner
+
+    _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.path.abspath("accel*"))
+
+    def seize():
+        '''As a TPU runtime does: the device file is open, the lock is taken until the process ends.'''
+        global HELD
+        HELD = open("accel0", "w"), open("lockfile", "w")
+        fcntl.flock(HELD[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    class Seizing:
+        def __getstate__(self):
+            return {"any": 1}
+
+        def __setstate__(self, state):
+            if in_script.forked():
+                seize()
+
+    if os.environ["WHERE"] == "module" and __name__ != "__main__" and in_script.forked():
+        seize()
+
+    def work(rank, *args):
+        with open("lockfile", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return in_script.forked()
+
+    if __name__ == "__main__":
+        args = (Seizing(),) if os.environ["WHERE"] == "argument" else ()
+        in_script.say(done=[list(xmp.spawn(work, args, nprocs=2, runtime="cpu")) for _ in range(2)])
+"""
+
+
+@pytest.mark.parametrize("where", ["module", "argument"])
+def test_who_holds_the_device_is_gone_before_the_first_replica(stage: Stage, where: str) -> None:
+    outcome = stage.run(LOCK, env={"WHERE": where})
+    assert outcome.said["done"] == [[False] * 2] * 2
+    assert outcome.err.count("fresh interpreters") == 1
+    assert "accel0" in outcome.err
 
 
 ARRAYS = """

@@ -234,7 +234,7 @@ def test_sigterm_of_the_launcher_leaves_nothing(stage: Stage) -> None:
     stage.gone()
 
 
-@pytest.mark.parametrize("moment", ["import"])
+@pytest.mark.parametrize("moment", ["import", "load"])
 def test_ctrl_c_while_it_starts(terminal: Terminal, stage: Stage, moment: str) -> None:
     source = f"""
     import os, sys, time

@@ -77,9 +77,7 @@ def test_launcher_killed_while_replicas_run(stage: Stage, method: str, fn: str) 
 @pytest.mark.parametrize("method", METHODS)
 def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     """The launcher says what happened, in bounded time; the template takes the orphans in."""
-    source = (
-        TREE
-        + """
+    source = TREE + """
     if __name__ == "__main__":
         method, fn = sys.argv[1:]
         try:
@@ -90,7 +88,6 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
         again = list(xmp.spawn(quick, nprocs=2, runtime="cpu", start_method=method))
         in_script.say(left=left, again=again)
     """
-    )
     running(stage, method, fn, source=source)
     (supervisor,) = stage.supervisors()
     killed = time.monotonic()
@@ -108,9 +105,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_replica_killed(stage: Stage, method: str) -> None:
-    source = (
-        TREE
-        + """
+    source = TREE + """
     def victim(rank):
         grandchild()
         open(f"in-fn-{rank}", "w").close()
@@ -127,11 +122,103 @@ def test_replica_killed(stage: Stage, method: str) -> None:
             in_script.say(rank=error.rank, signal=error.signal_name)
             in_script.say(left=in_script.belongings()["processes"])
     """
-    )
     outcome = stage.run(source, method)
     assert outcome.said["rank"] == 1
     assert outcome.said["signal"] == "SIGKILL"
     assert set(outcome.said["left"]) <= {"xmp-template", "xmp-script"}
+
+
+def test_semaphores_and_shared_memory_of_a_killed_launcher_go(stage: Stage) -> None:
+    """multiprocessing's tracker clears them away when the last holder of its pipe has ended."""
+    source = TREE + """
+    import multiprocessing
+    from multiprocessing import shared_memory
+
+    def holding(rank, *args):
+        sleeping(rank)
+
+    if __name__ == "__main__":
+        before = set(os.listdir("/dev/shm"))
+        context = multiprocessing.get_context("spawn")
+        memory = shared_memory.SharedMemory(create=True, size=1 << 20)
+        args = (context.Lock(), context.Queue(), context.Event(), memory)
+        in_script.say(made=sorted(set(os.listdir("/dev/shm")) - before - in_script.foreign_memory()))
+        xmp.spawn(holding, args, nprocs=3, runtime="cpu", start_method=sys.argv[1])
+    """
+    for method in METHODS:
+        for rank in range(3):
+            (stage.folder / f"in-fn-{rank}").unlink(missing_ok=True)
+        os.kill(running(stage, method, source=source), signal.SIGKILL)
+        made = stage.outcome(stage.last).said["made"]
+        assert made
+        stage.gone()
+        left = [name for name in made if os.path.exists(f"/dev/shm/{name}")]
+        assert not left
+
+
+@pytest.mark.parametrize("victim", ["launcher", "replica"])
+@pytest.mark.parametrize("method", METHODS)
+def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str) -> None:
+    """The inner launch has a template and a supervisor of its own, in other sessions."""
+    source = TREE + """
+    def inner(rank, outer):
+        grandchild()
+        open(f"in-fn-{outer}-{rank}", "w").close()
+        time.sleep(300)
+
+    def outer(rank):
+        open(f"pid-{rank}", "w").write(str(os.getpid()))
+        xmp.spawn(inner, (rank,), nprocs=2, runtime="cpu")
+
+    if __name__ == "__main__":
+        try:
+            xmp.spawn(outer, nprocs=2, runtime="cpu", start_method=sys.argv[1])
+        except xmp.ReplicaDied as error:
+            in_script.say(rank=error.rank)
+    """
+    process = stage.start(source, method)
+    marks = [stage.folder / f"in-fn-{outer}-{rank}" for outer in range(2) for rank in range(2)]
+    until(
+        lambda: all(mark.exists() for mark in marks) or process.poll() is not None, 30, "replicas"
+    )
+    assert process.poll() is None, stage.outcome(process)
+    if victim == "launcher":
+        process.kill()
+        process.wait()
+    else:
+        os.kill(int((stage.folder / "pid-0").read_text()), signal.SIGKILL)
+        outcome = stage.outcome(process)
+        assert outcome.said["rank"] == 0, outcome.err
+    stage.gone()
+
+
+@pytest.mark.parametrize("end", ["return", "exit", "raise", "os._exit", "daemon"])
+def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
+    """As with multiprocessing: a normal end waits for what is no daemon; any other takes it along."""
+    source = TREE + """
+    def brief(rank):
+        open(f"in-fn-{rank}", "w").close()
+        while not os.path.exists("release"):
+            time.sleep(0.005)
+        open(f"done-{rank}", "w").close()
+
+    if __name__ == "__main__":
+        end = sys.argv[1]
+        context = xmp.spawn(brief, nprocs=3, runtime="cpu", join=False, daemon=end == "daemon")
+        while len([n for n in os.listdir(".") if n.startswith("in-fn")]) < 3:
+            time.sleep(0.005)
+        if end not in ("daemon", "os._exit"):
+            open("release", "w").close()
+        if end == "exit":
+            sys.exit(0)
+        elif end == "raise":
+            raise ValueError("any")
+        elif end == "os._exit":
+            os._exit(0)
+    """
+    outcome = stage.run(source, end, ok=end != "raise")
+    done = len(list(stage.folder.glob("done-*")))
+    assert done == (0 if end in ("daemon", "os._exit") else 3), outcome.err
 
 
 WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
@@ -139,7 +226,9 @@ WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 
 @pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig", "pidfd,subreaper"])
 @pytest.mark.parametrize("method", METHODS)
-def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
+def test_launcher_killed_on_a_kernel_that_can_less(
+    stage: Stage, method: str, without: str
+) -> None:
     """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
     source = TREE.replace("grandchild()\n            subprocess", "subprocess").replace(
         "        grandchild()\n        open", "        open"
@@ -149,9 +238,7 @@ def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, wi
     stage.gone()
 
 
-MOMENTS = (
-    TREE
-    + """
+MOMENTS = TREE + """
     import time
     if os.environ.get("SLOW_IMPORT"):
         time.sleep(0.3)  # in launcher and supervisor: something to be killed in
@@ -166,7 +253,6 @@ MOMENTS = (
         for _ in range(100):
             xmp.spawn(brief, nprocs=3, runtime="cpu", start_method=method)
 """
-)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -250,9 +336,7 @@ def test_launcher_killed_while_arguments_load(stage: Stage) -> None:
 @pytest.mark.parametrize("kind", ["Process", "Pool", "fork"])
 def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage, kind: str) -> None:
     """A child that was forked after the start has copies of every descriptor of ours."""
-    source = (
-        TREE
-        + """
+    source = TREE + """
     import multiprocessing
 
     def outlive():
@@ -272,7 +356,6 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
                 outlive()
         context.join()
     """
-    )
     running(stage, kind, source=source)
     until((stage.folder / "outliving").exists, 10, "the child")
     launcher = stage.last

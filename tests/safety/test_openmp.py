@@ -36,6 +36,17 @@ SCRIPT = """
             "trace": getattr(heavy, "trace", None),
         }
 
+    def load(rank):
+        '''torch's data loader forks the replica once more, and computes in that child.'''
+        data = torch.utils.data.TensorDataset(torch.arange(64.0))
+        loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2, collate_fn=summed)
+        BIG @ BIG
+        return [sum(loader), in_script.forked()]
+
+    def summed(batch):
+        torch.ones(500, 500) @ torch.ones(500, 500)
+        return float(sum(each[0] for each in batch))
+
     if __name__ == "__main__":
         run = lambda name, *args, **options: in_script.say(
             **{name: list(xmp.spawn(compute, args, nprocs=2, runtime="cpu", threads=2, **options))}
@@ -49,6 +60,7 @@ SCRIPT = """
         torch.ones(1000, 1000) @ torch.ones(1000, 1000)
         run("fork_again", start_method="fork")
         run("fork_argument", Heavy(), start_method="fork")
+        in_script.say(loader=list(xmp.spawn(load, nprocs=2, runtime="cpu")))
         in_script.say(launcher_after=float((torch.ones(1000, 1000) @ torch.ones(1000, 1000)).sum()))
 """
 
@@ -67,6 +79,10 @@ def test_replicas_compute_by_fork_with_all_their_threads(outcome: Outcome, case:
         assert replica["forked"]
         assert replica["wanted"] == 2
         assert replica["threads"] == 2
+
+
+def test_data_loaders_in_replicas(outcome: Outcome) -> None:
+    assert outcome.said["loader"] == [[2016.0, True]] * 2
 
 
 def test_what_setstate_computed_arrives(outcome: Outcome) -> None:

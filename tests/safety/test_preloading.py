@@ -174,6 +174,12 @@ def test_what_is_not_harmless_is_never_taken(stage: Stage, bad: str, file: bool)
     assert set(said["below"]) <= {"xmp-script"}
 
 
+def test_what_a_trial_left_running_is_ended(stage: Stage) -> None:
+    said = launch(stage, "forkone,goodone", "goodone").said
+    assert "goodone" in said["later"]["had"]
+    assert set(said["below"]) <= {"xmp-script"}
+
+
 def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
     outcome = launch(stage, "printone,goodone", "goodone")
     assert outcome.out.count("a word of printone") == 1  # the launcher's own import

@@ -1,0 +1,65 @@
+"""A launcher that is pid 1 of a container, and one that may open few files."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from stages import Stage
+
+INIT = """
+    import os, signal, subprocess, sys, time
+    import in_script, xmp
+
+    def orphan(rank):
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(0.05)
+            os._exit(0)
+        return os.getpid()
+
+    def waiting(rank):
+        open(f"in-fn-{rank}", "w").close()
+        time.sleep(60)
+
+    if __name__ == "__main__":
+        in_script.say(own=os.getpid())
+        for method in ("forkserver", "spawn", "fork"):
+            in_script.say(**{method: len(list(xmp.spawn(orphan, nprocs=3, runtime="cpu",
+                                                        start_method=method)))})
+        xmp.preload(None)
+        time.sleep(0.1)
+        in_script.say(left=in_script.belongings()["processes"])
+        xmp.spawn(waiting, nprocs=2, runtime="cpu")
+"""
+
+
+def can_make_pid_namespaces() -> bool:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+FEW = """
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+    import os
+    import in_script, xmp
+
+    def work(rank):
+        return [resource.getrlimit(resource.RLIMIT_NOFILE)[0], "x" * 100_000]
+
+    if __name__ == "__main__":
+        method, count = sys.argv[1], int(sys.argv[2])
+        results = list(xmp.spawn(work, nprocs=count, runtime="cpu", start_method=method))
+        in_script.say(count=len(results), limits=sorted({each[0] for each in results}),
+                      own=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(("method", "count"), [("forkserver", 100), ("spawn", 12), ("fork", 100)])
+def test_few_open_files_allowed(stage: Stage, method: str, count: int) -> None:
+    said = stage.run(FEW, method, str(count), timeout=60).said
+    assert said == {"count": count, "limits": [256], "own": 256}
