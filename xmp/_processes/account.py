@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 __all__ = ["StartAccount", "Timeline"]
@@ -45,6 +45,11 @@ class Timeline:
             for name, _ in _STAGES
             if getattr(self, name)
         }
+
+    def completed(self, known: Timeline) -> Timeline:
+        """With the stages that only the other one has."""
+        names = [field.name for field in fields(self)]
+        return Timeline(*(getattr(self, name) or getattr(known, name) for name in names))
 
     def stages(self) -> list[tuple[str, int, int]]:
         """(what, from, to) in nanoseconds for every stage that was reached."""

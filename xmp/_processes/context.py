@@ -60,7 +60,7 @@ class ProcessContext(Generic[R]):
     def terminate(self) -> None:
         """End all replicas in order (SIGTERM, grace, SIGKILL) and wait."""
         self._launch.ask("stop")
-        self._launch.wait(None)
+        self._launch.end_within(self._launch.job.grace + 5.0)
 
     def __enter__(self) -> ProcessContext[R]:
         return self

@@ -21,7 +21,7 @@ from .job import Job, ReplicaProcess
 from .needs import Needs
 from .order import Failure, Order
 from .parents import Parents, templates
-from .terminal import say, stopped_together
+from .terminal import say, signals_of_the_user
 from .warm import Template
 from .wire import Closed, pair
 
@@ -30,6 +30,7 @@ __all__ = ["Launch", "live"]
 _END_WAIT = 5.0
 _ANSWER_WAIT = 5.0
 _BREATH = 0.25
+_ORDERLY: dict[type, str] = {KeyboardInterrupt: "interrupt", SystemExit: "stop"}
 live: set[Launch] = set()
 """The launches of this process that have not ended; also those whose handle nobody keeps."""
 
@@ -224,6 +225,7 @@ class Launch:
         received: int,
         loaded: int,
     ) -> None:
+        self._supervisor = pid
         if self._packed is not None:
             self._packed.sent()
         for rank, replica, forked in pids:
@@ -242,7 +244,7 @@ class Launch:
         timeline: Timeline,
         imported: list[str],
     ) -> None:
-        self._keep_timeline(rank, timeline)
+        self.timeline[rank] = timeline.completed(self.timeline[rank])
         self._imported += imported
         if data is None and not descriptors:
             self.results[rank] = None
@@ -259,12 +261,6 @@ class Launch:
     def account(self) -> StartAccount:
         """Where the time of the start went."""
         return StartAccount(self.timeline, self._parents.imports())
-
-    def _keep_timeline(self, rank: int, timeline: Timeline) -> None:
-        known = self.timeline[rank]
-        for name in ("called", "received", "loaded", "forked"):
-            setattr(timeline, name, getattr(timeline, name) or getattr(known, name))
-        self.timeline[rank] = timeline
 
     def _on_ended(self, _: list[int], rank: int, code: int) -> None:
         self.processes[rank].exitcode = code
@@ -360,19 +356,26 @@ class Launch:
 
     def wait(self, timeout: float | None) -> bool:
         """Take in messages until the end or for ``timeout`` seconds; Ctrl-C ends in order."""
-        interrupts = 0
+        interrupt: BaseException | None = None
+        patience = _ANSWER_WAIT + 2 * self.job.grace
         while True:
             try:
-                with stopped_together(self.ask):
-                    done = self._pump_until(lambda: self.finished, timeout)
-                break
-            except KeyboardInterrupt:
-                interrupts += 1
-                self.ask("interrupt" if interrupts == 1 else "kill")
-                timeout = None
-        if interrupts:
-            raise KeyboardInterrupt
-        return done
+                with signals_of_the_user(self.ask):
+                    if interrupt is None:
+                        return self._pump_until(lambda: self.finished, timeout)
+                    self.end_within(patience)
+                    break
+            except (KeyboardInterrupt, SystemExit) as asked:
+                self.ask("kill" if interrupt else _ORDERLY[type(asked)])
+                patience, interrupt = _ANSWER_WAIT if interrupt else patience, asked
+        raise interrupt
+
+    def end_within(self, seconds: float) -> None:
+        """Wait for the end that was asked for; a supervisor that does not answer is killed."""
+        if not self._pump_until(lambda: self.finished, seconds):
+            say(f"xmp: supervisor {self._supervisor} does not answer: killed")
+            os.kill(self._supervisor, signal.SIGKILL)  # its replicas go with it
+            self._pump_until(lambda: self.finished, None)
 
     def live_stacks(self) -> dict[int, str]:
         """The stacks of all living replicas, now."""

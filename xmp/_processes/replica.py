@@ -119,6 +119,8 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         tracker = received.pop(0) if order.state.tracker else None
         state.apply(order.state, tracker)
         state.replace_environment(environment)
+        if not kernel.arm(lifeline):
+            _watch_by_thread(lifeline)  # the one that was started before exec is gone
         state.restore_signals(order.state)
         state.restore_mask(order.state)
         enable_stacks(stacks)

@@ -1,6 +1,6 @@
-"""The launcher and its terminal: a line for the user; Ctrl-Z stops the replicas as well.
+"""The launcher and its user: a line on standard error, and signals that the replicas share.
 
-They are in groups of their own, where the terminal's signals do not reach them.
+They are in groups of their own, where those of the terminal do not reach them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["say", "stopped_together"]
+__all__ = ["say", "signals_of_the_user"]
 
 
 def say(line: str) -> None:
@@ -22,26 +22,36 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def stopped_together(ask: Callable[[str], None]) -> Iterator[None]:
-    """While inside, a SIGTSTP first asks for "pause", and a continued launcher for "resume".
+def signals_of_the_user(ask: Callable[[str], None]) -> Iterator[None]:
+    """While inside, Ctrl-Z stops the replicas too, and SIGTERM ends a launcher that is pid 1.
 
-    Leaves the signal alone where the program has a handler of its own, and outside the main
-    thread, where Python allows none.
+    Leaves signals alone for which the program has a handler of its own, and all of them outside
+    the main thread, where Python allows none.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
         ask("pause")
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # here we stop, and from here we go on
         signal.signal(signal.SIGTSTP, stop)
         ask("resume")
 
-    signal.signal(signal.SIGTSTP, stop)
+    def terminate(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    wanted: dict[int, Callable[[int, object], None]] = {signal.SIGTSTP: stop}
+    if (
+        os.getpid() == 1
+    ):  # the kernel drops what the first process of a container has no handler for
+        wanted[signal.SIGTERM] = terminate
+    taken = {n: h for n, h in wanted.items() if signal.getsignal(n) is signal.SIG_DFL}
+    for number, handler in taken.items():
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
