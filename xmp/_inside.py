@@ -23,7 +23,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from xmp._clusters import per_device
 from xmp._imports import on_import
 from xmp._types import Framework, ReplicaInfo
 
@@ -306,6 +305,8 @@ def _place() -> _Place:
     place = _in_this_context.get() or _in_this_process
     if place is not None:
         return place
+    from xmp._clusters import per_device  # a program that asks for nothing need not load it
+
     info = per_device.identity(os.environ)  # each time: a script may set RANK itself
     with _lock:
         if _outside is None or _outside.info != info:
