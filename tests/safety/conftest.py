@@ -9,6 +9,14 @@ import pytest
 from stages import Stage
 
 
+@pytest.fixture(autouse=True)
+def nothing_left(nothing_left_by_module: None, clean_environment: None) -> None:
+    """Here everything happens in scripts, whose stage looks closer; this process starts nothing.
+
+    What the general fixture looks at for every test is looked at once for each module.
+    """
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """A stage of this test's own; whatever is left afterwards is killed."""

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
 
@@ -95,6 +96,16 @@ def template_above() -> int:
     return place if place > 1 else 0
 
 
+def shared_memory() -> set[str]:
+    """Files in shared memory; the files of others, which come and go, are waited for."""
+    end = time.monotonic() + 3
+    while True:
+        found = set(os.listdir("/dev/shm")) - foreign_memory()
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
 def foreign_memory() -> set[str]:
     """Files in shared memory that processes of somebody else have mapped."""
     own = {os.getpid(), *descendants(os.getpid())}
@@ -125,7 +136,7 @@ def belongings() -> dict[str, object]:
         "descriptors": kinds,
         "threads": len(threading.enumerate()),
         "processes": below,
-        "shared": sorted(set(os.listdir("/dev/shm")) - foreign_memory()),
+        "shared": sorted(shared_memory()),
     }
 
 

@@ -37,9 +37,7 @@ def module_level(shared_stage: Stage) -> Outcome:
 
 
 @pytest.mark.parametrize("spawn", ["first", "second", "mesh"])
-def test_replicas_are_fresh_interpreters_of_a_supervisor(
-    module_level: Outcome, spawn: str
-) -> None:
+def test_replicas_are_fresh_interpreters_of_a_supervisor(module_level: Outcome, spawn: str) -> None:
     for replica in module_level.said[spawn]:
         assert not replica["forked"]
         assert replica["parent"] == "xmp-supervisor"
@@ -78,7 +76,7 @@ LOCK = """
     _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.path.abspath("accel*"))
 
     def seize():
-        '''As a TPU runtime does: the device file is open, the lock is taken until the process ends.'''
+        '''As a TPU runtime does: the device file open, the lock taken, until the process ends.'''
         global HELD
         HELD = open("accel0", "w"), open("lockfile", "w")
         fcntl.flock(HELD[1], fcntl.LOCK_EX | fcntl.LOCK_NB)

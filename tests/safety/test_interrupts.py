@@ -179,6 +179,19 @@ def test_who_ignores_it_is_killed_after_grace(terminal: Terminal, stage: Stage, 
     stage.gone()
 
 
+def test_a_stopped_supervisor_does_not_keep_the_launcher(terminal: Terminal, stage: Stage) -> None:
+    process = terminal.start("waiting", "forkserver", "0.5")
+    (supervisor,) = stage.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    pressed = time.monotonic()
+    terminal.press(CTRL_C)
+    time.sleep(0.3)  # a second one while the first is still pending would be the same signal
+    terminal.press(CTRL_C)
+    outcome = stage.outcome(process)
+    assert outcome.said["at"] - pressed < 8
+    stage.gone()
+
+
 def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 

@@ -54,17 +54,14 @@ SCRIPT = """
         torch.ones(1000, 1000) @ torch.ones(1000, 1000)
         in_script.say(launcher=torch.get_num_threads())
         run("module")
-        run("again")
         run("argument", Heavy())
         run("fork", start_method="fork")
-        torch.ones(1000, 1000) @ torch.ones(1000, 1000)
-        run("fork_again", start_method="fork")
         run("fork_argument", Heavy(), start_method="fork")
         in_script.say(loader=list(xmp.spawn(load, nprocs=2, runtime="cpu")))
         in_script.say(launcher_after=float((torch.ones(1000, 1000) @ torch.ones(1000, 1000)).sum()))
 """
 
-CASES = ("module", "again", "argument", "fork", "fork_again", "fork_argument")
+CASES = ("module", "argument", "fork", "fork_argument")
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 
 import pytest
-from stages import Stage
+from stages import Stage, until
 
 INIT = """
     import os, signal, subprocess, sys, time
@@ -40,6 +42,33 @@ def can_make_pid_namespaces() -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not can_make_pid_namespaces(), reason="the kernel refuses pid namespaces here")
+def test_the_launcher_may_be_pid_one(stage: Stage) -> None:
+    """Orphans are reaped; SIGTERM, which the kernel keeps from pid 1, ends the launch."""
+    source = """
+        import os, sys
+        command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable]
+        os.execvp("unshare", [*command, os.environ["INNER"]])
+    """
+    inner = stage.write(INIT)
+    process = stage.start(source, env={"INNER": str(inner)})
+    marks = [stage.folder / f"in-fn-{rank}" for rank in range(2)]
+    until(
+        lambda: all(mark.exists() for mark in marks) or process.poll() is not None, 30, "replicas"
+    )
+    assert process.poll() is None, stage.outcome(process)
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        (launcher,) = map(int, file.read().split())
+    os.kill(launcher, signal.SIGTERM)
+    outcome = stage.outcome(process, 10)
+    said = outcome.said
+    assert said["own"] == 1
+    assert said["forkserver"] == said["spawn"] == said["fork"] == 3
+    assert said["left"] == []
+    stage.gone()
 
 
 FEW = """

@@ -163,8 +163,7 @@ def test_what_a_replica_imported_is_a_candidate(stage: Stage, file: bool) -> Non
     assert len(set(pids)) == 4 + 2 * file
 
 
-@pytest.mark.parametrize("file", [False, True])
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(("bad", "file"), [*((bad, False) for bad in BAD), ("threadone", True)])
 def test_what_is_not_harmless_is_never_taken(stage: Stage, bad: str, file: bool) -> None:
     said = launch(stage, f"{bad},goodone", "goodone", file).said
     assert "goodone" in said["later"]["had"], said
@@ -186,6 +185,7 @@ def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
     assert "a word" not in outcome.err
 
 
+@pytest.mark.slow
 def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
     """The real thing: scikit-learn and what it brings."""
     source = """
