@@ -54,5 +54,5 @@ def hold_script(
     facts = {"pid": os.getpid(), "modules": {}, "after": {}, "slowest": [], "failed": {}}
     wire.send(("ready", facts))
     kernel.disarm(lifeline)
-    Server(wire, lifeline, idle, become).run()
+    Server(wire, lifeline, launcher.pid, idle, become).run()
     atexit._run_exitfuncs()

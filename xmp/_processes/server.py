@@ -66,7 +66,13 @@ class Server:
     """The loop: one connection to the launcher, any number of children."""
 
     def __init__(
-        self, wire: Wire, lifeline: int, idle: float | None, become: Become, single: bool = False
+        self,
+        wire: Wire,
+        lifeline: int,
+        launcher: int,
+        idle: float | None,
+        become: Become,
+        single: bool = False,
     ) -> None:
         self._become = become
         self._single = single
@@ -81,8 +87,12 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._wakeup = _wakeup_on_children()
         self._open = True
-        for source in (wire.fileno(), self._wakeup[0]):
-            self._selector.register(source, selectors.EVENT_READ)
+        # A child that a C library forks from the launcher has copies of all that we listen to.
+        watch = kernel.open_pidfd(launcher)
+        self._launcher = -1 if watch is None else watch
+        for source in (wire.fileno(), self._wakeup[0], self._launcher):
+            if source >= 0:
+                self._selector.register(source, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Serve until the launcher is gone and every supervisor has ended."""
@@ -115,10 +125,17 @@ class Server:
             try:
                 self._serve(*self._wire.recv())
             except Closed:
-                self._selector.unregister(descriptor)
-                self._open = False
+                self._stop_listening()
+        elif descriptor == self._launcher:
+            self._stop_listening()
         elif self._trial is not None:
             self._hear_trial(descriptor)
+
+    def _stop_listening(self) -> None:
+        self._open = False
+        for source in (self._wire.fileno(), self._launcher):
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
 
     def _flush(self) -> None:
         try:
@@ -144,7 +161,7 @@ class Server:
             os.close(descriptor)
         if self._single:  # the launcher's open files are the replicas' to inherit, not ours
             epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
-            own = (self._wire.fileno(), self._lifeline, epoll, *self._wakeup)
+            own = (self._wire.fileno(), self._lifeline, self._launcher, epoll, *self._wakeup)
             kernel.let_go(own)
 
     def _leave(self) -> None:
@@ -153,8 +170,9 @@ class Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._wire.close()
-        for descriptor in (*self._wakeup, self._lifeline):
-            os.close(descriptor)
+        for descriptor in (*self._wakeup, self._lifeline, self._launcher):
+            if descriptor >= 0:
+                os.close(descriptor)
         if self._trial is not None:
             os.close(self._trial[1])
 

@@ -6,6 +6,7 @@ One per launch, single-threaded, forked from a template, a script holder or a ke
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -27,7 +28,7 @@ from .gang import Gang
 from .members import Member
 from .order import Order
 from .output import Sink
-from .wire import Wire
+from .wire import Closed, Wire
 
 __all__ = ["inherited", "main"]
 
@@ -183,7 +184,8 @@ class _Supervisor:
             environment.update(member.plan.set)
             leases = list(self.got.leases.values()) if member.plan.local_rank == 0 else []
             descriptors = [*file, *tracker, *leases, *self.got.arguments]
-            member.wire.send((self.order, member.plan, environment), descriptors)
+            with contextlib.suppress(Closed):  # it was killed already: its wait status will tell
+                member.wire.send((self.order, member.plan, environment), descriptors)
 
     def _move_up(self) -> None:
         """Our own descriptors lie above the replicas', so that one call closes them there."""

@@ -31,7 +31,7 @@ __all__ = ["main", "serve"]
 
 def main(connection: int, lifeline: int) -> None:
     """The first lines of a freshly started template; never returns."""
-    wire = Wire(connection)
+    wire, launcher = Wire(connection), os.getppid()
     try:
         # exec keeps blocked and ignored signals; with SIGCHLD ignored, exit codes would be lost.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -48,7 +48,7 @@ def main(connection: int, lifeline: int) -> None:
         facts = {"pid": os.getpid(), "modules": loaded, "after": dict(os.environ)}
         wire.post(("ready", {**facts, "slowest": slowest, "failed": failed}))
         kernel.disarm(lifeline)
-        Server(wire, lifeline, idle, become).run()
+        Server(wire, lifeline, launcher, idle, become).run()
     except (Closed, KeyboardInterrupt):
         pass
     except BaseException:
@@ -63,7 +63,7 @@ def serve(wire: Wire, lifeline: int) -> None:
     kernel.subreaper()
     kernel.set_name("xmp-keeper")
     try:
-        Server(wire, lifeline, None, become, single=True).run()
+        Server(wire, lifeline, os.getppid(), None, become, single=True).run()
     except Closed:
         pass
     finally:
