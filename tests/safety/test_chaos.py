@@ -10,6 +10,8 @@ import time
 import pytest
 from stages import Stage
 
+SECONDS = "2.5"
+
 SCRIPT = """
     import os, sys, time
     import in_script, xmp
@@ -44,9 +46,9 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_kills_at_random(stage: Stage, method: str, seconds: float = 2.5) -> None:
+def test_kills_at_random(stage: Stage, method: str) -> None:
     chance = random.Random(int(os.environ.get("CHAOS_SEED", "5")))
-    process = stage.start(SCRIPT, method, str(seconds))
+    process = stage.start(SCRIPT, method, SECONDS)
     kills = 0
     while not (stage.folder / "calm").exists() and process.poll() is None:
         time.sleep(chance.random() * 0.15)

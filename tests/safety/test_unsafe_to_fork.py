@@ -131,13 +131,16 @@ def test_thread_made_while_an_argument_loads(stage: Stage) -> None:
 
 def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
     """Python threads of the launcher do not stop ``start_method="fork"``; native ones do."""
-    source = THREAD + """
+    source = (
+        THREAD
+        + """
     def work(rank):
         return [in_script.forked(), rank]
 
     if __name__ == "__main__":
         in_script.say(fork=list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method="fork")))
     """
+    )
     outcome = stage.run(source)
     assert outcome.said["fork"] == [[True, 0], [True, 1]]
     assert "users-own" in outcome.err
@@ -145,7 +148,9 @@ def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
 
 @pytest.mark.parametrize("head", [NATIVE, DEVICE], ids=["thread", "device file"])
 def test_fork_is_refused_by_name(stage: Stage, head: str) -> None:
-    source = head + """
+    source = (
+        head
+        + """
     def work(rank):
         return rank
 
@@ -155,6 +160,7 @@ def test_fork_is_refused_by_name(stage: Stage, head: str) -> None:
         except xmp.StartError as error:
             in_script.say(refused=str(error))
     """
+    )
     (stage.folder / "accel0").write_text("")
     outcome = stage.run(source, env={"STAND_IN": str(stage.folder / "accel")})
     refused = outcome.said["refused"]
