@@ -44,9 +44,7 @@ HEAD = """
         in_script.say(**{name: in_script.templates()})
 """
 
-WARM = (
-    HEAD
-    + """
+WARM = HEAD + """
     if __name__ == "__main__":
         spawn("start")
         spawn("nprocs", 4)
@@ -77,7 +75,6 @@ WARM = (
         os.setpriority(os.PRIO_PROCESS, 0, 5)
         spawn("nice")
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +121,7 @@ def test_variables_are_those_of_the_call(warm: Outcome) -> None:
     assert said["RANK"]["env"]["RANK"] == "1"  # the replica's own, not the launcher's
 
 
-COLD = (
-    HEAD
-    + """
+COLD = HEAD + """
     if __name__ == "__main__":
         spawn("start")
         os.environ["JAX_ENABLE_X64"] = "1"
@@ -139,7 +134,6 @@ COLD = (
         until_two("two")
         spawn("hash_again")
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -209,9 +203,7 @@ def test_other_rights_need_another_template(stage: Stage, what: str) -> None:
 
 @pytest.mark.netns
 def test_another_namespace_needs_another_template(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         import ctypes, fcntl, socket, struct
         spawn("host")
@@ -221,7 +213,6 @@ def test_another_namespace_needs_another_template(stage: Stage) -> None:
         spawn("inner")
         in_script.say(own=os.readlink("/proc/self/ns/net"))
     """
-    )
     said = stage.run(source).said
     assert said["inner"]["net"] == said["own"] != said["host"]["net"]
     assert said["inner"]["template"] != said["host"]["template"]
@@ -229,9 +220,7 @@ def test_another_namespace_needs_another_template(stage: Stage) -> None:
 
 def test_a_forked_child_of_the_launcher_has_templates_of_its_own(stage: Stage) -> None:
     """Two processes on one socket would corrupt its stream."""
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     def many(name):
         found = [list(xmp.spawn(look, nprocs=2, runtime="cpu"))[0] for _ in range(8)]
         in_script.say(**{name: sorted({each["template"] for each in found})})
@@ -249,7 +238,6 @@ def test_a_forked_child_of_the_launcher_has_templates_of_its_own(stage: Stage) -
         in_script.say(code=os.waitpid(pid, 0)[1])
         spawn("end")
     """
-    )
     said = stage.run(source).said
     assert said["parent"] == [said["start"]["template"]] == [said["end"]["template"]]
     assert len(said["child"]) == 1
@@ -282,3 +270,34 @@ def test_the_template_sees_neither_script_folder_nor_cwd(stage: Stage) -> None:
     importers = {int(pid) for pid in (stage.folder / "imported").read_text().split()}
     assert said["own"] in importers
     assert not importers & set(said["templates"])
+
+
+def test_a_package_from_elsewhere_needs_another_template(stage: Stage) -> None:
+    """Two installations of one name: replicas must have the launcher's."""
+    for version in ("one", "two"):
+        (stage.folder / version / "moving").mkdir(parents=True)
+        stage.write(f"VERSION = {version!r}", f"{version}/moving/__init__.py")
+    source = """
+    import os, sys
+    import in_script, xmp
+
+    def look(rank):
+        import moving
+        return [moving.VERSION, in_script.template_above(), in_script.forked()]
+
+    def use(version):
+        sys.modules.pop("moving", None)
+        sys.path[:] = [p for p in sys.path if p not in (os.path.abspath("one"), os.path.abspath("two"))]
+        sys.path.insert(0, os.path.abspath(version))
+        import moving
+        xmp.preload("moving")
+        in_script.say(**{version: list(xmp.spawn(look, nprocs=2, runtime="cpu"))})
+
+    if __name__ == "__main__":
+        use("one")
+        use("two")
+    """
+    said = stage.run(source).said
+    assert {each[0] for each in said["one"]} == {"one"}
+    assert {each[0] for each in said["two"]} == {"two"}
+    assert said["one"][0][1] != said["two"][0][1]

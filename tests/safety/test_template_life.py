@@ -22,9 +22,7 @@ HEAD = """
 
 
 def test_switched_off_leaves_no_process_after_a_launch(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         for _ in range(3):
             spawn()
@@ -33,15 +31,12 @@ def test_switched_off_leaves_no_process_after_a_launch(stage: Stage) -> None:
         xmp.preload("json")
         in_script.say(after_preload=in_script.belongings()["processes"])
     """
-    )
     said = stage.run(source, env={"XMP_TEMPLATE": "off"}).said
     assert said == {"left": [], "after_preload": []}
 
 
 def test_killed_while_idle(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         for _ in range(3):
             found = spawn()
@@ -53,7 +48,6 @@ def test_killed_while_idle(stage: Stage) -> None:
         xmp.preload(None)
         in_script.say(left=in_script.belongings()["processes"])
     """
-    )
     said = stage.run(source).said
     assert said["ranks"] == [0, 1]
     assert said["left"] == []
@@ -62,9 +56,7 @@ def test_killed_while_idle(stage: Stage) -> None:
 @pytest.mark.parametrize("moment", ["supervisor", "script", "both"])
 def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
     """The launch goes on, its results arrive, and the next one starts another template."""
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         first = spawn()[0][1]
         context = xmp.spawn(work, (0.7,), nprocs=2, runtime="cpu", join=False)
@@ -80,7 +72,6 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
         xmp.preload(None)
         in_script.say(left=in_script.belongings()["processes"])
     """
-    )
     said = stage.run(source, moment).said
     assert said["results"] == said["again"] == [0, 1]
     assert said["seconds"] < 2
@@ -89,25 +80,20 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
 
 
 def test_killed_while_it_starts(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         xmp.preload("torch")
         (template,) = in_script.called("xmp-template") or in_script.children()
         os.kill(template, signal.SIGKILL)
         in_script.say(ranks=[each[0] for each in spawn()])
     """
-    )
     assert stage.run(source).said["ranks"] == [0, 1]
 
 
 @pytest.mark.parametrize("who", ["xmp-template", "xmp-script"])
 def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
     """Whoever does not answer within 5 s after a deadline is not waited for."""
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         spawn()
         for pid in in_script.called(sys.argv[1]):
@@ -120,7 +106,6 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
         in_script.say(seconds=time.monotonic() - start)
         in_script.say(again=[each[0] for each in spawn()])
     """
-    )
     outcome = stage.run(source, who, timeout=40)
     assert outcome.said["seconds"] < 7
     assert outcome.said["again"] == [0, 1]
@@ -129,9 +114,7 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
 
 @pytest.mark.slow
 def test_stopped_while_a_launch_ends(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         spawn()
         context = xmp.spawn(work, (0.3,), nprocs=2, runtime="cpu", join=False)
@@ -143,7 +126,6 @@ def test_stopped_while_a_launch_ends(stage: Stage) -> None:
         in_script.say(again=[each[0] for each in spawn()])
         in_script.say(all=time.monotonic() - start)
     """
-    )
     said = stage.run(source, timeout=60).said
     assert said["ranks"] == said["again"] == [0, 1]
     assert said["seconds"] < 12
@@ -151,9 +133,7 @@ def test_stopped_while_a_launch_ends(stage: Stage) -> None:
 
 
 def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     def released(rank):
         while not os.path.exists("release"):
             time.sleep(0.01)
@@ -174,7 +154,6 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
             time.sleep(0.01)
         in_script.say(after=in_script.is_alive(first), templates=len(in_script.templates()))
     """
-    )
     said = stage.run(source).said
     assert said["during"]
     assert said["results"] == [0, 1]
@@ -184,9 +163,7 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
 
 
 def test_idle_for_too_long_ends_it(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         from xmp._processes import warm
         warm._IDLE_SECONDS = 0.3
@@ -196,7 +173,6 @@ def test_idle_for_too_long_ends_it(stage: Stage) -> None:
             time.sleep(0.01)
         in_script.say(alive=in_script.is_alive(first), again=[each[0] for each in spawn()])
     """
-    )
     said = stage.run(source).said
     assert not said["alive"]
     assert said["again"] == [0, 1]
@@ -227,9 +203,7 @@ def test_preloaded_before_the_imports_is_used_after_them(stage: Stage) -> None:
 
 
 def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         xmp.preload("numpy", "numpy.random")
         spawn()
@@ -243,7 +217,6 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
                       groups=[os.getpgid(p) == p for p in (template, script)],
                       sessions=[os.getsid(p) != os.getsid(0) for p in (template, script)])
     """
-    )
     said = stage.run(source).said
     assert said["ticks"] <= 1
     assert said["threads"] == [1, 1]
@@ -253,9 +226,7 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
 
 def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> None:
     """With SIGCHLD ignored, exit codes would be lost; a blocked SIGTERM would stay blocked."""
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     def fail(rank):
         os._exit(7)
 
@@ -285,7 +256,6 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
             in_script.say(seconds=time.monotonic() - start)
         in_script.say(own=signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)
     """
-    )
     said = stage.run(source).said
     assert said["ranks"] == [0, 1]
     assert said["code"] == 7
@@ -296,9 +266,7 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
 
 def test_its_group_is_not_the_launchers(stage: Stage) -> None:
     """A signal to the launcher's group (Jupyter's interrupt) must not end the template."""
-    source = (
-        HEAD
-        + """
+    source = HEAD + """
     if __name__ == "__main__":
         first = spawn()[0][1]
         open("ready", "w").close()
@@ -307,7 +275,6 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
         except KeyboardInterrupt:
             in_script.say(same=spawn()[0][1] == first)
     """
-    )
     process = stage.start(source)
     until((stage.folder / "ready").exists, 20, "first spawn")
     os.killpg(process.pid, signal.SIGINT)
