@@ -89,6 +89,8 @@ class Parents:
             return holder
         refusal = holder.refusal
         template.forget_holder()
+        if refusal is None and not template.alive:
+            raise StartError(template.last_words())
         if refusal is None:
             raise StartError(f"importing {main.path} ended the process that did it")
         if refusal[0] == "failed":

@@ -93,7 +93,12 @@ class Template:
         self._asked.update(modules)
         self._environments.append(environment)
         idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
-        ours.send((_path(), list(modules), idle, title))
+        try:
+            ours.send((_path(), list(modules), idle, title))
+        except Closed:
+            words = self.last_words()
+            self.close()
+            raise StartError(words) from None
         return self
 
     @classmethod
@@ -320,6 +325,17 @@ class Template:
         self._packages.update(_top_level(modules))
         self._environments.append(after)
         self.slowest, self.failed = slowest, failed
+
+    def last_words(self) -> str:
+        """How a process ended that should not have, and what it wrote."""
+        code: int | str = "unknown"
+        if self._process is not None:
+            try:
+                code = self._process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                code = "still running"
+        said = f":\n{self.log()}" if self.log() else " without a word"
+        return f"{identity.executable()} did not come up as template (exit code {code}){said}"
 
     def log(self) -> str:
         """The last lines that the process wrote before it could report."""
