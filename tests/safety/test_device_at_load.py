@@ -37,9 +37,7 @@ def module_level(shared_stage: Stage) -> Outcome:
 
 
 @pytest.mark.parametrize("spawn", ["first", "second", "mesh"])
-def test_replicas_are_fresh_interpreters_of_a_supervisor(
-    module_level: Outcome, spawn: str
-) -> None:
+def test_replicas_are_fresh_interpreters_of_a_supervisor(module_level: Outcome, spawn: str) -> None:
     for replica in module_level.said[spawn]:
         assert not replica["forked"]
         assert replica["parent"] == "xmp-supervisor"

@@ -179,9 +179,7 @@ def test_who_ignores_it_is_killed_after_grace(terminal: Terminal, stage: Stage, 
     stage.gone()
 
 
-def test_a_stopped_supervisor_does_not_keep_the_launcher(
-    terminal: Terminal, stage: Stage
-) -> None:
+def test_a_stopped_supervisor_does_not_keep_the_launcher(terminal: Terminal, stage: Stage) -> None:
     process = terminal.start("waiting", "forkserver", "0.5")
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGSTOP)

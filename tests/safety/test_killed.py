@@ -77,7 +77,9 @@ def test_launcher_killed_while_replicas_run(stage: Stage, method: str, fn: str) 
 @pytest.mark.parametrize("method", METHODS)
 def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     """The launcher says what happened, in bounded time; the template takes the orphans in."""
-    source = TREE + """
+    source = (
+        TREE
+        + """
     if __name__ == "__main__":
         method, fn = sys.argv[1:]
         try:
@@ -88,6 +90,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
         again = list(xmp.spawn(quick, nprocs=2, runtime="cpu", start_method=method))
         in_script.say(left=left, again=again)
     """
+    )
     running(stage, method, fn, source=source)
     (supervisor,) = stage.supervisors()
     killed = time.monotonic()
@@ -105,7 +108,9 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_replica_killed(stage: Stage, method: str) -> None:
-    source = TREE + """
+    source = (
+        TREE
+        + """
     def victim(rank):
         grandchild()
         open(f"in-fn-{rank}", "w").close()
@@ -122,6 +127,7 @@ def test_replica_killed(stage: Stage, method: str) -> None:
             in_script.say(rank=error.rank, signal=error.signal_name)
             in_script.say(left=in_script.belongings()["processes"])
     """
+    )
     outcome = stage.run(source, method)
     assert outcome.said["rank"] == 1
     assert outcome.said["signal"] == "SIGKILL"
@@ -130,7 +136,9 @@ def test_replica_killed(stage: Stage, method: str) -> None:
 
 def test_semaphores_and_shared_memory_of_a_killed_launcher_go(stage: Stage) -> None:
     """multiprocessing's tracker clears them away when the last holder of its pipe has ended."""
-    source = TREE + """
+    source = (
+        TREE
+        + """
     import multiprocessing
     from multiprocessing import shared_memory
 
@@ -146,6 +154,7 @@ def test_semaphores_and_shared_memory_of_a_killed_launcher_go(stage: Stage) -> N
         in_script.say(made=sorted(made))
         xmp.spawn(holding, args, nprocs=3, runtime="cpu", start_method=sys.argv[1])
     """
+    )
     for method in METHODS:
         for rank in range(3):
             (stage.folder / f"in-fn-{rank}").unlink(missing_ok=True)
@@ -161,7 +170,9 @@ def test_semaphores_and_shared_memory_of_a_killed_launcher_go(stage: Stage) -> N
 @pytest.mark.parametrize("method", METHODS)
 def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str) -> None:
     """The inner launch has a template and a supervisor of its own, in other sessions."""
-    source = TREE + """
+    source = (
+        TREE
+        + """
     def inner(rank, outer):
         grandchild()
         open(f"in-fn-{outer}-{rank}", "w").close()
@@ -177,6 +188,7 @@ def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str
         except xmp.ReplicaDied as error:
             in_script.say(rank=error.rank)
     """
+    )
     process = stage.start(source, method)
     marks = [stage.folder / f"in-fn-{outer}-{rank}" for outer in range(2) for rank in range(2)]
     until(
@@ -195,7 +207,9 @@ def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method: str) -> None:
-    source = TREE + """
+    source = (
+        TREE
+        + """
     def leaves(rank):
         grandchild()
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"],
@@ -214,6 +228,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
         in_script.say(results=results, left=in_script.belongings()["processes"])
         xmp.spawn(closes, nprocs=3, runtime="cpu", start_method=sys.argv[1])
     """
+    )
     running(stage, method, source=source)
     os.kill(stage.last.pid, signal.SIGKILL)
     said = stage.outcome(stage.last).said
@@ -225,7 +240,9 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
 @pytest.mark.parametrize("end", ["return", "exit", "raise", "os._exit", "daemon"])
 def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
     """As with multiprocessing: a normal end waits for what is no daemon; another takes it along."""
-    source = TREE + """
+    source = (
+        TREE
+        + """
     def brief(rank):
         open(f"in-fn-{rank}", "w").close()
         while not os.path.exists("release"):
@@ -246,6 +263,7 @@ def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
         elif end == "os._exit":
             os._exit(0)
     """
+    )
     outcome = stage.run(source, end, ok=end != "raise")
     done = len(list(stage.folder.glob("done-*")))
     assert done == (0 if end in ("daemon", "os._exit") else 3), outcome.err
@@ -256,9 +274,7 @@ WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 
 @pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig", "pidfd,subreaper"])
 @pytest.mark.parametrize("method", METHODS)
-def test_launcher_killed_on_a_kernel_that_can_less(
-    stage: Stage, method: str, without: str
-) -> None:
+def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
     """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
     source = TREE.replace("grandchild()\n            subprocess", "subprocess").replace(
         "        grandchild()\n        open", "        open"
@@ -280,7 +296,9 @@ def test_supervisor_killed_on_a_kernel_that_can_less(stage: Stage, method: str) 
     stage.gone()
 
 
-MOMENTS = TREE + """
+MOMENTS = (
+    TREE
+    + """
     import time
     if os.environ.get("SLOW_IMPORT"):
         time.sleep(0.3)  # in launcher and supervisor: something to be killed in
@@ -295,6 +313,7 @@ MOMENTS = TREE + """
         for _ in range(100):
             xmp.spawn(brief, nprocs=3, runtime="cpu", start_method=method)
 """
+)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -378,7 +397,9 @@ def test_launcher_killed_while_arguments_load(stage: Stage) -> None:
 @pytest.mark.parametrize("kind", ["Process", "Pool", "fork", "subprocess", "libc"])
 def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage, kind: str) -> None:
     """A child that was forked after the start has copies of every descriptor of ours."""
-    source = TREE + """
+    source = (
+        TREE
+        + """
     import multiprocessing
 
     def outlive():
@@ -404,6 +425,7 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
             subprocess.Popen([sys.executable, "-c", code], close_fds=False)
         context.join()
     """
+    )
     running(stage, kind, source=source)
     until((stage.folder / "outliving").exists, 10, "the child")
     launcher = stage.last

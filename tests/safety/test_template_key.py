@@ -44,7 +44,9 @@ HEAD = """
         in_script.say(**{name: in_script.templates()})
 """
 
-WARM = HEAD + """
+WARM = (
+    HEAD
+    + """
     if __name__ == "__main__":
         spawn("start")
         spawn("nprocs", 4)
@@ -75,6 +77,7 @@ WARM = HEAD + """
         os.setpriority(os.PRIO_PROCESS, 0, 5)
         spawn("nice")
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +124,9 @@ def test_variables_are_those_of_the_call(warm: Outcome) -> None:
     assert said["RANK"]["env"]["RANK"] == "1"  # the replica's own, not the launcher's
 
 
-COLD = HEAD + """
+COLD = (
+    HEAD
+    + """
     if __name__ == "__main__":
         spawn("start")
         os.environ["JAX_ENABLE_X64"] = "1"
@@ -134,6 +139,7 @@ COLD = HEAD + """
         until_two("two")
         spawn("hash_again")
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +209,9 @@ def test_other_rights_need_another_template(stage: Stage, what: str) -> None:
 
 @pytest.mark.netns
 def test_another_namespace_needs_another_template(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         import ctypes, fcntl, socket, struct
         spawn("host")
@@ -213,6 +221,7 @@ def test_another_namespace_needs_another_template(stage: Stage) -> None:
         spawn("inner")
         in_script.say(own=os.readlink("/proc/self/ns/net"))
     """
+    )
     said = stage.run(source).said
     assert said["inner"]["net"] == said["own"] != said["host"]["net"]
     assert said["inner"]["template"] != said["host"]["template"]
@@ -220,7 +229,9 @@ def test_another_namespace_needs_another_template(stage: Stage) -> None:
 
 def test_a_forked_child_of_the_launcher_has_templates_of_its_own(stage: Stage) -> None:
     """Two processes on one socket would corrupt its stream."""
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     def many(name):
         found = [list(xmp.spawn(look, nprocs=2, runtime="cpu"))[0] for _ in range(8)]
         in_script.say(**{name: sorted({each["template"] for each in found})})
@@ -238,6 +249,7 @@ def test_a_forked_child_of_the_launcher_has_templates_of_its_own(stage: Stage) -
         in_script.say(code=os.waitpid(pid, 0)[1])
         spawn("end")
     """
+    )
     said = stage.run(source).said
     assert said["parent"] == [said["start"]["template"]] == [said["end"]["template"]]
     assert len(said["child"]) == 1
@@ -287,7 +299,8 @@ def test_a_package_from_elsewhere_needs_another_template(stage: Stage) -> None:
 
     def use(version):
         sys.modules.pop("moving", None)
-        sys.path[:] = [p for p in sys.path if p not in (os.path.abspath("one"), os.path.abspath("two"))]
+        others = [os.path.abspath(each) for each in ("one", "two")]
+        sys.path[:] = [p for p in sys.path if p not in others]
         sys.path.insert(0, os.path.abspath(version))
         import moving
         xmp.preload("moving")

@@ -22,7 +22,9 @@ HEAD = """
 
 
 def test_switched_off_leaves_no_process_after_a_launch(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         for _ in range(3):
             spawn()
@@ -31,12 +33,15 @@ def test_switched_off_leaves_no_process_after_a_launch(stage: Stage) -> None:
         xmp.preload("json")
         in_script.say(after_preload=in_script.belongings()["processes"])
     """
+    )
     said = stage.run(source, env={"XMP_TEMPLATE": "off"}).said
     assert said == {"left": [], "after_preload": []}
 
 
 def test_killed_while_idle(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         for _ in range(3):
             found = spawn()
@@ -48,6 +53,7 @@ def test_killed_while_idle(stage: Stage) -> None:
         xmp.preload(None)
         in_script.say(left=in_script.belongings()["processes"])
     """
+    )
     said = stage.run(source).said
     assert said["ranks"] == [0, 1]
     assert said["left"] == []
@@ -56,7 +62,9 @@ def test_killed_while_idle(stage: Stage) -> None:
 @pytest.mark.parametrize("moment", ["supervisor", "script", "both"])
 def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
     """The launch goes on, its results arrive, and the next one starts another template."""
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         first = spawn()[0][1]
         context = xmp.spawn(work, (0.7,), nprocs=2, runtime="cpu", join=False)
@@ -72,6 +80,7 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
         xmp.preload(None)
         in_script.say(left=in_script.belongings()["processes"])
     """
+    )
     said = stage.run(source, moment).said
     assert said["results"] == said["again"] == [0, 1]
     assert said["seconds"] < 2
@@ -80,20 +89,25 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
 
 
 def test_killed_while_it_starts(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         xmp.preload("torch")
         (template,) = in_script.called("xmp-template") or in_script.children()
         os.kill(template, signal.SIGKILL)
         in_script.say(ranks=[each[0] for each in spawn()])
     """
+    )
     assert stage.run(source).said["ranks"] == [0, 1]
 
 
 @pytest.mark.parametrize("who", ["xmp-template", "xmp-script"])
 def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
     """Whoever does not answer within 5 s after a deadline is not waited for."""
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         spawn()
         for pid in in_script.called(sys.argv[1]):
@@ -106,6 +120,7 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
         in_script.say(seconds=time.monotonic() - start)
         in_script.say(again=[each[0] for each in spawn()])
     """
+    )
     outcome = stage.run(source, who, timeout=40)
     assert outcome.said["seconds"] < 7
     assert outcome.said["again"] == [0, 1]
@@ -114,7 +129,9 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
 
 @pytest.mark.slow
 def test_stopped_while_a_launch_ends(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         spawn()
         context = xmp.spawn(work, (0.3,), nprocs=2, runtime="cpu", join=False)
@@ -126,14 +143,18 @@ def test_stopped_while_a_launch_ends(stage: Stage) -> None:
         in_script.say(again=[each[0] for each in spawn()])
         in_script.say(all=time.monotonic() - start)
     """
+    )
     said = stage.run(source, timeout=60).said
     assert said["ranks"] == said["again"] == [0, 1]
     assert said["seconds"] < 12
     assert said["all"] < 25
 
 
-def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
-    source = HEAD + """
+@pytest.mark.parametrize("without", [""])
+def test_a_replaced_template_ends_when_its_launch_has(stage: Stage, without: str) -> None:
+    source = (
+        HEAD
+        + """
     def released(rank):
         while not os.path.exists("release"):
             time.sleep(0.01)
@@ -154,7 +175,8 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
             time.sleep(0.01)
         in_script.say(after=in_script.is_alive(first), templates=len(in_script.templates()))
     """
-    said = stage.run(source).said
+    )
+    said = stage.run(source, env={"XMP_WITHOUT": without}).said
     assert said["during"]
     assert said["results"] == [0, 1]
     assert said["template"]
@@ -163,7 +185,9 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage) -> None:
 
 
 def test_idle_for_too_long_ends_it(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         from xmp._processes import warm
         warm._IDLE_SECONDS = 0.3
@@ -173,6 +197,7 @@ def test_idle_for_too_long_ends_it(stage: Stage) -> None:
             time.sleep(0.01)
         in_script.say(alive=in_script.is_alive(first), again=[each[0] for each in spawn()])
     """
+    )
     said = stage.run(source).said
     assert not said["alive"]
     assert said["again"] == [0, 1]
@@ -203,7 +228,9 @@ def test_preloaded_before_the_imports_is_used_after_them(stage: Stage) -> None:
 
 
 def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         xmp.preload("numpy", "numpy.random")
         spawn()
@@ -217,6 +244,7 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
                       groups=[os.getpgid(p) == p for p in (template, script)],
                       sessions=[os.getsid(p) != os.getsid(0) for p in (template, script)])
     """
+    )
     said = stage.run(source).said
     assert said["ticks"] <= 1
     assert said["threads"] == [1, 1]
@@ -226,7 +254,9 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
 
 def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> None:
     """With SIGCHLD ignored, exit codes would be lost; a blocked SIGTERM would stay blocked."""
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     def fail(rank):
         os._exit(7)
 
@@ -256,6 +286,7 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
             in_script.say(seconds=time.monotonic() - start)
         in_script.say(own=signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)
     """
+    )
     said = stage.run(source).said
     assert said["ranks"] == [0, 1]
     assert said["code"] == 7
@@ -266,7 +297,9 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
 
 def test_its_group_is_not_the_launchers(stage: Stage) -> None:
     """A signal to the launcher's group (Jupyter's interrupt) must not end the template."""
-    source = HEAD + """
+    source = (
+        HEAD
+        + """
     if __name__ == "__main__":
         first = spawn()[0][1]
         open("ready", "w").close()
@@ -275,6 +308,7 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
         except KeyboardInterrupt:
             in_script.say(same=spawn()[0][1] == first)
     """
+    )
     process = stage.start(source)
     until((stage.folder / "ready").exists, 20, "first spawn")
     os.killpg(process.pid, signal.SIGINT)
@@ -282,3 +316,38 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
     assert outcome.said["same"], outcome.err
 
     stage.gone()
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("what", ["missing", "silent", "speaking"])
+def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: str) -> None:
+    """The error shows what the process has said, and how it ended."""
+    source = """
+    import os, sys, time
+    import multiprocessing, in_script, xmp
+
+    def work(rank):
+        return rank
+
+    if __name__ == "__main__":
+        method, path = sys.argv[1:]
+        multiprocessing.set_executable(path)
+        start = time.monotonic()
+        for _ in range(5):
+            try:
+                xmp.spawn(work, nprocs=2, runtime="cpu", start_method=method)
+            except xmp.StartError as error:
+                in_script.say(error=str(error), seconds=time.monotonic() - start)
+        in_script.say(left=in_script.belongings()["processes"])
+    """
+    path = stage.folder / "interpreter"
+    if what != "missing":
+        words = "echo no licence for this interpreter >&2" if what == "speaking" else "true"
+        path.write_text(f"#!/bin/sh\n{words}\nexit 3\n")
+        path.chmod(0o755)
+    said = stage.run(source, method, str(path)).said
+    assert str(path) in said["error"] if what == "missing" else said["error"]
+    if what == "speaking":
+        assert "no licence" in said["error"]
+    assert said["seconds"] < 5
+    assert said["left"] == []

@@ -116,19 +116,24 @@ def test_driver_that_says_it_is_initialised(stage: Stage) -> None:
 
 
 def test_driver_that_is_not_mapped_or_not_initialised(stage: Stage) -> None:
-    source = NO_DRIVER + """
+    source = (
+        NO_DRIVER
+        + """
     def work(rank):
         return in_script.forked()
 
     if __name__ == "__main__":
         in_script.say(done=list(xmp.spawn(work, nprocs=2, runtime="cpu")))
     """
+    )
     assert stage.run(source).said["done"] == [True, True]
 
 
 def test_quiet_variables_are_there_while_loading_only(stage: Stage) -> None:
     """``torch.cuda.is_available()`` at module level must not initialise the driver."""
-    source = QUIET + """
+    source = (
+        QUIET
+        + """
     def work(rank):
         return [LOADING, os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")]
 
@@ -138,6 +143,7 @@ def test_quiet_variables_are_there_while_loading_only(stage: Stage) -> None:
         in_script.say(own=list(xmp.spawn(work, nprocs=2, runtime="cpu")))
         in_script.say(launcher=[LOADING, os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]])
     """
+    )
     said = stage.run(source).said
     assert said["done"] == [["1", None]] * 2
     assert [each[1] for each in said["own"]] == ["0", "0"]
@@ -182,13 +188,16 @@ def test_thread_made_while_an_argument_loads(stage: Stage) -> None:
 
 def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
     """Python threads of the launcher do not stop ``start_method="fork"``; native ones do."""
-    source = THREAD + """
+    source = (
+        THREAD
+        + """
     def work(rank):
         return [in_script.forked(), rank]
 
     if __name__ == "__main__":
         in_script.say(fork=list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method="fork")))
     """
+    )
     outcome = stage.run(source)
     assert outcome.said["fork"] == [[True, 0], [True, 1]]
     assert "users-own" in outcome.err
@@ -196,7 +205,9 @@ def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
 
 @pytest.mark.parametrize("head", [NATIVE, DEVICE], ids=["thread", "device file"])
 def test_fork_is_refused_by_name(stage: Stage, head: str) -> None:
-    source = head + """
+    source = (
+        head
+        + """
     def work(rank):
         return rank
 
@@ -206,6 +217,7 @@ def test_fork_is_refused_by_name(stage: Stage, head: str) -> None:
         except xmp.StartError as error:
             in_script.say(refused=str(error))
     """
+    )
     (stage.folder / "accel0").write_text("")
     outcome = stage.run(source, env={"STAND_IN": str(stage.folder / "accel")})
     refused = outcome.said["refused"]
