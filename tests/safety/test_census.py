@@ -123,6 +123,46 @@ def test_threads_that_spawn_at_once(stage: Stage) -> None:
     assert said["templates"] == 1
 
 
+FORKED = """
+    import os, sys, time
+    import in_script, xmp
+
+    def slow(rank):
+        while not os.path.exists("release"):
+            time.sleep(0.01)
+        return rank
+
+    def quick(rank):
+        return rank
+
+    if __name__ == "__main__":
+        context = xmp.spawn(slow, nprocs=2, runtime="cpu", join=False)
+        codes = []
+        for what in ("exit", "terminate", "spawn", "join"):
+            pid = os.fork()
+            if pid == 0:
+                if what == "terminate":
+                    context.terminate()
+                elif what == "spawn":
+                    assert list(xmp.spawn(quick, nprocs=2, runtime="cpu")) == [0, 1]
+                elif what == "join":
+                    try:
+                        in_script.say(joined=context.join(timeout=5))
+                    except xmp.XmpError as error:
+                        in_script.say(refused=str(error))
+                sys.exit(0)  # exit handlers run: none of them may end or wait for the launch
+            codes.append(os.waitpid(pid, 0)[1])
+        open("release", "w").close()
+        in_script.say(codes=codes, results=list(context.results()))
+"""
+
+
+def test_a_forked_child_leaves_a_running_launch_alone(stage: Stage) -> None:
+    said = stage.run(FORKED).said
+    assert said["codes"] == [0, 0, 0, 0]
+    assert said["results"] == [0, 1]
+
+
 RANDOM = """
     import random
     import numpy, in_script, xmp

@@ -272,7 +272,7 @@ def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
 WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 
 
-@pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig", "pidfd,subreaper"])
+@pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig"])
 @pytest.mark.parametrize("method", METHODS)
 def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
     """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
