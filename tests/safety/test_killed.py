@@ -205,6 +205,32 @@ def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str
     stage.gone()
 
 
+@pytest.mark.parametrize("victim", ["launcher", "supervisor"])
+@pytest.mark.parametrize("runtime", ["cpu", "jax"])
+def test_killed_while_replicas_wait_for_each_other(stage: Stage, runtime: str, victim: str) -> None:
+    """In a collective that never ends, with the frameworks' own threads up."""
+    source = (
+        TREE
+        + """
+    def collective(rank):
+        xmp.init_process_group()
+        xmp.all_reduce(1.0)
+        open(f"in-fn-{rank}", "w").close()
+        if rank != 2:
+            xmp.all_reduce(1.0)
+        time.sleep(300)
+
+    if __name__ == "__main__":
+        xmp.spawn(collective, nprocs=3, runtime=sys.argv[1])
+    """
+    )
+    launcher = running(stage, runtime, source=source)
+    os.kill(launcher if victim == "launcher" else stage.supervisors()[0], signal.SIGKILL)
+    outcome = stage.outcome(stage.last)
+    assert victim == "launcher" or "SIGKILL" in outcome.err
+    stage.gone()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method: str) -> None:
     source = (
