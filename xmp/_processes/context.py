@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from .job import ReplicaProcess
 from .launch import Launch, live
-from .parents import templates
+from .parents import forget_in_child, templates
 from .results import Results
 from .terminal import say
 from .warm import drop_all
@@ -75,7 +75,7 @@ def _forget_all() -> None:
         launch.drop()
     live.clear()
     drop_all()
-    templates.forget()
+    forget_in_child()
 
 
 def _at_exit() -> None:

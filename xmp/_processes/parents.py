@@ -20,12 +20,19 @@ from .templates import Templates, switched_off
 from .terminal import say
 from .warm import Template
 
-__all__ = ["Parents", "templates"]
+__all__ = ["Parents", "forget_in_child", "templates"]
 
 templates = Templates()
 _unsafe: set[Any] = set()
 _handing_over = threading.Lock()
 _noted: set[str] = set()
+
+
+def forget_in_child() -> None:
+    """In a forked child of the launcher: the fork was made under this lock."""
+    global _handing_over
+    _handing_over = threading.Lock()
+    templates.forget()
 
 
 class Parents:

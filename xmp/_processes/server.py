@@ -134,7 +134,7 @@ class Server:
     def _stop_listening(self) -> None:
         self._open = False
         for source in (self._wire.fileno(), self._launcher):
-            if source in self._selector.get_map():
+            if source >= 0 and source in self._selector.get_map():
                 self._selector.unregister(source)
 
     def _flush(self) -> None:
