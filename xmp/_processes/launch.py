@@ -341,6 +341,7 @@ class Launch:
     def drop(self) -> None:
         """In a forked child of the launcher: this launch is not ours."""
         self.finished = True
+        self._broken = XmpError(f"only process {self._state.pid}, which launched it, can join it")
         if self._lifeline >= 0:
             self._wire.close()
             os.close(self._lifeline)
