@@ -25,8 +25,8 @@ HEAD = """
             file.write("x")
 
     def waiting(rank):
-        note(f"in-fn-{rank}")
         try:
+            note(f"in-fn-{rank}")
             time.sleep(60)
         except KeyboardInterrupt:
             note(f"interrupted-{rank}")
@@ -35,8 +35,8 @@ HEAD = """
             note(f"finally-{rank}")
 
     def swallowing(rank):
-        note(f"in-fn-{rank}")
         try:
+            note(f"in-fn-{rank}")
             time.sleep(60)
         except KeyboardInterrupt:
             note(f"interrupted-{rank}")
