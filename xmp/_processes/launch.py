@@ -145,15 +145,14 @@ class Launch:
     def _begin(self) -> None:
         """Find a process that forks the supervisor, and send the order."""
         for attempt in (1, 2):
-            parent = self._parent()
             try:
-                self._send_order(parent)
+                self._send_order(self._parent())
                 return
             except Closed:
                 # Killed while it was idle: the next one is new.
-                templates.discard(self._template or parent)
+                said = templates.discard(self._template) if self._template else ""
                 if attempt == 2:
-                    raise StartError(f"the template does not answer: {parent.log()}") from None
+                    raise StartError(f"the template does not answer: {said}") from None
 
     def _parent(self) -> Template:
         job, parents = self.job, self._parents

@@ -47,12 +47,14 @@ class Templates:
             self.discard(template)
         self._leaving = [t for t in self._leaving if not t.has_exited()]
 
-    def discard(self, template: Template) -> None:
-        """Forget one that does not answer."""
+    def discard(self, template: Template) -> str:
+        """Forget one that does not answer; returns the last lines that it wrote."""
+        said = template.log()
         with self._lock:
             if template in self._warm:
                 self._warm.remove(template)
         template.close()
+        return said
 
     def close(self) -> None:
         """End them all and wait."""
