@@ -14,7 +14,6 @@ import resource
 import select
 import signal
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -139,8 +138,10 @@ def memory_file(name: str) -> int:
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
                 raise
-    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    descriptor, path = tempfile.mkstemp(prefix="xmp-", dir=place)
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
+    # Not tempfile: it imports `random`, which beside a script may be the user's own module.
+    path = f"{place}/xmp-{os.getpid()}-{os.urandom(8).hex()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.unlink(path)
     return descriptor
 
