@@ -15,11 +15,11 @@ HERE = Path(__file__).parent
 LEAVERS = {
     "process": (
         "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)",
-        r"process \d+ \(\w+\): \w+: .*-c input\(\)",
+        r"process \d+ \([\w-]+\): \w+: .*-c input\(\)",
     ),
     "orphan": (
         "import subprocess; subprocess.run('sleep 60 >/dev/null & true', shell=True)",
-        r"process \d+ \(\w+\): sleep: sleep 60",
+        r"process \d+ \([\w-]+\): (sleep|sh): .*sleep 60",  # "sh" until its fork has called exec
     ),
     "thread": (
         "import threading as t; t.Thread(target=t.Event().wait, daemon=True, name='late').start()",

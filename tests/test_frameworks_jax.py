@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,10 @@ import pytest
 
 import xmp
 
-METHODS = ["forkserver", "spawn", "fork"]
-OPS = ["sum", "mean", "min", "max", "prod"]
+from .replicas import METHODS, OPS
+from .replicas import replicas as any_replicas
 
-
-def replicas(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> list[Any]:
-    if options.get("start_method") == "fork":
-        faulthandler.cancel_dump_traceback_later()  # pytest's: a thread that forbids the fork
-    with xmp.spawn(fn, args, nprocs=nprocs, runtime="jax", join=False, **options) as context:
-        assert context.join(timeout=90), "not done within 90 s"
-        return list(context.results())
+replicas = partial(any_replicas, runtime="jax", nprocs=2)
 
 
 def mesh(rank: int) -> Any:

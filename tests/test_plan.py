@@ -11,6 +11,8 @@ from xmp import _planner, _runtimes
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, PortNeed, ReplicaPlan, Request
 
+from .planning import given
+
 TORCH = {"torch": "2.13.0+cpu"}
 CUDA = {"torch": "2.13.0+cu13.0"}
 JAX = {"jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -27,10 +29,6 @@ def plan(facts: HostFacts | None = None, **request: Any) -> JobPlan:
 
 def replica(made: JobPlan, local: int = 0) -> ReplicaPlan:
     return made.hosts[0].replicas[local]
-
-
-def given(made: JobPlan, local: int = 0) -> dict[str, str]:
-    return dict(replica(made, local).set)
 
 
 # --- which runtime -------------------------------------------------------------------------------
@@ -346,40 +344,6 @@ def test_changed_numbers_and_ports_are_no_part_of_a_templates_key() -> None:
     for name in ("JAX_ENABLE_X64", "PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
         assert _runtimes.matches(name, key)
         assert not _runtimes.matches(name, later)
-
-
-# --- a runtime from outside the package ----------------------------------------------------------
-
-
-class Abacus(_runtimes.Runtime):
-    """Beads in rows: as much of a runtime as a new device needs."""
-
-    name = "abacus"
-    framework = "abacus.xmp"
-    owned = ("ABACUS_ROW",)
-
-    def configured(self, facts: HostFacts) -> str:
-        return "ABACUS=on" if facts.env.get("ABACUS") == "on" else ""
-
-    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
-        return _runtimes.Fit(2, (1, 2), "2 rows")
-
-    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
-        return _runtimes.Share({"ABACUS_ROW": str(local)}, f"row:{local}")
-
-
-def test_a_runtime_can_be_added_from_outside() -> None:
-    _runtimes.register(Abacus())
-    try:
-        made = plan(host(env={"ABACUS": "on", "ABACUS_ROW": "9"}))
-        assert (made.runtime, made.why, made.framework) == ("abacus", "ABACUS=on", "abacus.xmp")
-        assert [given(made, i)["ABACUS_ROW"] for i in range(2)] == ["0", "1"]
-        with pytest.raises(PlanError, match="already registered"):
-            _runtimes.register(Abacus())
-    finally:
-        _runtimes.unregister("abacus")
-    with pytest.raises(PlanError, match="'abacus' is not known"):
-        plan(runtime="abacus")
 
 
 # --- as text -------------------------------------------------------------------------------------

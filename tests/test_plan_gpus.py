@@ -10,16 +10,14 @@ from xmp import _planner
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, Request
 
+from .planning import given as variables
+
 
 def plan(
     runtime: str, env: dict[str, str] | None = None, vendor: str = "nvidia", **request: Any
 ) -> JobPlan:
     facts = HostFacts(env=env or {}, gpus={"vendor": vendor, "count": 8}, cpus=(0, 1, 2, 3))
     return _planner.plan(Request(runtime=runtime, **request), facts)
-
-
-def variables(made: JobPlan, local: int = 0) -> dict[str, str]:
-    return dict(made.hosts[0].replicas[local].set)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from xmp import _planner
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, Request
 
+from .planning import given as variables
+
 OLD = {"torch": "1.6.0", "torch_xla": "1.6"}
 TPU = {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.9:8470"}
 GPU = {"GPU_NUM_DEVICES": "2"}
@@ -24,10 +26,6 @@ TWO = {
 def plan(env: dict[str, str], gpus: int = 8, **request: Any) -> JobPlan:
     facts = HostFacts(env=env, frameworks=OLD, gpus={"vendor": "nvidia", "count": gpus})
     return _planner.plan(Request(runtime="xrt", **request), facts)
-
-
-def variables(made: JobPlan, local: int = 0) -> dict[str, str]:
-    return dict(made.hosts[0].replicas[local].set)
 
 
 def test_a_tpu_host() -> None:

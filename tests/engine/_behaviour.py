@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +22,11 @@ __all__ = [
     "METHODS",
     "Done",
     "Script",
+    "failure",
     "launch",
     "nothing_started",
     "run_script",
+    "state",
     "wait_until",
     "who_by_reference",
 ]
@@ -37,9 +40,41 @@ def launch(method: str, fn: Callable[..., Any], *args: Any, nprocs: int = 2, **o
     return xmp.spawn(fn, args, nprocs=nprocs, start_method=method, **options)
 
 
+def failure(method: str, fn: Any, *args: Any, **options: Any) -> xmp.ReplicaError:
+    """The error of a launch that fails."""
+    import pytest  # not above: replicas import this module
+
+    with pytest.raises(xmp.ReplicaError) as caught:
+        launch(method, fn, *args, **options)
+    return caught.value
+
+
 def who_by_reference(rank: int, *args: Any) -> tuple[int, int, tuple[Any, ...]]:
     """A function that a replica can import by name."""
     return rank, os.getpid(), args
+
+
+def state(rank: int) -> dict[str, Any]:
+    """What a process takes from the one that started it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "cwd": os.getcwd(),
+        "path": sys.path[:],
+        "argv": sys.argv[:],
+        "umask": umask,
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "core": resource.getrlimit(resource.RLIMIT_CORE),
+        "fsize": resource.getrlimit(resource.RLIMIT_FSIZE),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "usr1": signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN,
+        "hup": signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+        "pipe": signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN,
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "chld": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
+    }
 
 
 @dataclass(frozen=True)

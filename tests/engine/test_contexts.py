@@ -273,13 +273,14 @@ import xmp
 def fn(rank, path):
     if len(sys.argv) > 3:
         time.sleep(60)
-    time.sleep(0.5)
+    while not os.path.exists(sys.argv[2] + "-done"):  # until the main part is
+        time.sleep(0.001)
     open(os.path.join(path, str(rank)), "w").close()
 
 if __name__ == "__main__":
     xmp.spawn(fn, (sys.argv[2],), nprocs=2, runtime="cpu", start_method=sys.argv[1],
               join=False, daemon=len(sys.argv) > 3)
-    print("main is done")
+    open(sys.argv[2] + "-done", "w").close()
 """
 
 

@@ -195,10 +195,18 @@ def test_an_exit_handler_that_raises_or_prints(
 
 def test_threads_of_a_replica_are_joined(method: str, tmp_path: Path) -> None:
     def fn(rank: int) -> int:
+        def runs() -> bool:
+            frame = sys._current_frames()[threading.main_thread().ident]
+            while frame is not None and frame.f_code is not code:
+                frame = frame.f_back
+            return frame is not None
+
         def later() -> None:
-            time.sleep(0.3)
+            while runs():
+                time.sleep(0.001)
             (tmp_path / str(rank)).touch()
 
+        code = sys._getframe().f_code
         threading.Thread(target=later).start()
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         return rank

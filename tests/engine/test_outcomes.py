@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import Done, Script, launch, nothing_started, wait_until
+from _behaviour import failure, launch, nothing_started, wait_until
 
 import xmp
 
@@ -35,12 +35,6 @@ class Unpicklable(Exception):
     def __init__(self) -> None:
         super().__init__("held by a lock")
         self.lock = threading.Lock()
-
-
-def failure(method: str, fn: Any, *args: Any, **options: Any) -> xmp.ReplicaError:
-    with pytest.raises(xmp.ReplicaError) as caught:
-        launch(method, fn, *args, **options)
-    return caught.value
 
 
 # --- it raises ---------------------------------------------------------------------------------
@@ -345,111 +339,3 @@ def test_an_argument_that_does_not_unpickle(start: str) -> None:
     with pytest.raises(xmp.XmpError) as caught:
         launch(start, lambda rank, each: rank, Refuses())
     assert "no module named cudnn" in str(caught.value)
-
-
-# --- one fails while the others go on ----------------------------------------------------------
-
-
-def one_fails(rank: int, others: str) -> None:
-    if rank == 1:
-        raise ValueError(time.monotonic())
-    if others == "deaf":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
-        time.sleep(600)
-
-
-def seconds_to_error(method: str, others: str, grace: float) -> float:
-    error = failure(method, one_fails, others, nprocs=3, grace=grace)
-    assert error.rank == 1
-    assert isinstance(error.__cause__, ValueError)
-    began: float = error.__cause__.args[0]
-    return time.monotonic() - began
-
-
-def test_a_failure_ends_the_others_within_half_a_second(method: str) -> None:
-    assert min(seconds_to_error(method, "asleep", 5) for _ in range(2)) < 0.5
-
-
-def test_who_ignores_sigterm_is_killed_after_the_grace(method: str) -> None:
-    assert 0.2 < seconds_to_error(method, "deaf", 0.2) < 2.5
-
-
-def test_a_blocked_native_call_does_not_hold_the_launch_up(method: str) -> None:
-    """SIGTERM is handled by C's default action, not by Python between two bytecodes."""
-
-    def fn(rank: int) -> None:
-        if rank == 1:
-            raise ValueError(time.monotonic())
-        ctypes.PyDLL(None).sleep(60)  # holds the interpreter lock
-
-    error = failure(method, fn, grace=3)
-    assert time.monotonic() - error.__cause__.args[0] < 1.5  # type: ignore[union-attr]
-
-
-def test_a_stopped_replica_does_not_hold_the_launch_up(method: str) -> None:
-    def fn(rank: int) -> None:
-        if rank == 1:
-            time.sleep(0.2)
-            raise ValueError(time.monotonic())
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(600)
-
-    error = failure(method, fn, grace=3)
-    assert time.monotonic() - error.__cause__.args[0] < 2.5  # type: ignore[union-attr]
-
-
-def test_stacks_of_the_others_are_taken_at_a_failure(method: str) -> None:
-    def waits_in_here(path: str) -> None:
-        Path(path).touch()
-        time.sleep(600)
-
-    def fn(rank: int, path: str) -> None:
-        if rank == 0:
-            waits_in_here(path)
-        wait_until(lambda: os.path.exists(path))
-        raise ValueError("x")
-
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        error = failure(method, fn, f"{folder}/here")
-    assert "waits_in_here" in error.stacks[0]
-
-
-TORCH = """
-import os, sys
-import xmp
-
-def fn(rank, how):
-    if rank == 1:
-        if how == "raise":
-            raise ValueError("boom")
-        elif how == "abort":
-            os.abort()
-        sys.exit(5)
-
-if __name__ == "__main__":
-    import torch.multiprocessing as mp
-    from torch.multiprocessing.spawn import ProcessException
-
-    def start(start, how):
-        start(fn, (how,), nprocs=2, start_method=sys.argv[1])
-
-    try:
-        start(xmp.spawn, "raise")
-    except mp.ProcessRaisedException as e:
-        assert isinstance(e, ProcessException) and isinstance(e, xmp.ReplicaRaised)
-        print(e.error_index, e.error_pid > 0, "Process 1 terminated with the following" in str(e))
-    for how in ("abort", "exit"):
-        try:
-            start(xmp.start_processes, how)
-        except mp.ProcessExitedException as e:
-            assert isinstance(e, ProcessException) and isinstance(e, xmp.ReplicaDied)
-            print(e.error_index, e.exit_code, e.signal_name)
-"""
-
-
-def test_torchs_own_classes_catch_it_when_torch_is_loaded(method: str, script: Script) -> None:
-    done: Done = script(TORCH, method)
-    assert done.out == "1 True True\n1 -6 SIGABRT\n1 5 None\n", done

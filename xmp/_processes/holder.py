@@ -54,5 +54,6 @@ def hold_script(
     facts = {"pid": os.getpid(), "modules": {}, "after": {}, "slowest": [], "failed": {}}
     wire.send(("ready", facts))
     kernel.disarm(lifeline)
-    Server(wire, lifeline, launcher.pid, idle, become).run()
+    # Its patience is shorter than the template's, which would end it before its exit handlers.
+    Server(wire, lifeline, launcher.pid, idle, become, grace=0.25).run()
     atexit._run_exitfuncs()

@@ -28,6 +28,7 @@ __all__ = [
     "fork_quietly",
     "has",
     "highest_descriptor",
+    "is_gone",
     "is_stopped",
     "is_zombie",
     "let_go",
@@ -292,6 +293,17 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):
         return False
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return is_zombie(pid)
 
 
 def is_zombie(pid: int) -> bool:

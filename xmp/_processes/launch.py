@@ -8,31 +8,32 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from xmp._errors import StartError, XmpError
-from xmp._payload import Image, Packed, load_image, pack
-from xmp._payload.script import main_source
+from xmp._payload import Image, load_image
 
-from . import kernel, report, state
+from . import report
 from .account import StartAccount, Timeline
 from .job import Job, ReplicaProcess
-from .needs import Needs
-from .order import Failure, Order
-from .parents import Parents, templates
+from .link import Link
+from .order import Failure
 from .terminal import say, signals_of_the_user
-from .warm import Template
-from .wire import Closed, pair
+from .wire import Closed
 
 __all__ = ["Launch", "live"]
 
-_END_WAIT = 5.0
 _ANSWER_WAIT = 5.0
 _BREATH = 0.25
 _ORDERLY: dict[type, str] = {KeyboardInterrupt: "interrupt", SystemExit: "stop"}
 live: set[Launch] = set()
 """The launches of this process that have not ended; also those whose handle nobody keeps."""
+
+
+def put_away_ended() -> None:
+    """Of the launches that nobody joins: take in that they have ended."""
+    for launch in list(live):
+        launch._pump_until(lambda: launch.finished, 0)  # noqa: B023  (called at once)
 
 
 class Launch:
@@ -52,8 +53,7 @@ class Launch:
         self._undo = ExitStack()
         self._undo.callback(release)
         self._lock = threading.RLock()
-        self._template: Template | None = None
-        self._parents = Parents(Needs.of(job.plan), self._undo.callback)
+        self._link = Link(job, self._undo.callback)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -63,15 +63,10 @@ class Launch:
         Raises TypeError for what cannot be packed and StartError for what does not come up;
         nothing is left behind then.
         """
-        for other in list(live):
-            other.wait(0)  # of those that nobody joins: take in that they have ended
+        put_away_ended()
         try:
-            self._main = main_source() if self.job.method != "fork" else None
-            self._state, tracker = state.capture()
-            self._packed = self._pack()
-            self._tracker = tracker
-            self._order = self._write_order()
-            self._begin()
+            self._link.prepare()
+            self._link.begin()
             self._wait_for_start()
         except BaseException:
             self._abandon()
@@ -86,113 +81,15 @@ class Launch:
 
         try:
             while not self._pump_until(there, _ANSWER_WAIT):
-                if kernel.is_stopped(self._parent_used.pid):
-                    self._replace_stopped(self._parent_used)
+                self._link.replace_stopped()
         except KeyboardInterrupt:
             # While it loads, a supervisor hears nothing: the lifeline ends it. But what has just
             # reached the user's function shall end in order.
-            if self._lifeline < 0 or not self._pump_until(there, _BREATH):
+            if not self._link.open or not self._pump_until(there, _BREATH):
                 raise
             self.ask("interrupt")
             self.wait(None)
             raise
-
-    def _replace_stopped(self, parent: Template) -> None:
-        """A process that somebody stopped would keep us waiting for ever."""
-        say(f"xmp: process {parent.pid} is stopped and does not answer: killed")
-        self._wire.close()
-        os.close(self._lifeline)
-        self._lifeline = -1
-        if self._template is not None and parent is not self._template:
-            self._template.forget_holder()
-        else:
-            templates.discard(parent)
-        self._begin()
-
-    def _pack(self) -> Packed | None:
-        if self.job.method == "fork":
-            return None
-        packed = pack(self.job.fn, self.job.args, self.job.kwargs, kernel.memory_file)
-        if packed.image.data is None:
-            kernel.seal(packed.image.descriptor)
-        self._undo.callback(packed.close)
-        return packed
-
-    def _write_order(self) -> Order:
-        job, packed = self.job, self._packed
-        known = self._parents.is_unsafe(job.identity, self._main)
-        forkable = job.method == "forkserver" and not known
-        method = "inherit" if job.method == "fork" else "fork" if forkable else "exec"
-        plan = job.plan
-        return Order(
-            host=job.host,
-            world_size=job.world_size,
-            runtime=plan.runtime if plan else "",
-            framework=plan.framework if plan else "",
-            state=self._state,
-            main=self._main,
-            rules=self._parents.needs.rules,
-            method=method,
-            image_data=packed.image.data if packed else None,
-            image_size=packed.image.size if packed else 0,
-            touches_device=packed.touches_device if packed else False,
-            leases=tuple(job.leases),
-            grace=job.grace,
-            called=job.called or time.monotonic_ns(),
-            seed=job.seed,
-        )
-
-    def _begin(self) -> None:
-        """Find a process that forks the supervisor, and send the order."""
-        for attempt in (1, 2):
-            try:
-                self._send_order(self._parent())
-                return
-            except Closed:
-                # Killed while it was idle: the next one is new.
-                said = templates.discard(self._template) if self._template else ""
-                if attempt == 2:
-                    raise StartError(f"the template does not answer: {said}") from None
-
-    def _parent(self) -> Template:
-        job, parents = self.job, self._parents
-        if job.method == "fork":
-            return parents.forked_keeper((job.fn, tuple(job.args), dict(job.kwargs)))
-        if job.method == "spawn":
-            return parents.keeper()
-        self._template = template = parents.warm()
-        if self._order.method == "fork" and self._main is not None:
-            holder = parents.holder(template, self._main, self._state)
-            if holder is not None:
-                return holder
-            self._order = replace(self._order, method="exec")
-        return template
-
-    def _send_order(self, parent: Template) -> None:
-        ours, theirs = pair()
-        heard, lifeline = os.pipe()
-        try:
-            token = parent.request("fork", descriptors=[theirs.fileno(), heard])
-        except Closed:
-            ours.close()
-            os.close(lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(heard)
-        self._wire, self._lifeline, self._token, self._parent_used = ours, lifeline, token, parent
-        streams = state.standard_streams()
-        packed = self._packed
-        descriptors = [*streams]
-        descriptors += [packed.image.descriptor] if packed and self._order.has_file else []
-        descriptors += [self._tracker] if self._tracker is not None else []
-        descriptors += self.job.leases.values()
-        descriptors += packed.descriptors if packed else []
-        try:
-            ours.send(self._order, descriptors)
-        finally:
-            for descriptor in streams:
-                os.close(descriptor)
 
     # --- hearing -------------------------------------------------------------------------------
 
@@ -201,16 +98,16 @@ class Launch:
         end = None if timeout is None else time.monotonic() + timeout
         while not done():
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not self._wire.readable(left):
+            if not self._link.wire.readable(left):
                 return done()
             with self._lock:
-                if not done() and self._wire.readable(0):
+                if not done() and self._link.wire.readable(0):
                     self._hear()
         return True
 
     def _hear(self) -> None:
         try:
-            (name, *rest), descriptors = self._wire.recv()
+            (name, *rest), descriptors = self._link.wire.recv()
         except Closed:
             self._lost()
             return
@@ -224,12 +121,10 @@ class Launch:
         received: int,
         loaded: int,
     ) -> None:
-        self._supervisor = pid
-        if self._packed is not None:
-            self._packed.sent()
+        self._link.has_started(pid)
         for rank, replica, forked in pids:
             self.processes[rank] = ReplicaProcess(rank, replica)
-            self.timeline[rank] = Timeline(self._order.called, received, loaded, forked)
+            self.timeline[rank] = Timeline(self._link.order.called, received, loaded, forked)
 
     def _on_entered(self, _: list[int], rank: int, at: int) -> None:
         self.timeline[rank].entered = at
@@ -259,7 +154,7 @@ class Launch:
 
     def account(self) -> StartAccount:
         """Where the time of the start went."""
-        return StartAccount(self.timeline, self._parents.imports())
+        return StartAccount(self.timeline, self._link.parents.imports())
 
     def _on_ended(self, _: list[int], rank: int, code: int) -> None:
         self.processes[rank].exitcode = code
@@ -268,11 +163,7 @@ class Launch:
         self._stacks_answer = stacks
 
     def _on_unsafe(self, _: list[int], culprits: list[str]) -> None:
-        self._parents.remember_unsafe(self.job.identity, self.job.name, culprits)
-        self._order = replace(self._order, method="exec")
-        self._end_supervisor()  # it may hold what the replicas need: first it goes
-        assert self._template is not None  # only its supervisors load anything
-        self._send_order(self._template)
+        self._link.begin_with_fresh_interpreters(culprits)
 
     def _on_failed(self, _: list[int], text: str, words: str, pickled: bytes | None) -> None:
         cause = report.load_exception(pickled)
@@ -290,16 +181,10 @@ class Launch:
 
     def _lost(self) -> None:
         """The supervisor is gone without a last word."""
-        self._broken = self._broken or StartError(f"the supervisor ended early: {self._how()}")
+        self._broken = self._broken or StartError(
+            f"the supervisor ended early: {self._link.how_it_ended()}"
+        )
         self._finish()
-
-    def _how(self) -> str:
-        pid = self._parent_used.pid_of(self._token)
-        status = None if pid is None else self._parent_used.wait_end(pid, _END_WAIT)
-        if status is None:
-            return f"its parent is gone as well. {self._parent_used.log()}"
-        code = os.waitstatus_to_exitcode(status)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def _stop_short(self, error: BaseException) -> None:
         self._broken = error
@@ -307,50 +192,36 @@ class Launch:
 
     # --- ending --------------------------------------------------------------------------------
 
-    def _end_supervisor(self) -> None:
-        """Close our ends and wait until nothing of the supervisor is left."""
-        pid = self._parent_used.pid_of(self._token, _END_WAIT)
-        self._wire.close()
-        os.close(self._lifeline)
-        self._lifeline = -1
-        if pid is not None:
-            self._parent_used.wait_end(pid, _END_WAIT)
-
     def _finish(self) -> None:
         if self.finished:
             return
         self.finished = True
         live.discard(self)
-        if self._lifeline >= 0:
-            self._end_supervisor()
+        self._link.end()
         self._undo.close()
         if slow := self.account().slow():
             say(slow)
-        self._parents.offer(self._imported)
+        self._link.parents.offer(self._imported)
+        put_away_ended()
 
     def _abandon(self) -> None:
         """Undo a start that did not succeed."""
-        if getattr(self, "_lifeline", -1) >= 0:
-            self._end_supervisor()
+        self._link.end()
         self.finished = True
         self._undo.close()
-
-    _lifeline = -1
 
     def drop(self) -> None:
         """In a forked child of the launcher: this launch is not ours."""
         self.finished = True
-        self._broken = XmpError(f"only process {self._state.pid}, which launched it, can join it")
-        if self._lifeline >= 0:
-            self._wire.close()
-            os.close(self._lifeline)
-            self._lifeline = -1
+        launcher = self._link.order.state.pid
+        self._broken = XmpError(f"only process {launcher}, which launched it, can join it")
+        self._link.drop()
 
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
         if not self.finished:
             try:
-                self._wire.send((name, *rest))
+                self._link.wire.send((name, *rest))
             except Closed:
                 pass  # the next message that is read says why
 
@@ -373,8 +244,8 @@ class Launch:
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; a supervisor that does not answer is killed."""
         if not self._pump_until(lambda: self.finished, seconds):
-            say(f"xmp: supervisor {self._supervisor} does not answer: killed")
-            os.kill(self._supervisor, signal.SIGKILL)  # its replicas go with it
+            say(f"xmp: supervisor {self._link.supervisor} does not answer: killed")
+            os.kill(self._link.supervisor, signal.SIGKILL)  # its replicas go with it
             self._pump_until(lambda: self.finished, None)
 
     def live_stacks(self) -> dict[int, str]:

@@ -25,6 +25,7 @@ from .wire import Closed, Wire
 __all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle", "silence"]
 
 SUPERVISOR = "xmp-supervisor"
+_LOOK_SECONDS = 0.2
 _TRIAL_SECONDS = 20.0
 """For one module: an import that takes longer hangs, or is none that others should wait for."""
 
@@ -73,7 +74,9 @@ class Server:
         idle: float | None,
         become: Become,
         single: bool = False,
+        grace: float = 0.5,
     ) -> None:
+        self._grace = grace
         self._become = become
         self._single = single
         self._wire = wire
@@ -90,6 +93,9 @@ class Server:
         # A child that a C library forks from the launcher has copies of all that we listen to.
         watch = kernel.open_pidfd(launcher)
         self._launcher = -1 if watch is None else watch
+        self._pid = launcher
+        self._ends: float | None = None
+        """When everything ends that has not by itself: set once the launcher is dead."""
         for source in (wire.fileno(), self._wakeup[0], self._launcher):
             if source >= 0:
                 self._selector.register(source, selectors.EVENT_READ)
@@ -98,6 +104,9 @@ class Server:
         """Serve until the launcher is gone and every supervisor has ended."""
         while self._open or self._own:
             events = self._selector.select(self._patience())
+            self._look_for_launcher()
+            if self._ends is not None and time.monotonic() >= self._ends:
+                break  # a stopped supervisor does not notice that it should have ended
             if not events and not self._candidates and not self._own and self._trial is None:
                 return  # idle for too long
             for key, _ in events:
@@ -110,7 +119,16 @@ class Server:
                 self._flush()
         kernel.end_descendants()
 
+    def _look_for_launcher(self) -> None:
+        """Without a pidfd: a closed connection alone may be a template that was replaced."""
+        if self._launcher < 0 and not self._open and kernel.is_gone(self._pid):
+            self._stop_listening()
+
     def _patience(self) -> float | None:
+        if self._ends is not None:
+            return max(0.0, self._ends - time.monotonic())
+        if self._launcher < 0 and not self._open:
+            return _LOOK_SECONDS
         if self._trial is not None:
             return max(0.0, self._trial_ends - time.monotonic())
         if self._candidates:
@@ -125,14 +143,19 @@ class Server:
             try:
                 self._serve(*self._wire.recv())
             except Closed:
-                self._stop_listening()
+                # The launcher may live on: it closes what it replaces while launches still run.
+                self._selector.unregister(descriptor)
+                self._open = False
         elif descriptor == self._launcher:
             self._stop_listening()
         elif self._trial is not None:
             self._hear_trial(descriptor)
 
     def _stop_listening(self) -> None:
+        """The launcher is dead: what is ours ends by itself, or is ended."""
         self._open = False
+        if self._ends is None:
+            self._ends = time.monotonic() + self._grace
         for source in (self._wire.fileno(), self._launcher):
             if source >= 0 and source in self._selector.get_map():
                 self._selector.unregister(source)

@@ -13,10 +13,10 @@ from xmp._types import HostFacts, PortNeed, Request
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
+from ._gpus import CUDA_MASK, gpu_fit, visible_gpus
 from ._imports import after_import
 from ._tpu import INPUTS, OWNED, Chips, inherited_notes, read_chips
 from .cpu import MOST
-from .cuda import MASK, gpu_fit, visible_gpus
 from .rocm import Rocm
 
 __all__ = ["Jax"]
@@ -41,7 +41,7 @@ class Jax(Runtime):
         *(COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX"),
         *OWNED,
     )
-    inputs = (*INPUTS, PLATFORMS, CPU_DEVICES, MASK)
+    inputs = (*INPUTS, PLATFORMS, CPU_DEVICES, CUDA_MASK)
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
@@ -90,7 +90,7 @@ class Jax(Runtime):
         if platform == "tpu":
             return _tpu_fit(facts, hosts)
         if platform in GPU_NAMES:
-            return gpu_fit(self.visible(facts) or (), facts, MASK, self.name)
+            return gpu_fit(self.visible(facts) or (), facts, CUDA_MASK, self.name)
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
@@ -114,7 +114,7 @@ class Jax(Runtime):
             place.facts, {"TF_CPP_MIN_LOG_LEVEL": "1", "TPU_SKIP_MDS_QUERY": "1"}, {}
         )
         if platform in GPU_NAMES:
-            mask = MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
+            mask = CUDA_MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
             given[mask] = ",".join(self.chosen(job, place))
             return Share(given, f"{platform}:{local}", {**settings, "local_device_ids": str(local)})
         # JAX_NUM_CPU_DEVICES beats a host device count that is left over in XLA_FLAGS.
@@ -159,7 +159,7 @@ class Jax(Runtime):
 
     def _gpus(self, facts: HostFacts) -> tuple[str, ...]:
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0
-        return visible_gpus(facts.env.get(MASK), count) if count else ()
+        return visible_gpus(facts.env.get(CUDA_MASK), count) if count else ()
 
 
 def _whole_host(job: Job) -> bool:

@@ -7,8 +7,8 @@ from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import Fit, Job, Place, Runtime, Share
 from ._cores import usable_cores
+from ._gpus import CUDA_MASK, gpu_fit, visible_gpus
 from .cpu import MOST
-from .cuda import MASK, gpu_fit, visible_gpus
 
 __all__ = ["Paddle"]
 
@@ -28,7 +28,7 @@ class Paddle(Runtime):
     framework = "xmp._frameworks.paddle"
     family = "paddle"
     package = "paddle"
-    owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, MASK)
+    owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, CUDA_MASK)
     # Paddle deletes these two in its trainers: its store does not exempt anybody from a proxy.
     takes_away = ("http_proxy", "https_proxy")
 
@@ -39,12 +39,12 @@ class Paddle(Runtime):
     def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
         if facts.gpus.get("vendor") != "nvidia":
             return None
-        return visible_gpus(facts.env.get(MASK), facts.gpus.get("count", 0)) or None
+        return visible_gpus(facts.env.get(CUDA_MASK), facts.gpus.get("count", 0)) or None
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         visible = self.visible(facts)
         if visible is not None:
-            return gpu_fit(visible, facts, MASK, self.name)
+            return gpu_fit(visible, facts, CUDA_MASK, self.name)
         cores = usable_cores(facts)
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
@@ -63,7 +63,7 @@ class Paddle(Runtime):
         }
         if self.visible(place.facts) is None:
             return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
-        given[MASK] = ",".join(self.chosen(job, place))
+        given[CUDA_MASK] = ",".join(self.chosen(job, place))
         given[GPU] = str(local)
         return Share(given, f"gpu:{local}", {"device_type": "gpu"})
 

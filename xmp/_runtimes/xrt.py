@@ -14,7 +14,7 @@ from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, version_of
-from .cuda import MASK, visible_gpus
+from ._gpus import CUDA_MASK, visible_gpus
 
 __all__ = ["Xrt"]
 
@@ -63,7 +63,7 @@ class Xrt(Runtime):
     # GPU_NUM_DEVICES, TPU_NUM_DEVICES and XRT_TPU_CONFIG are configuration, not identity.
     owned = (
         *(WORKERS, DEVICE_MAP, WORLD, ORDINAL, LOCAL_ORDINAL, DEVICE, LOCAL_WORKER, SERVICE),
-        *(CONFIG, TPUS, GPUS, MASK),
+        *(CONFIG, TPUS, GPUS, CUDA_MASK),
     )
 
     def configured(self, facts: HostFacts) -> str:
@@ -196,16 +196,16 @@ def _first_worker(facts: HostFacts) -> str:
 
 
 def _gpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> dict[str, str]:
-    visible = visible_gpus(facts.env.get(MASK), facts.gpus.get("count") or setup.devices)
+    visible = visible_gpus(facts.env.get(CUDA_MASK), facts.gpus.get("count") or setup.devices)
     if len(visible) < job.local:
+        mask = f"{CUDA_MASK}={facts.env.get(CUDA_MASK)!r}"
         raise PlanError(
-            f"{GPUS}={facts.env[GPUS]}, but {MASK}={facts.env.get(MASK)!r} leaves {len(visible)}. "
-            "Make them agree."
+            f"{GPUS}={facts.env[GPUS]}, but {mask} leaves {len(visible)}. Make them agree."
         )
     return {
         **job.once("workers", lambda: _gpu_workers(job, setup)),
         LOCAL_WORKER: f"localservice:{ordinal}",
-        MASK: visible[local],
+        CUDA_MASK: visible[local],
     }
 
 

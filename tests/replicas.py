@@ -1,0 +1,22 @@
+"""Real replicas for the tests of the frameworks."""
+
+from __future__ import annotations
+
+import faulthandler
+from typing import Any
+
+import xmp
+
+__all__ = ["METHODS", "OPS", "replicas"]
+
+METHODS = ["forkserver", "spawn", "fork"]
+OPS = ["sum", "mean", "min", "max", "prod"]
+
+
+def replicas(fn: Any, *args: Any, runtime: str, nprocs: int, **options: Any) -> list[Any]:
+    """What ``fn`` returns in every replica; fails when they are not done in 90 seconds."""
+    if options.get("start_method") == "fork":
+        faulthandler.cancel_dump_traceback_later()  # pytest's: a thread that forbids the fork
+    with xmp.spawn(fn, args, nprocs=nprocs, runtime=runtime, join=False, **options) as context:
+        assert context.join(timeout=90), "not done within 90 s"
+        return list(context.results())

@@ -1,0 +1,201 @@
+"""A launch's connection with its supervisor: an order goes out, closing it ends everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from xmp._errors import StartError
+from xmp._payload import Packed, pack
+from xmp._payload.script import main_source
+
+from . import kernel, state
+from .job import Job
+from .needs import Needs
+from .order import Order
+from .parents import Parents, templates
+from .terminal import say
+from .warm import Template
+from .wire import Closed, Wire, pair
+
+__all__ = ["END_WAIT", "Link"]
+
+END_WAIT = 5.0
+
+
+class Link:
+    """Packs the call, finds a parent for the supervisor and holds the socket and the lifeline.
+
+    ``own`` takes what is to be undone when the launch ends.
+    """
+
+    wire: Wire
+    order: Order
+
+    def __init__(self, job: Job, own: Callable[[Callable[[], None]], Any]) -> None:
+        self.parents = Parents(Needs.of(job.plan), own)
+        self.supervisor = 0
+        """Its pid, once it has told."""
+        self._job = job
+        self._own = own
+        self._packed: Packed | None = None
+        self._template: Template | None = None
+        self._lifeline = -1
+
+    @property
+    def open(self) -> bool:
+        """Whether there may be a supervisor."""
+        return self._lifeline >= 0
+
+    def prepare(self) -> None:
+        """Pack the call and write the order; TypeError for what cannot be packed."""
+        self._main = main_source() if self._job.method != "fork" else None
+        self._state, self._tracker = state.capture()
+        self._packed = self._pack()
+        self.order = self._write_order()
+
+    def _pack(self) -> Packed | None:
+        if self._job.method == "fork":
+            return None
+        packed = pack(self._job.fn, self._job.args, self._job.kwargs, kernel.memory_file)
+        if packed.image.data is None:
+            kernel.seal(packed.image.descriptor)
+        self._own(packed.close)
+        return packed
+
+    def _write_order(self) -> Order:
+        job, packed = self._job, self._packed
+        known = self.parents.is_unsafe(job.identity, self._main)
+        forkable = job.method == "forkserver" and not known
+        method = "inherit" if job.method == "fork" else "fork" if forkable else "exec"
+        plan = job.plan
+        return Order(
+            host=job.host,
+            world_size=job.world_size,
+            runtime=plan.runtime if plan else "",
+            framework=plan.framework if plan else "",
+            state=self._state,
+            main=self._main,
+            rules=self.parents.needs.rules,
+            method=method,
+            image_data=packed.image.data if packed else None,
+            image_size=packed.image.size if packed else 0,
+            touches_device=packed.touches_device if packed else False,
+            leases=tuple(job.leases),
+            grace=job.grace,
+            called=job.called or time.monotonic_ns(),
+            seed=job.seed,
+        )
+
+    # --- the supervisor ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Find a process that forks the supervisor, and send the order."""
+        for attempt in (1, 2):
+            try:
+                self._send_order(self._parent())
+                return
+            except Closed:
+                # Killed while it was idle: the next one is new.
+                said = templates.discard(self._template) if self._template else ""
+                if attempt == 2:
+                    raise StartError(f"the template does not answer: {said}") from None
+
+    def replace_stopped(self) -> None:
+        """A parent that somebody stopped would keep us waiting for ever: begin with another."""
+        parent = self._used
+        if not kernel.is_stopped(parent.pid):
+            return
+        say(f"xmp: process {parent.pid} is stopped and does not answer: killed")
+        self.drop()
+        if self._template is not None and parent is not self._template:
+            self._template.forget_holder()
+        else:
+            templates.discard(parent)
+        self.begin()
+
+    def begin_with_fresh_interpreters(self, culprits: list[str]) -> None:
+        """Forking is not safe after the call was loaded: a new supervisor loads nothing."""
+        self.parents.remember_unsafe(self._job.identity, self._job.name, culprits)
+        self.order = replace(self.order, method="exec")
+        self.end()  # it may hold what the replicas need: first it goes
+        assert self._template is not None  # only its supervisors load anything
+        self._send_order(self._template)
+
+    def _parent(self) -> Template:
+        job, parents = self._job, self.parents
+        if job.method == "fork":
+            return parents.forked_keeper((job.fn, tuple(job.args), dict(job.kwargs)))
+        if job.method == "spawn":
+            return parents.keeper()
+        self._template = template = parents.warm()
+        if self.order.method == "fork" and self._main is not None:
+            holder = parents.holder(template, self._main, self._state)
+            if holder is not None:
+                return holder
+            self.order = replace(self.order, method="exec")
+        return template
+
+    def _send_order(self, parent: Template) -> None:
+        ours, theirs = pair()
+        heard, lifeline = os.pipe()
+        try:
+            token = parent.request("fork", descriptors=[theirs.fileno(), heard])
+        except Closed:
+            ours.close()
+            os.close(lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(heard)
+        self.wire, self._lifeline, self._token, self._used = ours, lifeline, token, parent
+        streams = state.standard_streams()
+        try:
+            ours.send(self.order, [*streams, *self._descriptors()])
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+
+    def _descriptors(self) -> list[int]:
+        """What travels with the order, after the standard streams."""
+        packed = self._packed
+        descriptors = [packed.image.descriptor] if packed and self.order.has_file else []
+        descriptors += [self._tracker] if self._tracker is not None else []
+        descriptors += self._job.leases.values()
+        return descriptors + (packed.descriptors if packed else [])
+
+    def has_started(self, supervisor: int) -> None:
+        """The replicas have been made: what was sent is theirs."""
+        self.supervisor = supervisor
+        if self._packed is not None:
+            self._packed.sent()
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Close our ends and wait until nothing of the supervisor is left."""
+        if self.open:
+            pid = self._used.pid_of(self._token, END_WAIT)
+            self.drop()
+            if pid is not None:
+                self._used.wait_end(pid, END_WAIT)
+
+    def drop(self) -> None:
+        """Close our ends."""
+        if self.open:
+            self.wire.close()
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def how_it_ended(self) -> str:
+        """How the supervisor ended that said nothing."""
+        pid = self._used.pid_of(self._token)
+        status = None if pid is None else self._used.wait_end(pid, END_WAIT)
+        if status is None:
+            return f"its parent is gone as well. {self._used.log()}"
+        code = os.waitstatus_to_exitcode(status)
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
