@@ -115,7 +115,7 @@ def test_nothing_listens_off_loopback() -> None:
 UNDER_ANOTHER_NAME = """
 import ctypes, socket, sys
 sys.path[:0] = [sys.argv[1]]
-from test_frameworks_jax import listening, replicas
+from tests.test_frameworks_jax import listening, replicas
 
 if __name__ == "__main__":
     if ctypes.CDLL(None).unshare(0x04000000):  # CLONE_NEWUTS: the name is ours alone
@@ -129,7 +129,7 @@ if __name__ == "__main__":
 def test_gloo_does_not_listen_on_the_address_of_the_hosts_name(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNDER_ANOTHER_NAME)
-    command = [sys.executable, str(script), str(Path(__file__).parent)]
+    command = [sys.executable, str(script), str(Path(__file__).parents[1])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     if done.stderr.strip() == "refused":
         pytest.skip("the kernel refuses namespaces of names here")
