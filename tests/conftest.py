@@ -166,10 +166,20 @@ def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
     return False
 
 
-def left_processes(before: Belongings, spare: frozenset[psutil.Process]) -> list[str]:
-    """End what was started since and is not spared; say what it was."""
-    extra = [(p, command(p)) for p in processes() - before.processes - spare]
+def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool:
+    """Whether it is what a template has forked for the next launch."""
+    try:
+        return process.name() == "xmp-spare" and process.parent() in templates
+    except psutil.Error:
+        return False
+
+
+def left_processes(before: Belongings, templates: frozenset[psutil.Process]) -> list[str]:
+    """End what was started since, but for templates and their spares; say what it was."""
+    new = processes() - before.processes - templates
+    extra = [(p, command(p)) for p in new if not waits(p, templates)]
     _, alive = psutil.wait_procs([p for p, _ in extra], timeout=DEADLINE)
+    alive = [p for p in alive if not waits(p, templates)]
     lines = [f"process {p.pid} ({status(p)}): {text}" for p, text in extra if p in alive]
     for process in alive:
         try:

@@ -220,11 +220,11 @@ def test_two_replicas_may_be_threads_of_one_process() -> None:
     assert _inside.world_size() == 1
 
 
-def test_once_counts_its_calls_across_both_installs() -> None:
+def test_once_counts_on_when_the_framework_is_there() -> None:
     channel = FakeChannel()
     _inside.install(info(), None, channel)
     _inside.once(lambda: 1)  # while the user's modules are imported
-    _inside.install(info(), FakeFramework(info()), channel)
+    _inside.settle(info(), FakeFramework(info()))
     _inside.once(lambda: 2)
     assert channel.keys == [("once/0", 0), ("once/1", 0)]
 

@@ -46,6 +46,7 @@ __all__ = [
     "rank_zero_only",
     "replica",
     "restart_count",
+    "settle",
     "uninstall",
     "world_size",
 ]
@@ -88,14 +89,19 @@ _lock = threading.Lock()
 def install(info: ReplicaInfo, framework: Framework | None, channel: Channel | None) -> None:
     """Say who this replica is: for this context, and for the process if nobody did before."""
     global _in_this_process
-    place = _in_this_context.get()
-    if place is not None and place.info == info:  # the framework comes after the user's modules
-        place.framework, place.channel = framework, channel
-        return
     place = _Place(info, framework, channel)
     _in_this_context.set(place)
     if _in_this_process is None:
         _in_this_process = place
+
+
+def settle(info: ReplicaInfo, framework: Framework | None) -> None:
+    """Say what has become known since ``install``: who it is in a fork, and its framework."""
+    global _in_this_process
+    place = _in_this_context.get()
+    assert place is not None
+    place.info, place.framework = info, framework
+    _in_this_process = place
 
 
 def uninstall() -> None:

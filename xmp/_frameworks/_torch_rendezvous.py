@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from types import ModuleType
@@ -28,15 +27,17 @@ _FORMING = 5.0
 
 
 class Rendezvous:
-    """Stands where torch makes its store, in one process, from ``install`` to ``remove``."""
+    """Stands where torch makes its store, from ``install`` to ``remove``.
 
-    def __init__(self, address: str, port: int, descriptor: int | None) -> None:
-        """``descriptor`` is the leased listener, on the one process that hosts the store."""
+    It does so in the one process that called ``take``: the one that installed it, or a fork.
+    """
+
+    def __init__(self, address: str, port: int) -> None:
         self._address = address
         self._port = port
-        self._descriptor = descriptor
-        self._pid = os.getpid()
-        self._calls: Counter[int] = Counter()
+        self._descriptor: int | None = None
+        self._pid = 0
+        self._calls: dict[int, int] = {}
         self._server: Any = None
         self._client: Any = None
         self._last = 0.0
@@ -46,6 +47,10 @@ class Rendezvous:
     def install(self) -> None:
         """Take the place now, or when torch is imported: until then this costs nothing."""
         self._withdraw = on_import(_MODULE, self._patch)
+
+    def take(self, descriptor: int | None) -> None:
+        """``descriptor`` is the leased listener, on the one process that hosts the store."""
+        self._descriptor, self._pid = descriptor, os.getpid()
 
     def remove(self) -> None:
         """Give torch its own function back, end the store, close the listener."""
@@ -105,8 +110,8 @@ class Rendezvous:
         if first:
             self._client.add("joined", 1)
         self._last = time.monotonic()
-        self._calls[world_size] += 1
-        return PrefixStore(f"init{self._calls[world_size]}of{world_size}", self._client)
+        self._calls[world_size] = count = self._calls.get(world_size, 0) + 1
+        return PrefixStore(f"init{count}of{world_size}", self._client)
 
     def _wait_for_peers(self) -> None:
         """The host of the store stays until the others, still connecting, have left as well.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from xmp._types import ReplicaInfo
@@ -20,7 +21,7 @@ from ._reduce import fold, is_array, is_number
 from ._torch_rendezvous import Rendezvous
 from ._torch_wire import TorchWire, without_jax
 
-__all__ = ["TorchDist", "attach", "enter"]
+__all__ = ["TorchDist", "attach", "enter", "prepare"]
 
 _REDUCED = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
 _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
@@ -34,12 +35,23 @@ def enter(info: ReplicaInfo) -> TorchDist:
     Raises:
         RuntimeError: torch is needed before the function starts and is not installed.
     """
+    return prepare()(info)
+
+
+def prepare() -> Callable[[ReplicaInfo], TorchDist]:
+    """Do what is the same for all forks of this process; the result is ``enter`` for each."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    rendezvous = None
-    if address and port:
-        rendezvous = Rendezvous(address, int(port), info.descriptors.get("store"))
+    rendezvous = Rendezvous(address, int(port)) if address and port else None
+    if rendezvous is not None:
         rendezvous.install()
-    framework = TorchDist(info, rendezvous)
+    dist = sys.modules.get("torch.distributed")
+    return partial(_enter, rendezvous, dist is not None and dist.is_initialized())
+
+
+def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo) -> TorchDist:
+    if rendezvous is not None:
+        rendezvous.take(info.descriptors.get("store"))
+    framework = TorchDist(info, rendezvous, found_a_group)
     try:
         if framework.device_type not in ("", "cpu"):
             torch_module().get_device_module(framework.device_type).set_device(info.local_rank)
@@ -84,12 +96,13 @@ class TorchDist:
     as numpy arrays, jax arrays as numpy arrays.
     """
 
-    def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
+    def __init__(
+        self, info: ReplicaInfo, rendezvous: Rendezvous | None, found_a_group: bool = False
+    ) -> None:
         self._info = info
         self._rendezvous = rendezvous
         self.device_type = info.settings.get("device_type", "")
-        dist = sys.modules.get("torch.distributed")
-        self._found_a_group = dist is not None and dist.is_initialized()
+        self._found_a_group = found_a_group
 
     def device(self) -> Any:
         """``torch.device("cuda", local_rank)``, or of whatever type this launch uses."""

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 from xmp._payload import Image, load_image, pack_image
 
 from . import kernel
-from .wire import Wire
+from .wire import Wire, prepared
 
 __all__ = ["Channel"]
 
 T = TypeVar("T")
+_ENTERED = prepared(("entered",))
+"""Pickling it in a fork would cost 40 pages."""
 
 
 class Channel:
@@ -37,6 +39,10 @@ class Channel:
     def tell(self, name: str, *rest: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Tell the supervisor something."""
         self._wire.send((name, *rest), descriptors)
+
+    def tell_entered(self) -> None:
+        """Tell that the user's function begins."""
+        self._wire.send_prepared(_ENTERED)
 
     def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
         """The value that one local replica makes, for all; its exception, if it raises."""

@@ -182,9 +182,9 @@ class Gang:
         if not self._shares.handle(member, message, descriptors):
             getattr(self, f"_on_{message[0]}")(member, descriptors, *message[1:])
 
-    def _on_entered(self, member: Member, _: list[int], at: int) -> None:
+    def _on_entered(self, member: Member, _: list[int]) -> None:
         member.entered = True
-        self._wire.post(("entered", member.rank, at))
+        self._wire.post(("entered", member.rank, time.monotonic_ns()))
 
     def _on_returned(
         self,

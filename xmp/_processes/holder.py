@@ -13,6 +13,7 @@ from xmp._types import ForkRules
 
 from . import kernel, replica, safety, state
 from .server import Become, Server, settle, silence
+from .supervisor import rehearse
 from .wire import Wire
 
 __all__ = ["hold_script"]
@@ -55,5 +56,5 @@ def hold_script(
     wire.send(("ready", facts))
     kernel.disarm(lifeline)
     # Its patience is shorter than the template's, which would end it before its exit handlers.
-    Server(wire, lifeline, launcher.pid, idle, become, grace=0.25).run()
+    Server(wire, lifeline, launcher.pid, idle, become, grace=0.25, rehearse=rehearse).run()
     atexit._run_exitfuncs()

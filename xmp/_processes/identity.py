@@ -11,7 +11,7 @@ from typing import Any
 from .state import LauncherState
 
 __all__ = [
-    "become",
+    "Identity",
     "executable",
     "finish_multiprocessing",
     "interpreter_flags",
@@ -35,18 +35,26 @@ class _ReplicaProcess(process.BaseProcess):
         self._closed = False
 
 
-def become(state: LauncherState, rank: int, sentinel: int) -> None:
-    """Become a proper child of the launcher: proxies and locks must not share the parent's.
+class Identity:
+    """Who a replica will be, made beforehand; ``take`` makes the calling process it.
 
     ``sentinel`` is a descriptor that becomes readable when the launch has lost its parent.
     """
-    util._finalizer_registry.clear()  # type: ignore[attr-defined]
-    util._run_after_forkers()  # type: ignore[attr-defined]
-    module: Any = process
-    module._process_counter = itertools.count(1)
-    module._children = set()
-    module._current_process = _ReplicaProcess(state, rank)
-    module._parent_process = module._ParentProcess(state.name, state.pid, sentinel)
+
+    def __init__(self, state: LauncherState, rank: int, sentinel: int) -> None:
+        module: Any = process
+        self._process = _ReplicaProcess(state, rank)
+        self._parent = module._ParentProcess(state.name, state.pid, sentinel)
+
+    def take(self) -> None:
+        """A proper child of the launcher: proxies and locks must not share the parent's."""
+        util._finalizer_registry.clear()  # type: ignore[attr-defined]
+        util._run_after_forkers()  # type: ignore[attr-defined]
+        module: Any = process
+        module._process_counter = itertools.count(1)
+        module._children = set()
+        module._current_process = self._process
+        module._parent_process = self._parent
 
 
 def finish_multiprocessing() -> None:

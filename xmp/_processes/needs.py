@@ -31,13 +31,12 @@ class Needs:
     def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> Needs:
         """From a plan, from what the user asked for, and from what this process has imported."""
         packages = {*(plan.preload if plan else ()), *wanted}
-        roots = {name.partition(".")[0] for name in packages}
-        loaded = third_party()
-        known = [name for name in loaded if name.partition(".")[0] in roots]
+        roots = frozenset(name.partition(".")[0] for name in packages)
+        known, others = _by_root(third_party(), roots)
         framework = (plan.framework,) if plan and plan.framework else ()
         return cls(
             modules=tuple(dict.fromkeys([*sorted(packages), *known, *framework])),
-            candidates=tuple(name for name in loaded if name.partition(".")[0] not in roots),
+            candidates=others,
             import_variables=plan.import_variables if plan else (),
             first_use_variables=plan.first_use_variables if plan else (),
             rules=plan.fork_rules if plan else ForkRules(),
@@ -75,15 +74,24 @@ def installed(names: Iterable[str]) -> list[str]:
     return [name for name in names if _installed(name, sys.modules.get(name), places)]
 
 
-_known: tuple[int, list[str]] = (-1, [])
+_known: tuple[int, tuple[str, ...]] = (-1, ())
 
 
-def third_party() -> list[str]:
+def third_party() -> tuple[str, ...]:
     """The installed modules that are loaded here, in the order of their import."""
     global _known
     if _known[0] != len(sys.modules):
-        _known = (len(sys.modules), installed(list(sys.modules)))
+        _known = (len(sys.modules), tuple(installed(list(sys.modules))))
     return _known[1]
+
+
+@functools.lru_cache(maxsize=4)
+def _by_root(
+    names: tuple[str, ...], roots: frozenset[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The modules of these packages, and the others."""
+    inside = tuple(name for name in names if name.partition(".")[0] in roots)
+    return inside, tuple(name for name in names if name.partition(".")[0] not in roots)
 
 
 def _places() -> tuple[str, ...]:

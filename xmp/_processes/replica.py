@@ -6,6 +6,7 @@ execs a fresh interpreter that receives order and call through its channel (meth
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
 import faulthandler
 import importlib
@@ -35,7 +36,9 @@ from .wire import Wire
 
 __all__ = [
     "DUMP_SIGNAL",
+    "Role",
     "Seat",
+    "entrance",
     "exec_main",
     "forget_exit_handlers",
     "run",
@@ -52,6 +55,7 @@ _EXEC = (
     "from xmp._processes.replica import exec_main; exec_main(*map(int, sys.argv[2:]))"
 )
 
+Enter = Callable[[ReplicaInfo], "Framework | None"]
 Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
 
@@ -69,24 +73,68 @@ class Seat:
         return self.stacks + 1
 
 
+@dataclass
+class Role:
+    """Who a replica is and what it needs to begin, made by its parent.
+
+    Whatever a fork makes itself, or is the first to touch, costs it a page of its own: 3 µs and
+    4 KB each.
+    """
+
+    order: Order
+    plan: ReplicaPlan
+    info: ReplicaInfo
+    identity: identity.Identity
+    channel: Channel
+    timeline: Timeline
+    enter: Enter
+    streams: randomness.OwnStreams | None = None
+    """None in a fresh interpreter, and where the user gave a seed."""
+
+    @classmethod
+    def of(
+        cls,
+        order: Order,
+        plan: ReplicaPlan,
+        seat: Seat,
+        leases: dict[str, int],
+        channel: Channel,
+        timeline: Timeline,
+        enter: Enter,
+    ) -> Role:
+        """The role of one replica; ``leases`` are given to the first of the host."""
+        info = ReplicaInfo(
+            rank=plan.rank,
+            local_rank=plan.local_rank,
+            world_size=order.world_size,
+            local_world_size=len(order.host.replicas),
+            host_index=order.host.index,
+            runtime=order.runtime,
+            device=plan.device,
+            restart_count=order.restart_count,
+            settings=dict(plan.settings),
+            descriptors=leases if plan.local_rank == 0 else {},
+        )
+        who = identity.Identity(order.state, plan.rank, seat.lifeline)
+        return cls(order, plan, info, who, channel, timeline, enter)
+
+
 def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: int) -> None:
     """The first lines after the fork: from here on the replica is safe to leave alone."""
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Not signal.signal, whose enums touch 20 pages.
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     os.setpgid(0, 0)
     kernel.set_name(f"xmp-replica-{plan.rank}")
-    kernel.die_with_parent(parent)
-    own = kernel.own_description(pipe)
-    os.dup2(own, seat.lifeline)
+    armed = kernel.die_with_parent(parent, pipe, seat.lifeline)
     kernel.close_from(seat.above)
-    if not kernel.arm(seat.lifeline):
+    if not armed:
         _watch_by_thread(seat.lifeline)
-    limits = order.state.limits["RLIMIT_NOFILE"]
-    if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, order.state.limits["RLIMIT_NOFILE"])
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
-    state.restore_mask(order.state)
+    if order.state.blocked or order.state.unignored:
+        state.restore_mask(order.state)
 
 
 def _watch_by_thread(lifeline: int) -> None:
@@ -127,6 +175,9 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         if plan.threads and "OMP_NUM_THREADS" not in os.environ:
             pools.set_threads(plan.threads)
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
+        seat, enter = Seat(channel, lifeline, stacks), entrance(order.framework, forked=False)
+        role = Role.of(order, plan, seat, leases, wire, timeline, enter)
+        _inside.install(role.info, None, wire)
         arguments = received[len(leases) :]
 
         def call() -> Call:
@@ -134,7 +185,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
                 import_main(order.main)
             return load(image, arguments)
 
-        run(order, plan, wire, leases, call, timeline, lifeline)
+        run(role, call)
     finally:
         os._exit(1)
 
@@ -145,30 +196,24 @@ def enable_stacks(descriptor: int) -> None:
     faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True)
 
 
-def run(
-    order: Order,
-    plan: ReplicaPlan,
-    channel: Channel,
-    leases: dict[str, int],
-    call: Callable[[], Call],
-    timeline: Timeline,
-    lifeline: int,
-) -> None:
+def run(role: Role, call: Callable[[], Call]) -> None:
     """Be the replica, from the first line that may fail to the last; never returns."""
     code = 1
+    plan, channel, timeline = role.plan, role.channel, role.timeline
     framework: Framework | None = None
     known = len(sys.modules)
     try:
-        identity.become(order.state, plan.rank, lifeline)
-        info = _info(order, plan, leases)
-        _inside.install(info, None, channel)
+        role.identity.take()
         # The framework first: a script that is imported only here may start a device.
-        framework = _enter(order.framework, info)
-        _inside.install(info, framework, channel)
+        framework = role.enter(role.info)
+        _inside.settle(role.info, framework)
         fn, args, kwargs = call()
-        randomness.start_own(order.seed, forked=order.method != "exec")
+        if role.order.seed is not None:
+            randomness.seed_all(role.order.seed)
+        elif role.streams is not None:
+            role.streams.begin()
         timeline.ready = timeline.entered = time.monotonic_ns()
-        channel.tell("entered", timeline.entered)
+        channel.tell_entered()
         try:
             result = fn(plan.rank, *args, **kwargs)
         finally:
@@ -185,26 +230,17 @@ def run(
     _leave(framework if code == 0 else None, channel, code)
 
 
-def _info(order: Order, plan: ReplicaPlan, leases: dict[str, int]) -> ReplicaInfo:
-    return ReplicaInfo(
-        rank=plan.rank,
-        local_rank=plan.local_rank,
-        world_size=order.world_size,
-        local_world_size=len(order.host.replicas),
-        host_index=order.host.index,
-        runtime=order.runtime,
-        device=plan.device,
-        restart_count=order.restart_count,
-        settings=dict(plan.settings),
-        descriptors=leases,
-    )
+def entrance(framework: str, forked: bool) -> Enter:
+    """The function with which a replica enters its framework, if it has one.
 
-
-def _enter(module: str, info: ReplicaInfo) -> Framework | None:
-    if not module:
-        return None
-    entered: Framework = importlib.import_module(module).enter(info)
-    return entered
+    For ``forked`` replicas the framework may do here, in their parent, what is the same for all.
+    """
+    if not framework:
+        return lambda info: None
+    module: Any = importlib.import_module(framework)
+    prepare = getattr(module, "prepare", None) if forked else None
+    enter: Enter = prepare() if prepare is not None else module.enter
+    return enter
 
 
 # --- outcomes ----------------------------------------------------------------------------------
@@ -282,10 +318,10 @@ def forget_exit_handlers() -> None:
     belongs to all.
     """
     atexit._clear()
-    registry = weakref.finalize._registry  # type: ignore[attr-defined]
-    registry.clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     # finalize registers its one exit handler once per process: the next one shall do it again.
-    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    if weakref.finalize._registered_with_atexit:  # type: ignore[attr-defined]
+        weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
     executors: Any = sys.modules.get("concurrent.futures.thread")
     if executors is not None:
         executors._threads_queues.clear()  # threads that exist in the parent alone

@@ -15,11 +15,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from xmp._types import ForkRules
 
 from . import kernel, pools, safety
+from .spare import NAME, Spare
 from .wire import Closed, Wire
 
 __all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle", "silence"]
@@ -61,6 +62,7 @@ def settle() -> None:
     # A collection in a child would write into every object's header and unshare its page.
     gc.collect()
     gc.freeze()
+    kernel.tidy_heap()
 
 
 class Server:
@@ -75,8 +77,10 @@ class Server:
         become: Become,
         single: bool = False,
         grace: float = 0.5,
+        rehearse: Callable[[], None] = lambda: None,
     ) -> None:
         self._grace = grace
+        self._rehearse = rehearse
         self._become = become
         self._single = single
         self._wire = wire
@@ -85,6 +89,8 @@ class Server:
         self._own: set[int] = set()
         self._candidates: list[str] = []
         self._rules = ForkRules()
+        self._spare: Spare | None = None
+        self._wants_spare = False
         self._trial: tuple[int, int, bytes] | None = None  # pid, pipe, what it has said
         self._trial_ends = 0.0
         self._selector = selectors.DefaultSelector()
@@ -107,7 +113,10 @@ class Server:
             self._look_for_launcher()
             if self._ends is not None and time.monotonic() >= self._ends:
                 break  # a stopped supervisor does not notice that it should have ended
-            if not events and not self._candidates and not self._own and self._trial is None:
+            if not events and self._is_time_for_spare():
+                self._spare = Spare(self._leave, self._wait)
+                self._wants_spare = False
+            elif not events and not self._candidates and not self._own and self._trial is None:
                 return  # idle for too long
             for key, _ in events:
                 self._handle(key.fd)
@@ -133,6 +142,8 @@ class Server:
             return max(0.0, self._trial_ends - time.monotonic())
         if self._candidates:
             return 0.05  # a launch that follows at once goes first
+        if self._is_time_for_spare():
+            return 0.005  # candidates may come, which it should have imported
         return self._idle if not self._own else None
 
     def _handle(self, descriptor: int) -> None:
@@ -174,10 +185,7 @@ class Server:
         if request[0] == "import":
             self._take(request[1])
             return
-        pid = os.fork()
-        if pid == 0:
-            self._leave()
-            self._become(request, descriptors, self._idle)
+        pid = self._child_for(request, descriptors)
         self._own.add(pid)
         self._wire.post(("forked", pid, request[1]))
         for descriptor in descriptors:
@@ -186,6 +194,43 @@ class Server:
             epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
             own = (self._wire.fileno(), self._lifeline, self._launcher, epoll, *self._wakeup)
             kernel.let_go(own)
+
+    def _child_for(self, request: tuple[Any, ...], descriptors: list[int]) -> int:
+        spare = self._spare
+        if spare is not None and request[0] == "fork":
+            self._spare = None
+            if spare.give(request, descriptors):
+                return spare.pid
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            self._become(request, descriptors, self._idle)
+        return pid
+
+    # --- the spare -----------------------------------------------------------------------------
+
+    def _is_time_for_spare(self) -> bool:
+        idle = not self._own and not self._candidates and self._trial is None
+        return self._wants_spare and idle and self._open
+
+    def _wait(self, wire: Wire) -> NoReturn:
+        """In the spare child: be what the next request asks for."""
+        kernel.set_name(NAME)
+        self._rehearse()
+        try:
+            request, descriptors = wire.recv()
+        except Closed:
+            os._exit(0)
+        wire.close()
+        self._become(request, descriptors, self._idle)
+        os._exit(1)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.end()
+            self._spare, self._wants_spare = None, True
+
+    # --- children ------------------------------------------------------------------------------
 
     def _leave(self) -> None:
         """In a fresh child: let go of everything that is the template's."""
@@ -198,6 +243,8 @@ class Server:
                 os.close(descriptor)
         if self._trial is not None:
             os.close(self._trial[1])
+        if self._spare is not None:
+            self._spare.close()
 
     def _reap(self) -> None:
         ended = []
@@ -211,6 +258,10 @@ class Server:
             if pid in self._own:
                 self._own.discard(pid)
                 ended.append((pid, status))
+                self._wants_spare = self._spare is None and not self._single
+            elif self._spare is not None and pid == self._spare.pid:
+                self._spare.close()
+                self._spare = None
             elif self._trial is not None and pid == self._trial[0]:
                 self._end_trial()
         self._end_orphans()
@@ -222,8 +273,9 @@ class Server:
             # Of a script holder that was killed: their launches go on.
             strangers = set(kernel.children(os.getpid())) - self._own
             self._own |= {pid for pid in strangers if _command(pid) == SUPERVISOR}
-        trial = {self._trial[0]} if self._trial else set()
-        kernel.end_descendants(self._own | trial)
+        others = {self._trial[0]} if self._trial else set()
+        others |= {self._spare.pid} if self._spare else set()
+        kernel.end_descendants(self._own | others)
 
     # --- candidates: modules that the next launch would like to find imported ------------------
 
@@ -269,6 +321,7 @@ class Server:
         self._candidates = [name for name in rest if name not in sys.modules]
 
     def _take(self, names: list[str]) -> None:
+        self._drop_spare()
         kernel.arm(self._lifeline)
         import_all(names)
         settle()

@@ -48,7 +48,7 @@ def main(connection: int, lifeline: int) -> None:
         facts = {"pid": os.getpid(), "modules": loaded, "after": dict(os.environ)}
         wire.post(("ready", {**facts, "slowest": slowest, "failed": failed}))
         kernel.disarm(lifeline)
-        Server(wire, lifeline, launcher, idle, become).run()
+        Server(wire, lifeline, launcher, idle, become, rehearse=supervisor.rehearse).run()
     except (Closed, KeyboardInterrupt):
         pass
     except BaseException:

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import kernel
 
-__all__ = ["Closed", "Wire", "pair"]
+__all__ = ["Closed", "Wire", "pair", "prepared"]
 
 _DESCRIPTORS_A_MESSAGE = 250
 _INLINE = 96 * 1024
@@ -37,6 +37,11 @@ def pair() -> tuple[Wire, Wire]:
     """Two connected ends."""
     left, right = socket.socketpair(socket.AF_UNIX, _KIND)
     return Wire(left.detach()), Wire(right.detach())
+
+
+def prepared(value: Any) -> bytes:
+    """A small message, ready for ``Wire.send_prepared``."""
+    return _LAST + pickle.dumps(value, protocol=5)
 
 
 class Wire:
@@ -79,6 +84,10 @@ class Wire:
             poller = select.poll()
             poller.register(self.descriptor, select.POLLOUT)
             poller.poll()
+
+    def send_prepared(self, data: bytes) -> None:
+        """Send what ``prepared`` made, at a time when nothing else is on its way."""
+        self._socket.send(data)
 
     def post(self, value: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""

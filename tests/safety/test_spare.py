@@ -1,0 +1,94 @@
+"""The supervisor that is forked before anybody asks: one, for the next launch, in nobody's way."""
+
+from __future__ import annotations
+
+import pytest
+from stages import Stage
+
+HEAD = """
+    import os, signal, sys, time
+    import in_script, xmp
+
+    def above(rank):
+        return os.getppid()
+
+    def supervisor():
+        return set(xmp.spawn(above, nprocs=2, runtime="cpu"))
+
+    def spare():
+        while len(in_script.called("xmp-spare")) != 1:
+            time.sleep(0.001)
+        return in_script.called("xmp-spare")[0]
+"""
+
+
+def test_it_is_the_supervisor_of_the_next_launch(stage: Stage) -> None:
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        in_script.say(first=sorted(supervisor()))
+        for _ in range(5):
+            waiting = spare()
+            assert supervisor() == {waiting}
+        in_script.say(parent=in_script.comm(in_script.parent(spare())))
+        xmp.preload(None)
+        in_script.say(left=in_script.called("xmp-spare"))
+    """
+    )
+    said = stage.run(source).said
+    assert len(said["first"]) == 1
+    assert said["parent"] == "xmp-script"
+    assert said["left"] == []
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM"])
+def test_one_that_somebody_ended_or_stopped_is_not_missed(stage: Stage, number: str) -> None:
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        supervisor()
+        waiting = spare()
+        os.kill(waiting, getattr(signal, sys.argv[1]))
+        start = time.monotonic()
+        assert supervisor() != {waiting}
+        in_script.say(seconds=time.monotonic() - start)
+        while in_script.is_alive(waiting):
+            time.sleep(0.001)
+        in_script.say(again=supervisor() == {spare()})
+    """
+    )
+    said = stage.run(source, number).said
+    assert said["seconds"] < 2
+
+
+def test_what_it_lacks_is_forked_anew(stage: Stage) -> None:
+    """A spare that was forked before a framework was imported is of no use to its launches."""
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        supervisor()
+        old = spare()
+        (used,) = xmp.spawn(above, nprocs=1, runtime="jax")
+        in_script.say(used=used, old=old, new=spare(), later=list(supervisor()))
+    """
+    )
+    said = stage.run(source, timeout=60).said
+    assert said["old"] not in (said["used"], said["new"])
+    assert said["later"] == [said["new"]]
+
+
+def test_it_ends_with_its_launcher(stage: Stage) -> None:
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        supervisor()
+        spare()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    )
+    stage.outcome(stage.start(source))
+    stage.gone()
