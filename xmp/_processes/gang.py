@@ -15,7 +15,7 @@ from typing import Any
 
 from xmp._watch import Action, Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick, Watch
 
-from . import kernel
+from . import family, kernel
 from .account import Timeline
 from .members import Member, Shares
 from .order import Order
@@ -153,7 +153,7 @@ class Gang:
         """Nobody is left to tell: end everything and go."""
         for member in self._members:
             member.signal(signal.SIGKILL, group=True)
-        kernel.end_descendants()
+        family.end_descendants()
         os._exit(1)
 
     # --- the replicas --------------------------------------------------------------------------
@@ -311,7 +311,7 @@ class Gang:
 
     def _finish(self) -> None:
         """Nothing is alive any more: tell the verdict."""
-        kernel.end_descendants()
+        family.end_descendants()
         verdict = self._watch.verdict()
         by_rank = {member.rank: member for member in self._members}
         failures = []
@@ -336,8 +336,8 @@ def _next_ended() -> int | None:
 
 
 def _next_ended_without_waitid() -> int | None:
-    for pid in kernel.children(os.getpid()):
-        if kernel.is_zombie(pid):
+    for pid in family.children(os.getpid()):
+        if family.is_zombie(pid):
             return pid
     return None
 

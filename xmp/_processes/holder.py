@@ -12,8 +12,9 @@ from xmp._payload.script import MainSource, import_main
 from xmp._types import ForkRules
 
 from . import kernel, replica, safety, state
-from .server import Become, Server, settle, silence
-from .supervisor import rehearse
+from .rehearsal import rehearse
+from .server import Become, Server, settle
+from .trial import silence
 from .wire import Wire
 
 __all__ = ["hold_script"]

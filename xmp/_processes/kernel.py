@@ -21,17 +21,12 @@ from typing import Any
 
 __all__ = [
     "arm",
-    "children",
     "close_from",
     "die_with_parent",
     "disarm",
-    "end_descendants",
     "fork_quietly",
     "has",
     "highest_descriptor",
-    "is_gone",
-    "is_stopped",
-    "is_zombie",
     "let_go",
     "memory_file",
     "move_above",
@@ -308,88 +303,3 @@ def _oom_score(wanted: int | None) -> int | None:
     except (OSError, ValueError):
         pass
     return None
-
-
-def children(pid: int) -> list[int]:
-    """The living children of a process, also those that it adopted."""
-    found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                found.extend(int(child) for child in file.read().split())
-    except OSError:
-        return _children_by_psutil(pid) if not os.path.exists("/proc/self/task") else found
-    return found
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether somebody stopped a process (SIGSTOP, a terminal)."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return is_zombie(pid)
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and waits to be reaped."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
-
-
-def end_descendants(spare: Iterable[int] = ()) -> None:
-    """SIGKILL and reap every child that is not spared, until none is left.
-
-    For subreapers: each one that dies hands its own children up to us, so the loop ends with
-    the last of a double-forked or ``setsid`` tree. What sits in an uninterruptible system call
-    is left after a bounded wait; the kernel ends it when the call returns.
-    """
-    spared = set(spare)
-    for _ in range(1000):
-        doomed = [pid for pid in children(os.getpid()) if pid not in spared]
-        if not doomed:
-            return
-        for pid in doomed:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        for pid in doomed:
-            _reap(pid)
-
-
-def _reap(pid: int, seconds: float = 2.0) -> None:
-    watch = open_pidfd(pid)
-    try:
-        if watch is not None:
-            select.select([watch], [], [], seconds) if watch < 1024 else None
-        os.waitpid(pid, os.WNOHANG if watch is not None else 0)
-    except ChildProcessError:
-        pass
-    finally:
-        if watch is not None:
-            os.close(watch)

@@ -13,7 +13,7 @@ from xmp._errors import StartError
 from xmp._payload import Packed, pack
 from xmp._payload.script import main_source
 
-from . import kernel, state
+from . import family, kernel, state
 from .job import Job
 from .needs import Needs
 from .order import Order
@@ -108,7 +108,7 @@ class Link:
     def replace_stopped(self) -> None:
         """A parent that somebody stopped would keep us waiting for ever: begin with another."""
         parent = self._used
-        if not kernel.is_stopped(parent.pid):
+        if not family.is_stopped(parent.pid):
             return
         say(f"xmp: process {parent.pid} is stopped and does not answer: killed")
         self.drop()

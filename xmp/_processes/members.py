@@ -15,7 +15,7 @@ from . import kernel
 from .account import Timeline
 from .order import Failure
 from .output import Sink, Source, open_stream
-from .replica import Seat
+from .role import Seat
 from .wire import Closed, Wire, pair
 
 __all__ = ["Member", "Shares"]

@@ -9,36 +9,32 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import atexit
 import faulthandler
-import importlib
 import os
 import resource
 import signal
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from xmp import _inside
-from xmp._payload import load, pack_image
+from xmp._payload import load
 from xmp._payload.script import import_main
-from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+from xmp._types import Framework, ReplicaPlan
 
 from . import identity, kernel, pools, randomness, state
 from .account import Timeline
 from .channel import Channel
 from .needs import installed
 from .order import Order
+from .outcome import exit_code, record, send_result
+from .role import Role, Seat, entrance
 from .wire import Wire
 
 __all__ = [
     "DUMP_SIGNAL",
-    "Role",
-    "Seat",
-    "entrance",
     "exec_main",
     "forget_exit_handlers",
     "run",
@@ -47,76 +43,13 @@ __all__ = [
 
 # SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 6
-_TEXT_LIMIT = 32 * 1024
-_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # -c puts the working folder first in sys.path, where a user's file may shadow a library.
 _EXEC = (
     "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
     "from xmp._processes.replica import exec_main; exec_main(*map(int, sys.argv[2:]))"
 )
 
-Enter = Callable[[ReplicaInfo], "Framework | None"]
 Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a replica's descriptors lie; the supervisor's own lie from ``above`` up."""
-
-    channel: int
-    lifeline: int
-    stacks: int
-
-    @property
-    def above(self) -> int:
-        """The first number that is not the replica's."""
-        return self.stacks + 1
-
-
-@dataclass
-class Role:
-    """Who a replica is and what it needs to begin, made by its parent.
-
-    Whatever a fork makes itself, or is the first to touch, costs it a page of its own: 3 µs and
-    4 KB each.
-    """
-
-    order: Order
-    plan: ReplicaPlan
-    info: ReplicaInfo
-    identity: identity.Identity
-    channel: Channel
-    timeline: Timeline
-    enter: Enter
-    streams: randomness.OwnStreams | None = None
-    """None in a fresh interpreter, and where the user gave a seed."""
-
-    @classmethod
-    def of(
-        cls,
-        order: Order,
-        plan: ReplicaPlan,
-        seat: Seat,
-        leases: dict[str, int],
-        channel: Channel,
-        timeline: Timeline,
-        enter: Enter,
-    ) -> Role:
-        """The role of one replica; ``leases`` are given to the first of the host."""
-        info = ReplicaInfo(
-            rank=plan.rank,
-            local_rank=plan.local_rank,
-            world_size=order.world_size,
-            local_world_size=len(order.host.replicas),
-            host_index=order.host.index,
-            runtime=order.runtime,
-            device=plan.device,
-            restart_count=order.restart_count,
-            settings=dict(plan.settings),
-            descriptors=leases if plan.local_rank == 0 else {},
-        )
-        who = identity.Identity(order.state, plan.rank, seat.lifeline)
-        return cls(order, plan, info, who, channel, timeline, enter)
 
 
 def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: int) -> None:
@@ -220,92 +153,14 @@ def run(role: Role, call: Callable[[], Call]) -> None:
             timeline.left = time.monotonic_ns()
         # What one had to import itself the template shall try for the next launch.
         imported = installed(pools.modules_since(known)) if plan.local_rank == 0 else []
-        _send_result(channel, result, timeline, imported)
+        send_result(channel, result, timeline, imported)
         code = 0
     except SystemExit as error:
-        code = _exit_code(error)
+        code = exit_code(error)
         channel.tell("exit", time.monotonic_ns(), code, timeline)
     except BaseException as error:
-        channel.tell("raised", time.monotonic_ns(), *_record(error, plan.rank), timeline)
+        channel.tell("raised", time.monotonic_ns(), *record(error, plan.rank), timeline)
     _leave(framework if code == 0 else None, channel, code)
-
-
-def entrance(framework: str, forked: bool) -> Enter:
-    """The function with which a replica enters its framework, if it has one.
-
-    For ``forked`` replicas the framework may do here, in their parent, what is the same for all.
-    """
-    if not framework:
-        return lambda info: None
-    module: Any = importlib.import_module(framework)
-    prepare = getattr(module, "prepare", None) if forked else None
-    enter: Enter = prepare() if prepare is not None else module.enter
-    return enter
-
-
-# --- outcomes ----------------------------------------------------------------------------------
-
-
-def _send_result(channel: Channel, result: Any, timeline: Timeline, imported: list[str]) -> None:
-    try:
-        image = pack_image(result, kernel.memory_file)
-    except Exception as error:
-        kind = type(result).__name__
-        raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
-    descriptors = [image.descriptor] if image.data is None else []
-    now = time.monotonic_ns()
-    channel.tell(
-        "returned", now, image.data, image.size, timeline, imported, descriptors=descriptors
-    )
-    image.close()
-
-
-def _exit_code(error: SystemExit) -> int:
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code & 0xFF
-    sys.stderr.write(f"{error.code}\n")
-    return 1
-
-
-def _record(error: BaseException, rank: int) -> tuple[Any, ...]:
-    """What is told of an exception: names, words, traceback, and itself where it travels."""
-    name = type(error).__qualname__
-    if type(error).__module__ not in ("builtins", "__main__", "__mp_main__"):
-        name = f"{type(error).__module__}.{name}"
-    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
-    if len(text) > _TEXT_LIMIT:
-        half = _TEXT_LIMIT // 2
-        text = f"{text[:half]}\n  … {len(text) - _TEXT_LIMIT} characters left out …\n{text[-half:]}"
-    try:
-        words = str(error)
-    except Exception:
-        words = "(its message cannot be shown)"
-    interrupted = isinstance(error, KeyboardInterrupt)
-    return name, words[:_TEXT_LIMIT], text, _travelling(error), interrupted
-
-
-def _users_part(error: BaseException) -> Any:
-    """The traceback from the user's first frame on."""
-    place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
-        place = place.tb_next
-    return place if place is not None else error.__traceback__
-
-
-def _travelling(error: BaseException) -> bytes | None:
-    """The pickled exception, if what arrives is one as well."""
-    from xmp._payload import load_image
-
-    try:
-        image = pack_image(error, kernel.memory_file)
-        if image.data is None:
-            image.close()
-            return None
-        return image.data if isinstance(load_image(image), BaseException) else None
-    except BaseException:
-        return None
 
 
 # --- the end -----------------------------------------------------------------------------------
@@ -338,7 +193,7 @@ def _leave(framework: Framework | None, channel: Channel, code: int) -> None:
         _save_coverage()
     except BaseException as error:
         if not code:
-            channel.tell("raised", time.monotonic_ns(), *_record(error, -1), Timeline())
+            channel.tell("raised", time.monotonic_ns(), *record(error, -1), Timeline())
         code = code or 1
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -6,7 +6,6 @@ throw-away forks while it is idle.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
@@ -19,16 +18,15 @@ from typing import Any, NoReturn
 
 from xmp._types import ForkRules
 
-from . import kernel, pools, safety
+from . import family, kernel, pools
 from .spare import NAME, Spare
+from .trial import Trial
 from .wire import Closed, Wire
 
-__all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle", "silence"]
+__all__ = ["SUPERVISOR", "Server", "import_all", "origin", "settle"]
 
 SUPERVISOR = "xmp-supervisor"
 _LOOK_SECONDS = 0.2
-_TRIAL_SECONDS = 20.0
-"""For one module: an import that takes longer hangs, or is none that others should wait for."""
 
 Become = Callable[[tuple[Any, ...], list[int], "float | None"], None]
 """What a fresh child turns into: request, its descriptors, idle seconds; never returns."""
@@ -91,8 +89,7 @@ class Server:
         self._rules = ForkRules()
         self._spare: Spare | None = None
         self._wants_spare = False
-        self._trial: tuple[int, int, bytes] | None = None  # pid, pipe, what it has said
-        self._trial_ends = 0.0
+        self._trial: Trial | None = None
         self._selector = selectors.DefaultSelector()
         self._wakeup = _wakeup_on_children()
         self._open = True
@@ -122,15 +119,15 @@ class Server:
                 self._handle(key.fd)
             if self._trial is None and self._candidates and not events:
                 self._try_candidates()
-            elif self._trial is not None and time.monotonic() > self._trial_ends:
-                os.kill(self._trial[0], signal.SIGKILL)
+            elif self._trial is not None and self._trial.left == 0:
+                self._trial.kill()
             if self._open:
                 self._flush()
-        kernel.end_descendants()
+        family.end_descendants()
 
     def _look_for_launcher(self) -> None:
         """Without a pidfd: a closed connection alone may be a template that was replaced."""
-        if self._launcher < 0 and not self._open and kernel.is_gone(self._pid):
+        if self._launcher < 0 and not self._open and family.is_gone(self._pid):
             self._stop_listening()
 
     def _patience(self) -> float | None:
@@ -139,7 +136,7 @@ class Server:
         if self._launcher < 0 and not self._open:
             return _LOOK_SECONDS
         if self._trial is not None:
-            return max(0.0, self._trial_ends - time.monotonic())
+            return self._trial.left
         if self._candidates:
             return 0.05  # a launch that follows at once goes first
         if self._is_time_for_spare():
@@ -159,8 +156,8 @@ class Server:
                 self._open = False
         elif descriptor == self._launcher:
             self._stop_listening()
-        elif self._trial is not None:
-            self._hear_trial(descriptor)
+        elif self._trial is not None and not self._trial.hear():
+            self._selector.unregister(descriptor)  # its end will be reaped
 
     def _stop_listening(self) -> None:
         """The launcher is dead: what is ours ends by itself, or is ended."""
@@ -215,11 +212,11 @@ class Server:
 
     def _wait(self, wire: Wire) -> NoReturn:
         """In the spare child: be what the next request asks for."""
-        kernel.set_name(NAME)
-        self._rehearse()
         try:
+            kernel.set_name(NAME)
+            self._rehearse()
             request, descriptors = wire.recv()
-        except Closed:
+        except BaseException:  # nobody needs it any more, or it is of no use
             os._exit(0)
         wire.close()
         self._become(request, descriptors, self._idle)
@@ -242,7 +239,7 @@ class Server:
             if descriptor >= 0:
                 os.close(descriptor)
         if self._trial is not None:
-            os.close(self._trial[1])
+            os.close(self._trial.pipe)
         if self._spare is not None:
             self._spare.close()
 
@@ -262,8 +259,8 @@ class Server:
             elif self._spare is not None and pid == self._spare.pid:
                 self._spare.close()
                 self._spare = None
-            elif self._trial is not None and pid == self._trial[0]:
-                self._end_trial()
+            elif self._trial is not None and pid == self._trial.pid:
+                self._end_trial(self._trial)
         self._end_orphans()
         for pid, status in ended:
             self._wire.post(("ended", pid, status))
@@ -271,51 +268,24 @@ class Server:
     def _end_orphans(self) -> None:
         if not self._single:
             # Of a script holder that was killed: their launches go on.
-            strangers = set(kernel.children(os.getpid())) - self._own
+            strangers = set(family.children(os.getpid())) - self._own
             self._own |= {pid for pid in strangers if _command(pid) == SUPERVISOR}
-        others = {self._trial[0]} if self._trial else set()
-        others |= {self._spare.pid} if self._spare else set()
-        kernel.end_descendants(self._own | others)
+        others = {child.pid for child in (self._trial, self._spare) if child is not None}
+        family.end_descendants(self._own | others)
 
     # --- candidates: modules that the next launch would like to find imported ------------------
 
     def _try_candidates(self) -> None:
-        """Import the candidates in a throw-away fork that says which of them are harmless."""
-        heard, said = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            self._leave()
-            silence()
-            _trial(self._candidates, self._rules, said)
-        os.close(said)
-        os.set_blocking(heard, False)
-        self._trial = (pid, heard, b"")
-        self._trial_ends = time.monotonic() + _TRIAL_SECONDS
-        self._selector.register(heard, selectors.EVENT_READ)
+        self._trial = Trial(self._candidates, self._rules, self._leave)
+        self._selector.register(self._trial.pipe, selectors.EVENT_READ)
 
-    def _hear_trial(self, pipe: int) -> None:
-        assert self._trial is not None
-        try:
-            data = os.read(pipe, 65536)
-        except BlockingIOError:
-            return
-        if not data:
-            self._selector.unregister(pipe)  # its end will be reaped
-            return
-        self._trial = (*self._trial[:2], self._trial[2] + data)
-        self._trial_ends = time.monotonic() + _TRIAL_SECONDS
-
-    def _end_trial(self) -> None:
-        """The throw-away fork has ended: take what it found harmless, refuse the next one."""
-        assert self._trial is not None
-        pipe = self._trial[1]
-        if pipe in self._selector.get_map():
-            self._hear_trial(pipe)
-        if pipe in self._selector.get_map():
-            self._selector.unregister(pipe)
-        os.close(pipe)
-        good = self._trial[2].decode().split()
+    def _end_trial(self, trial: Trial) -> None:
+        """It has ended: take what it found harmless, refuse the next one."""
+        trial.hear()
+        if trial.pipe in self._selector.get_map():
+            self._selector.unregister(trial.pipe)
         self._trial = None
+        good = trial.close()
         rest = self._candidates[len(good) + 1 :]  # the one after the last good one was refused
         self._take(good)
         self._candidates = [name for name in rest if name not in sys.modules]
@@ -354,23 +324,3 @@ def _drain(descriptor: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-def silence() -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-
-
-def _trial(names: list[str], rules: ForkRules, said: int) -> None:
-    """Import one after the other and name each that left nothing behind; never returns."""
-    sockets = safety.connected_sockets()
-    try:
-        for name in names:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-            if safety.culprits(rules, sockets):
-                break
-            os.write(said, name.encode() + b"\n")
-    finally:
-        os._exit(0)

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import kernel
+from . import family
 from .wire import Closed, Wire, pair
 
 __all__ = ["NAME", "Spare"]
@@ -35,14 +35,15 @@ class Spare:
 
     def give(self, request: tuple[Any, ...], descriptors: list[int]) -> bool:
         """Hand a request over; False where it is of no use, and gone."""
-        if kernel.is_stopped(self.pid):
+        if family.is_stopped(self.pid):
             self.end()
             return False
         try:
             self._wire.send(request, descriptors)
-        except Closed:
+        except Closed:  # somebody killed it: its end will be reaped
             return False
-        self._wire.close()
+        finally:
+            self._wire.close()
         return True
 
     def close(self) -> None:

@@ -21,18 +21,18 @@ from typing import Any
 from xmp import _inside
 from xmp._payload import Image, load, pack_image
 from xmp._payload.script import import_main, main_is_shared
-from xmp._types import ForkRules, HostPlan, ReplicaPlan
 
-from . import kernel, pools, randomness, replica, safety, state
+from . import family, kernel, pools, randomness, replica, safety, state
 from .account import Timeline
 from .channel import Channel
 from .gang import Gang
 from .members import Member
 from .order import Order
 from .output import Sink
+from .role import Role, Seat, entrance
 from .wire import Closed, Wire, pair
 
-__all__ = ["inherited", "main", "rehearse"]
+__all__ = ["inherited", "main"]
 
 _AT_ONCE = 16
 inherited: list[Any] = []
@@ -52,40 +52,6 @@ def main(control: int, lifeline: int) -> None:
     if supervisor.load():
         supervisor.start().run()
     atexit._run_exitfuncs()
-
-
-def rehearse() -> None:
-    """In a spare, while nobody waits: touch what every launch will touch.
-
-    A fork pays 3 µs for each page that it is the first to write into. Nothing here lasts: the
-    process is told to be what it is already.
-    """
-    rules = ForkRules()
-    safety.connected_sockets()
-    safety.culprits(rules)
-    randomness.OwnStreams()
-    own, tracker = state.capture()
-    plan = ReplicaPlan(0, 0, 0, set=(("XMP_REHEARSAL", "1"),))
-    order = Order(
-        host=HostPlan(0, "", (plan,)), world_size=1, runtime="", framework="", state=own,
-        main=None, rules=rules, method="fork", image_data=b"", image_size=0,
-        touches_device=False, leases=(), grace=0.0, called=0,
-    )  # fmt: skip
-    ours, theirs = pair()
-    ours.send(order, [])
-    order, _ = theirs.recv()
-    state.apply(order.state, tracker)
-    state.restore_signals(order.state)
-    first = kernel.highest_descriptor() + 1
-    seat = replica.Seat(first, first + 1, first + 2)
-    member, ends = Member.prepare(plan, seat, Sink(2))
-    enter = replica.entrance("", forked=True)
-    replica.Role.of(order, plan, seat, {}, Channel(ours), member.timeline, enter)
-    for descriptor in ends:
-        os.close(descriptor)
-    for wire in (ours, theirs):
-        wire.close()
-    member.close()
 
 
 @dataclass
@@ -174,7 +140,7 @@ class _Supervisor:
         self.loaded = time.monotonic_ns()
         kernel.raise_descriptor_limit()
         first = kernel.highest_descriptor() + 1
-        self.seat = replica.Seat(first, first + 1, first + 2)
+        self.seat = Seat(first, first + 1, first + 2)
         self._move_up()
         sink = Sink(kernel.move_above(os.dup(2), self.seat.above))
         pools.pause()
@@ -236,10 +202,10 @@ class _Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(said, warn_on_full_buffer=False)
 
-    def _role(self, member: Member) -> replica.Role:
+    def _role(self, member: Member) -> Role:
         member.timeline = Timeline(self.order.called, self.received, self.loaded)
         leases, plan = self.got.leases, member.plan
-        role = replica.Role.of(
+        role = Role.of(
             self.order, plan, self.seat, leases, self.channel, member.timeline, self.enter
         )
         role.streams = self.streams
@@ -252,7 +218,7 @@ class _Supervisor:
         self.channel = Channel(Wire(self.seat.channel))
         forked = self.order.method != "exec"
         self.streams = randomness.OwnStreams() if forked and self.order.seed is None else None
-        self.enter = replica.entrance(self.order.framework if forked else "", forked)
+        self.enter = entrance(self.order.framework if forked else "", forked)
         ours.close()
         theirs.close()
 
@@ -275,9 +241,7 @@ class _Supervisor:
                 for descriptor in theirs:
                     os.close(descriptor)
 
-    def _be_replica(
-        self, role: replica.Role, member: Member, theirs: tuple[int, int], parent: int
-    ) -> None:
+    def _be_replica(self, role: Role, member: Member, theirs: tuple[int, int], parent: int) -> None:
         """In the fresh child; never returns."""
         role.timeline.born = time.monotonic_ns()
         try:
@@ -310,7 +274,7 @@ class _Supervisor:
     def _cannot_make(self, error: BaseException) -> None:
         for member in self.members:
             member.signal(signal.SIGKILL, group=True)
-        kernel.end_descendants()
+        family.end_descendants()
         count = len(self.order.host.replicas)
         limits = ", ".join(f"{k[7:]} {v[0]}" for k, v in self.order.state.limits.items()
                            if k in ("RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_AS"))  # fmt: skip

@@ -23,6 +23,7 @@ from xmp._payload import pickler  # noqa: F401  (replicas shall find it imported
 
 from . import kernel, randomness, supervisor
 from .holder import hold_script
+from .rehearsal import rehearse
 from .server import SUPERVISOR, Server, import_all, origin, settle
 from .wire import Closed, Wire
 
@@ -48,7 +49,7 @@ def main(connection: int, lifeline: int) -> None:
         facts = {"pid": os.getpid(), "modules": loaded, "after": dict(os.environ)}
         wire.post(("ready", {**facts, "slowest": slowest, "failed": failed}))
         kernel.disarm(lifeline)
-        Server(wire, lifeline, launcher, idle, become, rehearse=supervisor.rehearse).run()
+        Server(wire, lifeline, launcher, idle, become, rehearse=rehearse).run()
     except (Closed, KeyboardInterrupt):
         pass
     except BaseException:

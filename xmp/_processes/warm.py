@@ -21,7 +21,7 @@ from xmp._errors import StartError
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules
 
-from . import identity, kernel, pools, state
+from . import family, identity, kernel, pools, state
 from .needs import Needs, identity_key
 from .wire import Closed, Wire, pair
 
@@ -137,7 +137,7 @@ class Template:
 
     def _kill_if_stopped(self) -> None:
         """A stopped process cannot notice that it shall end."""
-        if self.pid and not self._dead and kernel.is_stopped(self.pid):
+        if self.pid and not self._dead and family.is_stopped(self.pid):
             os.kill(self.pid, signal.SIGKILL)
 
     def drop(self) -> None:
