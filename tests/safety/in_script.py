@@ -56,13 +56,18 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process and it is more than an exit code."""
+def state(pid: int) -> str:
+    """The kernel's letter for what a process does; X when it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process and it is more than an exit code."""
+    return state(pid) not in "ZX"
 
 
 def children() -> list[int]:

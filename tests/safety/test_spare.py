@@ -57,6 +57,10 @@ def test_one_that_somebody_ended_or_stopped_is_not_missed(stage: Stage, number: 
         supervisor()
         waiting = spare()
         os.kill(waiting, getattr(signal, sys.argv[1]))
+        while sys.argv[1] != "SIGSTOP" and in_script.is_alive(waiting):
+            time.sleep(0.001)
+        while sys.argv[1] == "SIGSTOP" and in_script.state(waiting) != "T":
+            time.sleep(0.001)
         start = time.monotonic()
         assert supervisor() != {waiting}
         in_script.say(seconds=time.monotonic() - start)
