@@ -71,19 +71,20 @@ class Rendezvous:
         self._original = original = getattr(module, _FUNCTION)
 
         def create(hostname: str, port: int, rank: int, world_size: int, *rest: Any) -> Any:
-            if not self._is_planned(hostname, port):
+            if not self.is_planned(hostname, port):
                 return original(hostname, port, rank, world_size, *rest)
-            return self._join(world_size, *rest)
+            return self.join(world_size, *rest)
 
         setattr(module, _FUNCTION, create)
 
-    def _is_planned(self, host: str, port: int) -> bool:
-        """A child that the replica forks is on its own: the listener is not the child's."""
+    def is_planned(self, host: str, port: int) -> bool:
+        """Whether this is ours to answer; never in a child that the replica forks: the listener is
+        not the child's."""
         if port != self._port or os.getpid() != self._pid:
             return False
         return host == self._address or bool(_addresses(host) & _addresses(self._address))
 
-    def _join(self, world_size: int, timeout: timedelta, use_libuv: bool = True) -> Any:
+    def join(self, world_size: int, timeout: timedelta, use_libuv: bool = True) -> Any:
         """A client under a prefix that counts the rounds of this size: each finds clean keys."""
         from torch.distributed import PrefixStore, TCPStore
 

@@ -21,7 +21,15 @@ from ._reduce import fold, is_array, is_number
 from ._torch_rendezvous import Rendezvous
 from ._torch_wire import TorchWire, without_jax
 
-__all__ = ["TorchDist", "attach", "enter", "prepare"]
+__all__ = [
+    "TorchDist",
+    "attach",
+    "enter",
+    "group_is_there",
+    "planned_rendezvous",
+    "prepare",
+    "torch_module",
+]
 
 _REDUCED = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
 _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
@@ -40,12 +48,7 @@ def enter(info: ReplicaInfo) -> TorchDist:
 
 def prepare() -> Callable[[ReplicaInfo], TorchDist]:
     """Do what is the same for all forks of this process; the result is ``enter`` for each."""
-    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    rendezvous = Rendezvous(address, int(port)) if address and port else None
-    if rendezvous is not None:
-        rendezvous.install()
-    dist = sys.modules.get("torch.distributed")
-    return partial(_enter, rendezvous, dist is not None and dist.is_initialized())
+    return partial(_enter, _installed_rendezvous(), group_is_there())
 
 
 def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo) -> TorchDist:
@@ -66,6 +69,29 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
 def attach(info: ReplicaInfo) -> TorchDist:
     """The same collectives in a process that another launcher started; changes nothing."""
     return TorchDist(info, None)
+
+
+def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
+    """In place for the address that MASTER_ADDR and MASTER_PORT say now; None where they do not."""
+    rendezvous = _installed_rendezvous()
+    if rendezvous is not None:
+        rendezvous.take(info.descriptors.get("store"))
+    return rendezvous
+
+
+def _installed_rendezvous() -> Rendezvous | None:
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not address or not port:
+        return None
+    rendezvous = Rendezvous(address, int(port))
+    rendezvous.install()
+    return rendezvous
+
+
+def group_is_there() -> bool:
+    """Whether this process has a process group already, which is then not ours to take down."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and bool(dist.is_initialized())
 
 
 def torch_module() -> Any:
@@ -120,7 +146,8 @@ class TorchDist:
             return
         settings = self._info.settings
         backend = settings.get("backend") or settings.get("default_backend") or "auto"
-        options: dict[str, Any] = {"rank": self._info.rank, "world_size": self._info.world_size}
+        rank, size = self._place_in_group()
+        options: dict[str, Any] = {"rank": rank, "world_size": size}
         if timeout is not None:
             options["timeout"] = timedelta(seconds=timeout)
         if "nccl" in backend:
@@ -137,7 +164,7 @@ class TorchDist:
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduce the tensors, arrays and numbers in ``value``; its shape is the same everywhere."""
-        dist = self._group()
+        self._group()
         wire = self._wire()
         leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
         direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if _fits(leaf)}
@@ -148,7 +175,7 @@ class TorchDist:
                 leaves[i] = fold(column, op)
         for i, (work, buffer) in direct.items():
             work.wait()
-            leaves[i] = _finish(buffer, leaves[i], op, dist.get_world_size())
+            leaves[i] = _finish(buffer, leaves[i], op, wire.size)
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
@@ -169,6 +196,10 @@ class TorchDist:
         if self._rendezvous is not None:
             self._rendezvous.remove()
 
+    def _place_in_group(self) -> tuple[int, int]:
+        """Rank in, and size of, the process group."""
+        return self._info.rank, self._info.world_size
+
     def _group(self) -> Any:
         self.init_process_group()
         return torch_module().distributed
@@ -186,8 +217,12 @@ class TorchDist:
             buffer = leaf.detach().to(wire.device_for(leaf), copy=True).contiguous()
         if op == "mean" and buffer.dtype in (torch.float16, torch.bfloat16):
             buffer = buffer.float()  # a sum of halves overflows where their mean does not
-        reduction = getattr(torch.distributed.ReduceOp, _OPS[op])
-        return torch.distributed.all_reduce(buffer, reduction, async_op=True), buffer
+        return self._reduce(buffer, op), buffer
+
+    def _reduce(self, buffer: Any, op: str) -> Any:
+        """Reduce ``buffer`` in place; its ``wait()`` says when that is done."""
+        dist = torch_module().distributed
+        return dist.all_reduce(buffer, getattr(dist.ReduceOp, _OPS[op]), async_op=True)
 
 
 def _is_tensor(leaf: Any) -> bool:
