@@ -174,3 +174,9 @@ def test_only_an_old_torch_xla_is_configured_by_it() -> None:
     assert any("XRT_TPU_CONFIG" in note for note in made.notes)
     old = HostFacts(env=TPU, frameworks=OLD)
     assert _planner.plan(Request(), old).runtime == "xrt"
+
+
+def test_by_name_it_is_refused_where_torch_xla_has_none() -> None:
+    new = HostFacts(env=TPU, frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"})
+    with pytest.raises(PlanError, match=r'torch_xla up to 2\.0; 2\.9\.0 .*runtime="pjrt"'):
+        _planner.plan(Request(runtime="xrt"), new)

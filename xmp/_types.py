@@ -182,6 +182,9 @@ class Framework(Protocol):
 
     Collectives are functional: they return and never mutate. Values are tensors, arrays, numbers
     or trees (dict, list, tuple) of them; leaves of other types come back unchanged.
+
+    One that has ``failed(error) -> int`` besides is asked when the user's function has raised, and
+    says with which code the replica ends.
     """
 
     def device(self) -> Any:

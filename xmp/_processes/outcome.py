@@ -9,12 +9,13 @@ import traceback
 from typing import Any
 
 from xmp._payload import load_image, pack_image
+from xmp._types import Framework
 
 from . import kernel
 from .account import Timeline
 from .channel import Channel
 
-__all__ = ["exit_code", "record", "send_result"]
+__all__ = ["exit_code", "failed_code", "record", "send_result"]
 
 _TEXT_LIMIT = 32 * 1024
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -41,6 +42,15 @@ def exit_code(error: SystemExit) -> int:
         return error.code & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return 1
+
+
+def failed_code(framework: Framework | None, error: BaseException) -> int:
+    """The exit code after ``error``; a framework may have one of its own, and words for it."""
+    own = getattr(framework, "failed", None)
+    try:
+        return int(own(error)) if own is not None and isinstance(error, Exception) else 1
+    except Exception:  # a closed stderr, an error without words: the report still has to go out
+        return 1
 
 
 def record(error: BaseException, rank: int) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ from .account import Timeline
 from .channel import Channel
 from .needs import installed
 from .order import Order
-from .outcome import exit_code, record, send_result
+from .outcome import exit_code, failed_code, record, send_result
 from .role import Role, Seat, entrance
 from .wire import Wire
 
@@ -159,6 +159,7 @@ def run(role: Role, call: Callable[[], Call]) -> None:
         code = exit_code(error)
         channel.tell("exit", time.monotonic_ns(), code, timeline)
     except BaseException as error:
+        code = failed_code(framework, error)
         channel.tell("raised", time.monotonic_ns(), *record(error, plan.rank), timeline)
     _leave(framework if code == 0 else None, channel, code)
 

@@ -57,7 +57,7 @@ class Xrt(Runtime):
     """TPU or GPU through the XRT services; all devices or one."""
 
     name = "xrt"
-    framework = "xmp._frameworks.torch_xla"
+    framework = "xmp._frameworks.xrt"
     family = "torch_xla"
     package = "torch_xla"
     # GPU_NUM_DEVICES, TPU_NUM_DEVICES and XRT_TPU_CONFIG are configuration, not identity.
@@ -77,6 +77,11 @@ class Xrt(Runtime):
         return self.configured(facts)
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        if version_of(facts, "torch_xla") >= (2, 1):
+            raise PlanError(
+                f"runtime 'xrt' needs torch_xla up to 2.0; {facts.frameworks['torch_xla']} has no "
+                'XRT any more. Use runtime="pjrt".'
+            )
         setup = _setup(facts)
         name = TPUS if setup.kind == "TPU" else GPUS
         allowed = tuple(sorted({1, setup.devices}))
