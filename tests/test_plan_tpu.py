@@ -293,9 +293,12 @@ def test_a_flag_of_the_user_wins_over_that_of_an_import() -> None:
     assert "--xla_tpu_use_enhanced_launch_barrier=false" not in words
 
 
-def test_the_template_leaves_torch_tpu_out_unless_it_is_wanted() -> None:
-    quiet = dict(plan(host(), "jax").fork_rules.quiet)
-    assert quiet["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
-    assert "TORCH_DEVICE_BACKEND_AUTOLOAD" not in dict(plan(host(), "torch_tpu").fork_rules.quiet)
+def test_the_template_leaves_alone_what_looks_for_chips() -> None:
+    for runtime in ("jax", "torch_tpu"):  # torch_tpu's own replicas load it after the fork
+        made = plan(host(), runtime)
+        assert dict(made.fork_rules.quiet)["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+        assert made.not_preloaded == ("torch_xla", "torch_tpu")
+    without = _planner.plan(Request(runtime="cpu"), HostFacts(frameworks={"torch_tpu": "0.2.0"}))
+    assert without.not_preloaded == ("torch_tpu",)
     loaded = host(loaded=("torch", "torch_xla", "torch_tpu", "numpy"))
     assert plan(loaded).preload == ("torch", "numpy")

@@ -169,6 +169,8 @@ def _job_plan(
         others=others,
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),
+        # Without chips torch_xla asks no metadata server: there a trial may show it to be harmless.
+        not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
@@ -264,12 +266,15 @@ def _fork_rules(runtime: Runtime, facts: HostFacts) -> ForkRules:
         own,
         device_files=tuple(dict.fromkeys((*DEVICE_FILES, *own.device_files))),
         driver_probes=tuple(dict.fromkeys((*DRIVER_PROBES, *own.driver_probes))),
-        quiet=tuple(dict.fromkeys((*QUIET, *own.quiet, *_quiet_autoload(runtime, facts)))),
+        quiet=tuple(dict.fromkeys((*QUIET, *own.quiet, *_quiet_autoload(facts)))),
     )
 
 
-def _quiet_autoload(runtime: Runtime, facts: HostFacts) -> Pairs:
-    """An installed torch_tpu comes with every ``import torch``: 2 s and 300 MB for nothing here."""
-    if runtime.package == AUTOLOADED or not facts.frameworks.get(AUTOLOADED):
+def _quiet_autoload(facts: HostFacts) -> Pairs:
+    """An installed torch_tpu comes with every ``import torch``: libtpu, a thread, 2 s, 300 MB.
+
+    Its own replicas load it after the fork.
+    """
+    if not facts.frameworks.get(AUTOLOADED):
         return ()
     return (("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),)

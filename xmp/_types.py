@@ -152,6 +152,8 @@ class JobPlan:
     """Import path of the module whose ``enter`` readies a replica; empty for none."""
     preload: tuple[str, ...] = ()
     """Packages that a template may import straight away, without a trial."""
+    not_preloaded: tuple[str, ...] = ()
+    """Packages that a template must not even try to import."""
     needs: tuple[PortNeed, ...] = ()
     fork_rules: ForkRules = field(default_factory=ForkRules)
     import_variables: tuple[str, ...] = ()

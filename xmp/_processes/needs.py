@@ -22,7 +22,9 @@ class Needs:
     modules: tuple[str, ...] = ()
     """To be imported without a trial."""
     candidates: tuple[str, ...] = ()
-    """Loaded in the launcher too; to be tried while idle."""
+    """Loaded in the launcher too; to be tried while idle, except those of ``barred``."""
+    barred: tuple[str, ...] = ()
+    """Packages that are not even to be tried."""
     import_variables: tuple[str, ...] = ()
     first_use_variables: tuple[str, ...] = ()
     rules: ForkRules = field(default_factory=ForkRules)
@@ -31,16 +33,21 @@ class Needs:
     def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> Needs:
         """From a plan, from what the user asked for, and from what this process has imported."""
         packages = {*(plan.preload if plan else ()), *wanted}
-        roots = frozenset(name.partition(".")[0] for name in packages)
+        roots = frozenset(_root(name) for name in packages)
         known, others = _by_root(third_party(), roots)
         framework = (plan.framework,) if plan and plan.framework else ()
         return cls(
             modules=tuple(dict.fromkeys([*sorted(packages), *known, *framework])),
             candidates=others,
+            barred=plan.not_preloaded if plan else (),
             import_variables=plan.import_variables if plan else (),
             first_use_variables=plan.first_use_variables if plan else (),
             rules=plan.fork_rules if plan else ForkRules(),
         )
+
+    def bars(self, name: str) -> bool:
+        """Whether a template must leave this module alone."""
+        return _root(name) in self.barred
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The part of an environment that an import reads."""
@@ -50,6 +57,10 @@ class Needs:
         return _matches(name, self.import_variables) and not _matches(
             name, self.first_use_variables
         )
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -90,8 +101,8 @@ def _by_root(
     names: tuple[str, ...], roots: frozenset[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The modules of these packages, and the others."""
-    inside = tuple(name for name in names if name.partition(".")[0] in roots)
-    return inside, tuple(name for name in names if name.partition(".")[0] not in roots)
+    inside = tuple(name for name in names if _root(name) in roots)
+    return inside, tuple(name for name in names if _root(name) not in roots)
 
 
 def _places() -> tuple[str, ...]:

@@ -202,6 +202,7 @@ class Template:
     def offer(self, needs: Needs, more: Iterable[str] = ()) -> None:
         """Offer modules to be tried while idle."""
         names = [n for n in (*needs.candidates, *more) if n not in self._asked]
+        names = [name for name in names if not needs.bars(name)]
         if names:
             self._asked.update(names)
             self._tell("candidates", names, needs.rules)

@@ -1,0 +1,73 @@
+"""torch_tpu (0.2) in a replica: the backend loaded after the fork, one chip as ``tpu:0``.
+
+The library itself derives libtpu's variables from those of the plan, at the first use of a device;
+nothing here uses one before the function does, unless a process group was asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+from xmp._types import ReplicaInfo
+
+from ._torch_rendezvous import Rendezvous
+from .torch_dist import TorchDist, group_is_there, planned_rendezvous, torch_module
+
+__all__ = ["TorchTpu", "attach", "enter"]
+
+
+def enter(info: ReplicaInfo) -> TorchTpu:
+    """Register the ``tpu`` device, and form the process group if one was asked for.
+
+    Raises:
+        RuntimeError: torch_tpu is not installed or does not load, or finds no chip for a group.
+    """
+    framework = TorchTpu(info, planned_rendezvous(info))
+    try:
+        _load_backend()
+        if info.settings.get("backend"):
+            framework.init_process_group()
+    except BaseException:
+        framework.leave()  # this may be the launcher itself, which goes on
+        raise
+    return framework
+
+
+def attach(info: ReplicaInfo) -> TorchTpu:
+    """The same collectives in a process that another launcher started; changes nothing."""
+    return TorchTpu(info, None)
+
+
+def _load_backend() -> None:
+    """What ``import torch`` does by itself, except where the template has imported it.
+
+    There TORCH_DEVICE_BACKEND_AUTOLOAD is off: torch_tpu 0.2 loads libtpu and starts a thread.
+    A second load changes nothing.
+    """
+    torch_module()
+    own = importlib.metadata.entry_points(group="torch.backends", name="torch_tpu")
+    if not own:
+        raise RuntimeError(
+            'this needs torch_tpu in the replica, which is not installed; pip install "xmp[torch-'
+            'tpu]", or use runtime="cpu"'
+        )
+    try:
+        for entry in own:
+            entry.load()()
+    except ImportError as error:
+        raise RuntimeError(
+            f"torch_tpu does not load ({error}); it takes torch 2.11 to 2.15 and libtpu from 0.0.50"
+        ) from error
+
+
+class TorchTpu(TorchDist):
+    """A replica's view of its process group; see ``xmp._types.Framework``."""
+
+    def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
+        super().__init__(info, rendezvous, group_is_there())
+        self.device_type = "tpu"
+
+    def device(self) -> Any:
+        """``torch.device("tpu", 0)``: a process sees one chip, its own."""
+        return torch_module().device("tpu", 0)
