@@ -300,12 +300,12 @@ assert xmp.all_reduce(jnp.ones(2)).sum() == 2 and xmp.all_gather(1) == [1]
 def test_a_coordinator_that_comes_late_is_awaited() -> None:
     import socket
 
-    from xmp._frameworks.jax import _wait_for_listener
+    from xmp._frameworks._listening import wait_for_listener
 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{sock.getsockname()[1]}"
-        waiter = threading.Thread(target=_wait_for_listener, args=(address, 20.0))
+        waiter = threading.Thread(target=wait_for_listener, args=(address, 20.0))
         waiter.start()
         assert waiter.is_alive()
         sock.listen()

@@ -116,3 +116,17 @@ def test_ipv6_loopback() -> None:
     with lease([PortNeed("store", "listen", "::1")]) as held:
         with socket.create_connection(("::1", held.ports["store"]), timeout=5):
             pass
+
+
+def test_a_service_that_sets_only_reuseaddr_binds_beside_a_lease_for_it() -> None:
+    need = PortNeed("store", "reuse", "127.0.0.1")
+    with lease([need]) as held:
+        port = held.ports["store"]
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+        with socket.socket() as service:
+            service.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            service.bind(("", port))  # Paddle's store takes all interfaces
+            service.listen()
+            with socket.create_connection(("127.0.0.1", port), timeout=10):
+                pass

@@ -55,7 +55,7 @@ def test_a_script_is_plain_sh(name: str) -> None:
     assert name.endswith(".sh") or os.access(ROOT / name, os.X_OK)
 
 
-@pytest.mark.parametrize("lane", ["xla", "torch-tpu", "libtpu", "ray"])
+@pytest.mark.parametrize("lane", ["xla", "torch-tpu", "libtpu", "paddle", "ray"])
 def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path, lane: str) -> None:
     text = run(["./scripts/test", f"--{lane}", "-k", "x"], checkout)
     assert f"tests/{lane.replace('-', '_')} does not exist" in text
@@ -65,7 +65,7 @@ def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path,
 
 def test_help_names_every_lane(checkout: Path) -> None:
     text = run(["./scripts/test", "--help"], checkout)
-    for lane in ("--py310", "--xla", "--torch-tpu", "--libtpu", "--ray", "--all"):
+    for lane in ("--py310", "--xla", "--torch-tpu", "--libtpu", "--paddle", "--ray", "--all"):
         assert lane in text
     assert text.endswith("exit 0")
 

@@ -78,7 +78,7 @@ def _bind(sock: socket.socket, need: PortNeed) -> None:
     if need.how == "hold":
         # gRPC binds beside this one with the same option; with SO_REUSEADDR another user could.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    elif need.port:
+    elif need.how == "reuse" or need.port:
         # A fixed port may still have connections of an earlier run in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -85,6 +85,8 @@ class PortNeed:
 
     ``listen``: bind and listen now, hand the descriptor to local rank 0 (torch's store takes it).
     ``hold``: bind with SO_REUSEPORT and never listen; a gRPC service binds beside it.
+    ``reuse``: the same with SO_REUSEADDR, for a service that sets only that (another user's program
+    that sets it may bind there too).
     """
 
     name: str

@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import ipaddress
 import os
-import socket
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +17,7 @@ from xmp._types import ReplicaInfo
 
 from . import _exchange, _trees
 from ._jax_wire import FOREVER, JaxWire, coordination_client
+from ._listening import wait_for_listener
 from ._reduce import fold, is_array, is_number
 
 __all__ = ["Jax", "attach", "enter"]
@@ -42,7 +41,7 @@ def enter(info: ReplicaInfo) -> Jax:
         if _is_loopback(coordinator):
             _keep_to_loopback(jax)
         if info.rank != 0:
-            _wait_for_listener(coordinator)
+            wait_for_listener(coordinator)
         jax.distributed.initialize(**_arguments(jax, info, coordinator))
     if "coordinator" in info.descriptors:
         os.close(info.descriptors["coordinator"])  # the service has bound the port beside it
@@ -195,19 +194,6 @@ def _is_loopback(coordinator: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _wait_for_listener(coordinator: str, seconds: float = 300.0) -> None:
-    """Connect once the coordinator listens: a refused gRPC client only tries again after 1 s."""
-    host, _, port = coordinator.rpartition(":")
-    deadline, pause = time.monotonic() + seconds, 0.001
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=pause + 1).close()
-            return
-        except OSError:
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
 
 
 def _as_numpy(leaf: Any) -> Any:

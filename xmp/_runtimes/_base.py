@@ -92,6 +92,8 @@ class Runtime:
     """The package that speaks for this runtime when the launcher has it loaded."""
     package: str = ""
     """What must be installed to use it at all."""
+    distribution: str = ""
+    """What pip calls that, where it is not the package's name with hyphens."""
     automatic: bool = True
     """Whether it may be chosen without being named."""
     store: bool = False

@@ -35,7 +35,7 @@ def check_types(request: Request) -> None:
 def check_installed(runtime: Runtime, facts: HostFacts) -> None:
     """A runtime without its package would fail in every replica instead of once here."""
     if runtime.package and facts.frameworks.get(runtime.package, "unknown") is None:
-        extra = runtime.package.replace("_", "-")
+        extra = runtime.distribution or runtime.package.replace("_", "-")
         raise PlanError(
             f"runtime {runtime.name!r} needs the package {runtime.package}, which is not "
             f'installed. Use `pip install "{extra}"`, or another runtime.'

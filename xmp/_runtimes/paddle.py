@@ -17,6 +17,7 @@ COUNT = "PADDLE_TRAINERS_NUM"
 ENDPOINT = "PADDLE_CURRENT_ENDPOINT"  # "127.0.0.1:6070"
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "127.0.0.1:6070,127.0.0.1:6071"
 BACKEND = "PADDLE_DISTRI_BACKEND"
+INTERFACE = "GLOO_SOCKET_IFNAME"  # Paddle's gloo listens where the host's name leads otherwise
 GPU = "FLAGS_selected_gpus"
 FIRST_PORT = 6070
 
@@ -28,6 +29,7 @@ class Paddle(Runtime):
     framework = "xmp._frameworks.paddle"
     family = "paddle"
     package = "paddle"
+    distribution = "paddlepaddle"
     owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, CUDA_MASK)
     # Paddle deletes these two in its trainers: its store does not exempt anybody from a proxy.
     takes_away = ("http_proxy", "https_proxy")
@@ -61,6 +63,8 @@ class Paddle(Runtime):
             ENDPOINT: everyone[rank],
             ENDPOINTS: ",".join(everyone),
         }
+        if job.hosts == 1 and not place.facts.env.get(INTERFACE):
+            given[INTERFACE] = "lo" if place.facts.platform == "linux" else "lo0"
         if self.visible(place.facts) is None:
             return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
         given[CUDA_MASK] = ",".join(self.chosen(job, place))
@@ -82,4 +86,5 @@ def _need(job: Job, host: int, local: int) -> PortNeed:
     documented = FIRST_PORT + local
     fixed = 0 if job.leasable else documented
     address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
-    return PortNeed(f"endpoint.{host}.{local}", "hold", address, fixed, documented, host)
+    how = "reuse" if host == local == 0 else "hold"  # Paddle's own store binds the first one
+    return PortNeed(f"endpoint.{host}.{local}", how, address, fixed, documented, host)

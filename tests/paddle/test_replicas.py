@@ -1,0 +1,94 @@
+"""Paddle 3.3 itself in real replicas, on the CPU over gloo."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+import xmp
+from tests.replicas import METHODS, OPS
+from tests.replicas import replicas as any_replicas
+
+pytestmark = pytest.mark.paddle
+
+replicas = partial(any_replicas, runtime="paddle")
+
+
+def paddles_own_program(rank: int) -> list[Any]:
+    """As in Paddle's documentation of ``spawn``: the function joins by itself."""
+    import paddle
+    import paddle.distributed as dist
+
+    dist.init_parallel_env()
+    value = paddle.to_tensor([1.0 + rank, 2.0])
+    dist.all_reduce(value)
+    return [dist.get_rank(), dist.get_world_size(), value.numpy().tolist(), str(value.place)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_program_of_paddle_runs_as_it_is(method: str) -> None:
+    found = replicas(paddles_own_program, nprocs=2, start_method=method)
+    assert found == [[rank, 2, [3.0, 4.0], "Place(cpu)"] for rank in (0, 1)]
+
+
+def training_step(rank: int, world: int) -> list[float]:
+    """Gradients of one batch, of which each replica has a part."""
+    import numpy as np
+    import paddle
+
+    paddle.seed(0)
+    model = paddle.nn.Linear(4, 1)
+    data = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    x = paddle.to_tensor(data[rank::world])
+    paddle.mean((model(x) - x.sum(1, keepdim=True)) ** 2).backward()
+    grads = xmp.all_reduce([p.grad for p in model.parameters()], "mean")
+    return [float(value) for grad in grads for value in grad.flatten().tolist()]
+
+
+def test_averaged_gradients_are_those_of_the_whole_batch() -> None:
+    [whole] = replicas(training_step, 1, nprocs=1)
+    first, second = replicas(training_step, 2, nprocs=2)
+    assert first == second == pytest.approx(whole, rel=1e-4)
+
+
+def collectives(rank: int) -> dict[str, Any]:
+    import numpy as np
+    import paddle
+
+    tensor = paddle.arange(3, dtype="float32") + rank
+    half = paddle.full([2], 1.5 + rank, dtype="bfloat16")
+    tree = {"p": tensor, "n": np.arange(2, dtype="int16") + rank, "x": rank + 1, "w": "same"}
+    reduced = {op: xmp.all_reduce(tree, op) for op in OPS}
+    xmp.barrier()
+    gathered = xmp.all_gather((rank, paddle.ones([rank + 1]), "y" * 9000 * rank))
+    return {
+        "reduced": {
+            op: [each["p"].tolist(), each["n"].tolist(), each["x"], each["w"]]
+            for op, each in reduced.items()
+        },
+        "half": [str(half.dtype), xmp.all_reduce(half).astype("float32").tolist()],
+        "integers": xmp.all_reduce(paddle.to_tensor([rank, 3]), "mean").tolist(),
+        "gathered": [(i, t.tolist(), len(text)) for i, t, text in gathered],
+        "sent": [
+            (r, t.tolist()) for r, t in (xmp.broadcast((rank, tensor), src) for src in (0, 1))
+        ],
+        "kept": tensor.tolist(),
+    }
+
+
+def test_collectives() -> None:
+    for rank, each in enumerate(replicas(collectives, nprocs=2)):
+        assert each["reduced"] == {
+            "sum": [[1.0, 3.0, 5.0], [1, 3], 3, "same"],
+            "mean": [[0.5, 1.5, 2.5], [0.5, 1.5], 1.5, "same"],
+            "min": [[0.0, 1.0, 2.0], [0, 1], 1, "same"],
+            "max": [[1.0, 2.0, 3.0], [1, 2], 2, "same"],
+            "prod": [[0.0, 2.0, 6.0], [0, 2], 2, "same"],
+        }
+        assert each["half"] == ["paddle.bfloat16", [4.0, 4.0]]
+        assert each["integers"] == [0.5, 3.0]
+        assert each["gathered"] == [(0, [1.0], 0), (1, [1.0, 1.0], 9000)]
+        assert each["sent"] == [(0, [0.0, 1.0, 2.0]), (1, [1.0, 2.0, 3.0])]
+        assert each["kept"] == [rank, rank + 1.0, rank + 2.0]

@@ -1,0 +1,177 @@
+"""Paddle (3.3) in a replica: ``init_parallel_env`` is done before the function runs.
+
+A program that calls it again, as Paddle's own examples do, gets the same group back.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from xmp._types import ReplicaInfo
+
+from . import _trees
+from ._listening import wait_for_listener
+from ._reduce import fold, is_array, is_number
+
+__all__ = ["Paddle", "attach", "enter"]
+
+_OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PROD"}
+_REDUCED = ("float32", "float64", "int32", "int64")
+_FLAG = "FLAGS_selected_gpus"
+
+
+def enter(info: ReplicaInfo) -> Paddle:
+    """Choose the device, and join the other trainers where there are any.
+
+    Raises:
+        RuntimeError: Paddle is not installed or does not import.
+    """
+    paddle = _module()
+    if _FLAG in os.environ:  # flags are parsed by the import, which may have been the template's
+        paddle.set_flags({_FLAG: os.environ[_FLAG]})
+    paddle.set_device(info.device)
+    framework = Paddle(info)
+    if info.world_size > 1:
+        _join(paddle, info)
+        framework.barrier()  # rank 0 holds the store by which the others may still be connecting
+    return framework
+
+
+def attach(info: ReplicaInfo) -> Paddle:
+    """The same collectives in a process that another launcher started; changes nothing."""
+    return Paddle(info)
+
+
+def _module() -> Any:
+    try:
+        import paddle
+        import paddle.distributed
+    except ImportError as error:
+        raise RuntimeError(
+            f"this needs Paddle in the replica, which does not import ({error}); install it "
+            "(pip install paddlepaddle)"
+        ) from error
+    return paddle
+
+
+def _join(paddle: Any, info: ReplicaInfo) -> None:
+    first = os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
+    if info.rank != 0:
+        wait_for_listener(first)  # Paddle's own client only tries again after 3 s
+    paddle.distributed.init_parallel_env()
+
+
+class Paddle:
+    """A replica's view of the trainers; see ``xmp._types.Framework``.
+
+    Paddle tensors come back as Paddle tensors that stop gradients, numpy arrays as numpy arrays.
+    """
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        self._info = info
+
+    def device(self) -> Any:
+        """Paddle's place: ``Place(cpu)``, ``Place(gpu:0)``."""
+        return _module().framework._current_expected_place()
+
+    def init_process_group(self, timeout: float | None = None) -> None:
+        """Nothing: ``enter`` has joined the trainers."""
+
+    def barrier(self) -> None:
+        """Wait until every replica is here."""
+        self.all_gather(None)
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce the tensors, arrays and numbers in ``value``; its shape is the same everywhere."""
+        leaves = _trees.leaves(value)
+        rest = []
+        for index, leaf in enumerate(leaves):
+            if _fits(leaf):
+                leaves[index] = self._reduced(leaf, op)
+            elif _is_numeric(leaf):
+                rest.append(index)
+        if rest:
+            gathered = self.all_gather([_as_numpy(leaves[index]) for index in rest])
+            for index, column in zip(rest, zip(*gathered)):
+                leaves[index] = _like(fold(column, op), leaves[index])
+        return _trees.rebuild(value, leaves)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        mine = self._info.rank == src
+        box = [_packed(value) if mine else None]
+        _module().distributed.broadcast_object_list(box, src=src)
+        return value if mine else pickle.loads(box[0] or b"")
+
+    def all_gather(self, value: Any) -> Sequence[Any]:
+        """What every replica holds, in rank order; shapes may differ."""
+        found: list[bytes] = []
+        _module().distributed.all_gather_object(found, _packed(value))
+        return [pickle.loads(each) for each in found]
+
+    def leave(self) -> None:
+        """Take the group down."""
+        if self._info.world_size > 1:
+            _module().distributed.destroy_process_group()
+
+    def _reduced(self, leaf: Any, op: str) -> Any:
+        paddle = _module()
+        buffer = paddle.to_tensor(leaf).detach().clone()
+        dist = paddle.distributed
+        dist.all_reduce(buffer, op=getattr(dist.ReduceOp, _OPS[op]))
+        if op == "mean":
+            buffer = buffer / self._info.world_size  # integers become floats
+        return buffer.numpy() if is_array(leaf) else buffer
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, _module().Tensor)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return is_number(leaf) or is_array(leaf) or _is_tensor(leaf)
+
+
+def _fits(leaf: Any) -> bool:
+    """Whether gloo and nccl reduce this type themselves."""
+    if is_array(leaf):
+        return bool(leaf.dtype.isnative and leaf.dtype.name in _REDUCED and leaf.shape)
+    return _is_tensor(leaf) and str(leaf.dtype).removeprefix("paddle.") in _REDUCED
+
+
+def _as_numpy(leaf: Any) -> Any:
+    if not _is_tensor(leaf):
+        return leaf
+    # Numpy has no bfloat16: Paddle would give its bits as integers.
+    return (leaf.astype("float32") if leaf.is_floating_point() else leaf).detach().numpy()
+
+
+def _like(result: Any, leaf: Any) -> Any:
+    """The result as what ``leaf`` was; the mean of integers stays floating."""
+    if not _is_tensor(leaf):
+        return result
+    tensor = _module().to_tensor(result)
+    return tensor.astype(leaf.dtype) if leaf.is_floating_point() else tensor
+
+
+def _packed(value: Any) -> bytes:
+    """A pickle in which Paddle's tensors are numpy arrays that become tensors when loaded."""
+    import cloudpickle
+
+    class Packer(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if _is_tensor(value):
+                return _tensor, (_as_numpy(value), str(value.dtype).removeprefix("paddle."))
+            return super().reducer_override(value)
+
+    stream = io.BytesIO()
+    Packer(stream, protocol=5).dump(value)
+    return stream.getvalue()
+
+
+def _tensor(array: Any, dtype: str) -> Any:
+    return _module().to_tensor(array, dtype=dtype)
