@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import _inside, _planner, _ports, _probe
+from . import _inside, _planner, _ports, _probe, _runtimes
 from ._errors import PlanError
 from ._payload.hints import names_used
 from ._processes.account import StartAccount, Timeline
@@ -26,6 +26,8 @@ from ._processes.parents import templates
 from ._processes.randomness import seed_all
 from ._processes.results import Results
 from ._processes.templates import switched_off
+from ._processes.terminal import say
+from ._runtimes import _launcher
 from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
 
 __all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
@@ -51,6 +53,9 @@ _COMPANIONS = {
 """What programs use next to a package but often import only inside the function: a replica that
 has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
 
+
+_said: set[str] = set()
+"""What the user of this process has been told already."""
 
 _COLLECTIVES = {"init_process_group", "all_reduce", "broadcast", "all_gather", "barrier"}
 
@@ -84,6 +89,8 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     known = _probe.facts()
     draft = _planner.plan(request, known)
     _refuse_unready(draft)
+    for line in _launcher.check(_runtimes.get(draft.runtime), known):
+        _say_once(line)
     lease = _ports.lease(draft.needs)
     try:
         plan = _planner.plan(request, known, lease.ports)
@@ -106,6 +113,12 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
     plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
     return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
+
+
+def _say_once(line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        say(f"xmp: {line}")
 
 
 def _refuse_unready(plan: JobPlan) -> None:

@@ -14,7 +14,7 @@ from ._types import HostFacts, JobPlan, ReplicaPlan
 __all__ = ["explain", "facts_from_json", "facts_to_json", "reported", "to_json"]
 
 VERSION = 1
-LISTS = ("cpus", "loaded")
+LISTS = ("cpus", "loaded", "initialised")
 PLAIN = (
     "hostname",
     "address",

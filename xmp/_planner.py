@@ -24,10 +24,19 @@ from ._runtimes._checks import (
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
 from ._runtimes._environment import common, dropped, store_need, unset
+from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
 
-__all__ = ["choose", "explain", "facts_from_json", "facts_to_json", "plan", "reported", "to_json"]
+__all__ = [
+    "choose",
+    "explain",
+    "facts_from_json",
+    "facts_to_json",
+    "plan",
+    "reported",
+    "to_json",
+]
 
 GENERIC = "torch"
 """Loaded by every torch runtime's own package, so it speaks only when nothing more special does."""
@@ -159,7 +168,8 @@ def _job_plan(
     job: Job,
     hosts: tuple[HostPlan, ...],
 ) -> JobPlan:
-    notes = (*dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job))
+    facts = job.places[0].facts
+    notes = (*dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job), *touched(facts))
     return JobPlan(
         runtime=runtime.name,
         why=why,

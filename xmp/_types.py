@@ -74,6 +74,8 @@ class HostFacts:
     """Installed version by package name, None where it is not installed."""
     loaded: tuple[str, ...] = ()
     """The frameworks that are imported in this process."""
+    initialised: tuple[str, ...] = ()
+    """The device runtimes that are up in this process: "jax:tpu", "torch:cuda"."""
     env_at_start: Mapping[str, str] = field(default_factory=dict)
     """Variables that imports write and that have changed since this process was started: what they
     were then, empty where they were unset."""

@@ -245,3 +245,29 @@ def through_the_mesh(rank: int) -> list[Any]:
 def test_the_meshs_own_collectives() -> None:
     [found] = replicas(through_the_mesh, nprocs=1)
     assert found == [[0.0, 1.0, 2.0], "x" * 9000, b"y" * 9000, b"abc"]
+
+
+# --- a launcher that has used the device itself --------------------------------------------------
+
+USED = """
+import json
+import torch, torch_xla
+import xmp
+from xmp import _probe
+
+def fn(rank):
+    return xmp.all_reduce(torch.ones(2, device=xmp.device()) + rank).tolist()
+
+if __name__ == "__main__":
+    seen = [list(_probe.facts().initialised)]
+    torch.ones(2, device=torch_xla.device()).sum().item()
+    seen.append(list(_probe.facts().initialised))
+    seen.append(list(xmp.spawn(fn, nprocs=2, runtime="pjrt", backend="gloo")))
+    print(json.dumps(seen))
+"""
+
+
+def test_a_client_in_the_launcher_is_seen_and_does_not_disturb() -> None:
+    before, used, sums = run(USED)
+    assert (before, used) == ([], ["torch_xla:cpu"])
+    assert sums == [[3.0, 3.0], [3.0, 3.0]]
