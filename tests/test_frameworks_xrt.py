@@ -18,9 +18,11 @@ ROOT = Path(__file__).parent.parent
 
 XLA_MODEL = '''
 """The functions of torch_xla 1.6's xla_model that its spawn and our collectives call."""
-import os
+import os, pickle, socket, time
+import torch
 
 CALLS = []
+SERVICE = []
 
 
 def xrt_world_size(defval=1):
@@ -30,7 +32,7 @@ def xrt_world_size(defval=1):
 
 def xla_device(n=None, devkind=None):
     CALLS.append(["xla_device", os.environ["XRT_MULTI_PROCESSING_DEVICE"]])
-    return "xla:1"
+    return torch.device("cpu")
 
 
 def set_replication(device, devices):
@@ -38,14 +40,47 @@ def set_replication(device, devices):
 
 
 def rendezvous(tag, payload=b"", replicas=[]):
-    """Every replica brings the same here: nobody else is asked."""
+    """By the mesh service, which the replica of ordinal 0 is at the planned address."""
     CALLS.append(["rendezvous", tag])
-    return [payload] * xrt_world_size()
+    ordinal = int(os.environ["XRT_SHARD_ORDINAL"])
+    host, _, port = os.environ["XRT_MESH_SERVICE_ADDRESS"].rpartition(":")
+    if ordinal == 0:
+        return serve((host, int(port)), tag, payload)
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=30) as sock:
+                file = sock.makefile("rwb")
+                pickle.dump((ordinal, tag, payload), file)
+                file.flush()
+                return pickle.load(file)
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+def serve(address, tag, payload):
+    if not SERVICE:
+        SERVICE.append(socket.socket())
+        SERVICE[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC does
+        SERVICE[0].bind(address)
+        SERVICE[0].listen()
+    brought, files = {0: payload}, []
+    while len(brought) < xrt_world_size():
+        sock = SERVICE[0].accept()[0]
+        files.append(sock.makefile("rwb"))
+        ordinal, theirs, brought_payload = pickle.load(files[-1])
+        assert theirs == tag
+        brought[ordinal] = brought_payload
+        sock.close()
+    found = [brought[ordinal] for ordinal in sorted(brought)]
+    for file in files:
+        pickle.dump(found, file)
+        file.close()
+    return found
 
 
 def all_reduce(reduce_type, inputs, scale=1.0, groups=[]):
     CALLS.append(["all_reduce", reduce_type])
-    for each in inputs:
+    for each in inputs:  # all bring the same here
         each.mul_(xrt_world_size())
 '''
 
@@ -59,7 +94,21 @@ def seen(rank):
     calls = list(xm.CALLS)
     xmp.barrier()
     after = xm.CALLS[len(calls):]
+    if xmp.world_size() > 1:
+        after += together(rank)
     return [rank, calls, [os.environ.get(n) for n in names], after, str(xmp.device())]
+
+def together(rank):
+    import torch
+
+    own = torch.arange(2.0) + rank
+    long = "x" * 9000 * rank
+    return [
+        xmp.all_reduce({"t": torch.ones(2), "n": rank}, "mean")["n"],
+        [[r, t.tolist(), len(text)] for r, t, text in xmp.all_gather((rank, own, long))],
+        xmp.all_reduce(torch.ones(2)).tolist(),
+        [[r, t.tolist()] for r, t in (xmp.broadcast((rank, own), src) for src in (0, 1))],
+    ]
 
 def raises(rank):
     if rank == 1:
@@ -126,11 +175,17 @@ def test_device_and_then_replication(old_torch_xla: Path) -> None:
         assert calls == [
             ["xrt_world_size"],
             ["xla_device", f"TPU:{rank}"],
-            ["set_replication", "xla:1", ["xla:1"]],
+            ["set_replication", "cpu", ["cpu"]],
         ]
         assert environment == [str(rank), "2", "tpu_worker:0", config if rank == 0 else None]
         assert after[0][0] == "rendezvous"
-        assert device == "xla:1"
+        assert after[-4:] == [
+            0.5,
+            [[0, [0.0, 1.0], 0], [1, [1.0, 2.0], 9000]],
+            [2.0, 2.0],
+            [[0, [0.0, 1.0]], [1, [1.0, 2.0]]],
+        ]
+        assert device == "cpu"
 
 
 def test_alone_there_is_no_replication(old_torch_xla: Path) -> None:

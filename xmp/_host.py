@@ -132,7 +132,7 @@ def _refuse_unready(plan: JobPlan) -> None:
     if len({replica.process for replica in replicas}) < len(replicas):
         raise PlanError(
             f"runtime={plan.runtime!r} on this host needs several replicas in one process, which "
-            "xmp can plan but not launch yet; give the number of chips as nprocs"
+            'xmp can plan but not launch yet; say nprocs=1, or runtime="jax"'
         )
 
 

@@ -101,6 +101,8 @@ class TorchXla(TorchDist):
                 f"{self._info.world_size} replicas: their sums would be wrong. Look at the TPU_* "
                 "variables of `xmp plan`"
             )
+        if not alone:
+            xr._init_world_size_ordinal()  # dynamo breaks its graphs where these are asked for
 
     def answer_rendezvous(self) -> None:
         """Let ``init_method="xla://"`` find the planned store.
