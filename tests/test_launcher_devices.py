@@ -35,6 +35,10 @@ if __name__ == "__main__":
     seen.append(list(_probe.facts().initialised))
     seen.append(list(xmp.plan(2, runtime="cpu").notes))
     seen.append([list(xmp.spawn(fn, nprocs=2, runtime=name)) for name in ("cpu", "jax")])
+    try:
+        xmp.spawn(fn, nprocs=2, runtime="cpu", start_method="fork")
+    except xmp.StartError as error:
+        seen.append(str(error))
     print(json.dumps(seen))
 """
 
@@ -52,11 +56,13 @@ def test_jax_that_is_up_is_seen_and_does_not_disturb(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    before, imported, used, notes, sums = json.loads(done.stdout.splitlines()[-1])
+    before, imported, used, notes, sums, refused = json.loads(done.stdout.splitlines()[-1])
     assert before == imported == []
     assert used == ["jax:cpu"]
-    assert "JAX has initialised its CPUs in this process; replicas do not inherit that" in notes
+    assert any(note.startswith("JAX has initialised its CPUs in this process") for note in notes)
     assert sums == [[3, 3], [3, 3]]
+    assert "JAX has initialised its CPUs in this process" in refused
+    assert 'use start_method="forkserver"' in refused
     assert "initialised" not in done.stderr  # the cores are nobody's alone
 
 
@@ -114,7 +120,7 @@ def test_cuda_is_named_once_and_goes_on(
     for _ in range(2):
         assert list(xmp.spawn(nothing, nprocs=2, runtime="cpu")) == [0, 1]
     said = capsys.readouterr().err
-    line = "xmp: torch has initialised CUDA in this process; replicas do not inherit that\n"
+    line = "xmp: torch has initialised CUDA in this process, which replicas do not inherit"
     assert said.count(line) == 1
 
 

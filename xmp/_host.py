@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import _inside, _planner, _ports, _probe, _runtimes
-from ._errors import PlanError
+from ._errors import PlanError, StartError
 from ._payload.hints import names_used
 from ._processes.account import StartAccount, Timeline
 from ._processes.context import ProcessContext
@@ -89,7 +89,8 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     known = _probe.facts()
     draft = _planner.plan(request, known)
     _refuse_unready(draft)
-    for line in _launcher.check(_runtimes.get(draft.runtime), known):
+    told = _launcher.check(_runtimes.get(draft.runtime), known)
+    for line in told if call.method != "fork" else ():
         _say_once(line)
     lease = _ports.lease(draft.needs)
     try:
@@ -101,7 +102,13 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     except BaseException:
         lease.close()
         raise
-    return _started(started)
+    try:
+        return _started(started)
+    except StartError as error:
+        if call.method != "fork" or not known.initialised:
+            raise
+        # The engine counts threads and files; whose they are it does not know.
+        raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
 
 
 @standard_numbers_taken()

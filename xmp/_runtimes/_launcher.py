@@ -39,7 +39,8 @@ def touched(facts: HostFacts) -> tuple[str, ...]:
 
 
 def _untouched(entry: str) -> str:
-    return f"{_who(entry)} in this process; replicas do not inherit that"
+    what = f"{_who(entry)} in this process, which replicas do not inherit"
+    return f'{what} (start_method="fork" is refused)'
 
 
 def _device(entry: str) -> str:
