@@ -208,6 +208,24 @@ def test_init_process_group_does_nothing_the_second_time() -> None:
     assert replicas(init_twice, nprocs=2) == [(True, 2)] * 2
 
 
+def trains_and_destroys(rank: int) -> None:
+    """A thread of gloo's may still hold what DDP left in it when the last reference goes."""
+    import torch
+    import torch.distributed as dist
+
+    xmp.init_process_group()
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 10))
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    for _ in range(10):
+        model(torch.ones(256, 64)).sum().backward()
+    dist.destroy_process_group()
+
+
+def test_a_function_that_destroys_its_group_and_returns_ends() -> None:
+    for _ in range(5):  # without LastGroups, one of the first hangs
+        replicas(trains_and_destroys)
+
+
 # --- on GPUs -----------------------------------------------------------------------------------
 
 

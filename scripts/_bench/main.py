@@ -159,13 +159,15 @@ def keep(
     title: str,
     console: Console,
 ) -> None:
-    """Write the JSON and the picture."""
+    """Write the JSON, the table for a README and the picture."""
     import picture  # matplotlib takes longer to import than a quick row to measure
 
     place = options.json or options.out / "bench.json"
     report.save(document, place)
-    picture.draw(rows, figures, title, options.out / "bench.png")
-    console.print(f"{place}\n{options.out / 'bench.png'}", highlight=False)
+    table, drawing = options.out / "bench.md", options.out / "bench.png"
+    picture.draw(rows, figures, title, drawing)
+    table.write_text(report.as_markdown(rows, figures, title))
+    console.print(f"{place}\n{table}\n{drawing}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,27 @@ def show(
         console.print(f"[red]not measured:[/] {case}, {system}: {reason}", highlight=False)
 
 
+def as_markdown(rows: Sequence[Row], figures: Figures, title: str) -> str:
+    """The table of medians for a README."""
+    lines = ["| work (8 replicas unless said) | xmp | beside | ratio | wanted |"]
+    lines.append("|---|---|---|---|---|")
+    for row in rows:
+        for number, target in enumerate(row.targets):
+            verdict = verdict_of(target, figures)
+            own = "" if target.of[1] == "xmp" else f", {_name(target.of)}"
+            mine = f"{_median(target.of, figures, target.unit)}{own}"
+            beside = target.beside
+            other = f"{_name(beside)}: {_median(beside, figures, target.unit)}" if beside else ""
+            ratio = _ratio(target, verdict).partition(" (")[0]
+            name = "" if number else row.name
+            lines.append(f"| {name} | {mine} | {other} | {ratio} | {_wanted(target)} |")
+    return "\n".join([*lines, "", f"{title}.", ""])
+
+
+def _median(key: Key, figures: Figures, unit: str) -> str:
+    return shown(figures.median(key), unit) if figures.has(key) else "–"
+
+
 def as_json(
     rows: Sequence[Row], figures: Figures, free: Figures | None, facts: dict[str, Any]
 ) -> dict[str, Any]:

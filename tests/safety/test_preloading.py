@@ -113,7 +113,7 @@ def packages(stage: Stage) -> str:
     site = stage.folder / "base" / "lib" / version / "site-packages"
     site.mkdir(parents=True)
     stage.write(
-        "from xmp._processes import server\nserver._TRIAL_SECONDS = 2.0\n",
+        "from xmp._processes import trial\ntrial._SECONDS = 2.0\n",
         str((site / "sitecustomize.py").relative_to(stage.folder)),
     )
     for name, source in PACKAGES.items():

@@ -18,12 +18,16 @@ from typing import Any
 
 from xmp._imports import on_import
 
+from ._torch_groups import LastGroups
+
 __all__ = ["Rendezvous"]
 
 _MODULE = "torch.distributed.rendezvous"
 _FUNCTION = "_create_c10d_store"
 _FORMING = 5.0
 """Seconds after a rendezvous in which peers may still be connecting to each other through it."""
+_SHORTEST, _LONGEST = 0.002, 0.05
+"""Seconds between two looks: others may still compute on this core."""
 
 
 class Rendezvous:
@@ -38,6 +42,7 @@ class Rendezvous:
         self._descriptor: int | None = None
         self._pid = 0
         self._calls: dict[int, int] = {}
+        self._groups = LastGroups()
         self._server: Any = None
         self._client: Any = None
         self._last = 0.0
@@ -47,6 +52,7 @@ class Rendezvous:
     def install(self) -> None:
         """Take the place now, or when torch is imported: until then this costs nothing."""
         self._withdraw = on_import(_MODULE, self._patch)
+        self._groups.install()
 
     def take(self, descriptor: int | None) -> None:
         """``descriptor`` is the leased listener, on the one process that hosts the store."""
@@ -55,6 +61,7 @@ class Rendezvous:
     def remove(self) -> None:
         """Give torch its own function back, end the store, close the listener."""
         self._withdraw()
+        self._groups.remove()
         if self._original is not None:
             setattr(sys.modules[_MODULE], _FUNCTION, self._original)
             self._original = None
@@ -115,20 +122,29 @@ class Rendezvous:
         return PrefixStore(f"init{count}of{world_size}", self._client)
 
     def _wait_for_peers(self) -> None:
-        """The host of the store stays until the others, still connecting, have left as well.
+        """Stay until the others, still connecting, are about to leave as well.
 
-        Gloo's ranks find each other through the store one by one; the first may be through, and
-        its function done, before the last pair has met.
+        Gloo's ranks find each other through the store and connect one by one; the first may be
+        through, and its function done, before the last pair has met. Its end would be their error.
+        The host of the store is the last to go.
         """
         end = self._last + _FORMING
         if self._client is None or time.monotonic() > end:
             return
         joined = self._client.add("joined", 0)
         self._client.set(f"left/{self._client.add('left', 1)}", "")
-        if self._server is not None:
-            # The store's own wait() writes warnings to stderr when its time is over.
-            while not self._client.check([f"left/{joined}"]) and time.monotonic() < end:
-                time.sleep(0.002)
+        self._wait_for(f"left/{joined}", end)
+        if self._server is None:
+            self._client.set(f"gone/{self._client.add('gone', 1)}", "")
+        elif joined > 1:
+            self._wait_for(f"gone/{joined - 1}", end)
+
+    def _wait_for(self, key: str, end: float) -> None:
+        """The store's own wait() writes warnings to stderr when its time is over."""
+        pause = _SHORTEST
+        while not self._client.check([key]) and time.monotonic() < end:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
 
 
 def _addresses(host: str) -> set[str]:
