@@ -7,6 +7,7 @@ is imported there as ``__mp_main__``). By value, through cloudpickle, goes every
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import pickle
@@ -82,15 +83,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: IO[bytes], buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
+        self._storages: dict[int, _Storage] = {}
+
+    @functools.cached_property
+    def _script(self) -> tuple[types.ModuleType | None, frozenset[str]]:
+        """The script, if what it defines goes by reference, and its names that others lack.
+
+        Only when a function or a class is met: a script is read and parsed for it.
+        """
         source = main_source()
         anew = source is not None and not main_is_shared()
-        self._main = sys.modules.get("__main__") if anew or main_is_shared() else None
-        self._guarded = guarded_names(source.path) if source and anew else frozenset()
-        self._storages: dict[int, _Storage] = {}
+        main = sys.modules.get("__main__") if anew or main_is_shared() else None
+        return main, guarded_names(source.path) if source and anew else frozenset()
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
-            if self._main is not None and _found_in(self._main, obj, self._guarded):
+            main, guarded = self._script
+            if main is not None and _found_in(main, obj, guarded):
                 return obj.__qualname__
             return super().reducer_override(obj)
         return NotImplemented

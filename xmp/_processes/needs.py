@@ -81,7 +81,8 @@ def installed(names: Iterable[str]) -> list[str]:
     The standard library's come with the others; the user's files may do anything when they are
     imported.
     """
-    places = _places()
+    names = list(names)
+    places = _places() if names else ()
     return [name for name in names if _installed(name, sys.modules.get(name), places)]
 
 
