@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
+import threading
 from typing import Any
 
 import xmp
 
-__all__ = ["METHODS", "OPS", "replicas"]
+__all__ = ["LOCK", "METHODS", "OPS", "replicas"]
 
 METHODS = ["forkserver", "spawn", "fork"]
+LOCK = threading.Lock()
+"""For replicas that are threads of one process."""
 OPS = ["sum", "mean", "min", "max", "prod"]
 
 

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 import xmp
-from xmp import _host, _probe
+from xmp import _probe
 from xmp._probe.initialised import initialised
+from xmp._processes import terminal
 from xmp._types import HostFacts
 
 from .tpu_hosts import host, plan
@@ -77,7 +78,7 @@ def test_an_open_chip_is_seen_whoever_opened_it(tmp_path: Path) -> None:
 def facts_of(monkeypatch: pytest.MonkeyPatch, facts: HostFacts) -> None:
     """A host with hardware that is not there."""
     monkeypatch.setattr(_probe, "facts", lambda: facts)
-    monkeypatch.setattr(_host, "_said", set())
+    monkeypatch.setattr(terminal, "_said", set())
 
 
 def nothing(rank: int) -> int:

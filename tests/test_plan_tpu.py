@@ -179,6 +179,21 @@ def test_two_replicas_share_a_process_on_v3() -> None:
     assert set(variables(made, "TPU_PROCESS_BOUNDS")) == {"2,2,1"}
 
 
+def test_what_two_replicas_of_a_process_cannot_have() -> None:
+    """A process is in one process group, has one environment, and owns whole chips."""
+    two = ((("A", "0"),), (("A", "1"),))
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"devices": (0, 1)}, "a process owns a chip"),
+        ({"backend": "auto"}, "only once"),
+        ({"nprocs": 2, "env": two}, "share its environment"),
+    ]
+    for options, words in refused:
+        with pytest.raises(PlanError, match=words):
+            plan(host("v3", 4), **options)
+    assert plan(host("v3", 4), nprocs=1, backend="auto").world_size == 1
+    assert plan(host("v3", 4), nprocs=2, env=two[:1]).world_size == 2
+
+
 def test_each_core_of_7x_can_be_a_process() -> None:
     for nprocs, bounds in ((8, "2,2,1,2"), (4, "1,2,1,2"), (2, "1,1,1,2")):
         made = plan(host("7x", 4), nprocs=nprocs)

@@ -21,12 +21,13 @@ from ._processes.context import ProcessContext
 from ._processes.job import Job
 from ._processes.kernel import standard_numbers_taken
 from ._processes.launch import Launch
+from ._processes.mates import by_process
 from ._processes.needs import Needs
 from ._processes.parents import templates
 from ._processes.randomness import seed_all
 from ._processes.results import Results
 from ._processes.templates import switched_off
-from ._processes.terminal import say
+from ._processes.terminal import say_once
 from ._runtimes import _launcher
 from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
 
@@ -53,9 +54,6 @@ _COMPANIONS = {
 """What programs use next to a package but often import only inside the function: a replica that
 has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
 
-
-_said: set[str] = set()
-"""What the user of this process has been told already."""
 
 _COLLECTIVES = {"init_process_group", "all_reduce", "broadcast", "all_gather", "barrier"}
 
@@ -91,13 +89,13 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     _refuse_unready(draft)
     told = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in told if call.method != "fork" else ():
-        _say_once(line)
+        say_once(f"xmp: {line}")
     lease = _ports.lease(draft.needs)
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
-        job = _job(call, plan.hosts[0], plan.world_size, called)
+        job = _job(call, by_process(plan.hosts[0]), plan.world_size, called)
         started = Launch(replace(job, plan=plan, leases=lease.descriptors), lease.close)
     except BaseException:
         lease.close()
@@ -122,24 +120,12 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
 
 
-def _say_once(line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        say(f"xmp: {line}")
-
-
 def _refuse_unready(plan: JobPlan) -> None:
     """Some runtimes can be planned here before they can be launched."""
     if plan.framework and importlib.util.find_spec(plan.framework) is None:
         raise PlanError(
             f"runtime={plan.runtime!r}: xmp can plan it (xmp plan) but not launch it yet; "
             'launch with runtime="cpu", "jax" or "cuda"'
-        )
-    replicas = plan.hosts[0].replicas
-    if len({replica.process for replica in replicas}) < len(replicas):
-        raise PlanError(
-            f"runtime={plan.runtime!r} on this host needs several replicas in one process, which "
-            'xmp can plan but not launch yet; say nprocs=1, or runtime="jax"'
         )
 
 

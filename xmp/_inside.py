@@ -38,6 +38,7 @@ __all__ = [
     "host_index",
     "init_process_group",
     "install",
+    "is_thread",
     "local_rank",
     "local_world_size",
     "on_import",
@@ -146,6 +147,11 @@ def host_index() -> int:
 def restart_count() -> int:
     """How often this launch has been restarted so far."""
     return _place().info.restart_count
+
+
+def is_thread() -> bool:
+    """Whether this replica shares its process with others, as threads of it."""
+    return int(_place().info.settings.get("threads_per_process", "1")) > 1
 
 
 def device() -> Any:

@@ -8,10 +8,12 @@ within the function), the first replica's weights become everybody's.
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pickle
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +26,15 @@ __all__ = ["MpModelWrapper", "MpSerialExecutor"]
 
 T = TypeVar("T")
 
-_made: Counter[str] = Counter()
+
+class _Made(threading.local):
+    """How many objects were made at each place: by this thread, which may be a replica."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+
+_made = _Made()
 
 
 class MpSerialExecutor:
@@ -75,6 +85,7 @@ class MpModelWrapper:
         self._model = model
         self._key = _key(sys._getframe(1))
         self._made_in = os.getpid()
+        self._copies: dict[int, Any] = {}
 
     def to(self, device: Any) -> Any:
         """Move the model when it is this replica's turn, so that one copy at a time is in flight.
@@ -83,7 +94,8 @@ class MpModelWrapper:
             device: what ``model.to`` takes; for trees of arrays what ``jax.device_put`` takes.
 
         Returns:
-            The model: a module itself, moved in place; a tree of arrays as the moved tree.
+            The model: a module itself, moved in place; a tree of arrays as the moved tree. Where
+            replicas are threads of one process (TPU v2 and v3), each its own copy.
 
         Raises:
             TypeError: the model has no ``to`` and JAX is not loaded.
@@ -91,9 +103,15 @@ class MpModelWrapper:
         """
         channel = _inside.channel()
         if channel is not None and self._made_in == os.getpid():
+            # Two threads may both do this: to the same values.
             self._model = _first_weights(self._model, f"{self._key}/weights", channel)
             self._made_in = 0
         with _turn(self._key):
+            if _inside.is_thread():
+                rank = _inside.local_rank()
+                model = self._copies.get(rank) or copy.deepcopy(self._model)
+                self._copies[rank] = _moved(model, device)
+                return self._copies[rank]
             self._model = _moved(self._model, device)
         return self._model
 
@@ -113,6 +131,7 @@ def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -
     writable = [bytearray(each) if memoryview(each).readonly else each for each in buffers]
     wrapper._model = pickle.loads(stream, buffers=writable)
     wrapper._key = key
+    wrapper._copies = {}
     wrapper._made_in = 0  # every replica that unpickles it has the same weights
     return wrapper
 
@@ -122,8 +141,8 @@ def _key(frame: FrameType) -> str:
     module = frame.f_globals.get("__name__", "?")
     module = "__main__" if module == "__mp_main__" else module
     place = f"{module}:{frame.f_code.co_name}:{frame.f_lineno}"
-    _made[place] += 1
-    return f"{place}#{_made[place]}"
+    _made.count[place] += 1
+    return f"{place}#{_made.count[place]}"
 
 
 def _turn(key: str) -> AbstractContextManager[None]:

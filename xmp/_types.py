@@ -128,6 +128,8 @@ class ReplicaPlan:
     cpus: tuple[int, ...] = ()
     settings: Pairs = ()
     """What the framework applies by a call after the fork, by name."""
+    mates: tuple[ReplicaPlan, ...] = ()
+    """The other replicas of its process; the engine puts them here, a plan lists all by itself."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ class Framework(Protocol):
     or trees (dict, list, tuple) of them; leaves of other types come back unchanged.
 
     One that has ``failed(error) -> int`` besides is asked when the user's function has raised, and
-    says with which code the replica ends.
+    says with which code the replica ends. One that has ``beside(info) -> Framework`` can be several
+    replicas of one process: it is asked in the thread of each.
     """
 
     def device(self) -> Any:

@@ -48,11 +48,18 @@ def test_a_blocked_native_call_does_not_hold_the_launch_up(method: str) -> None:
     assert time.monotonic() - error.__cause__.args[0] < 1.5  # type: ignore[union-attr]
 
 
-def test_a_stopped_replica_does_not_hold_the_launch_up(method: str) -> None:
+def is_stopped(stat: Path) -> bool:
+    return stat.read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_stopped_replica_does_not_hold_the_launch_up(method: str, tmp_path: Path) -> None:
+    place = tmp_path / "stat"
+
     def fn(rank: int) -> None:
         if rank == 1:
-            time.sleep(0.2)
+            wait_until(lambda: place.is_symlink() and is_stopped(place))
             raise ValueError(time.monotonic())
+        place.symlink_to(f"/proc/{os.getpid()}/stat")
         os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(600)
 

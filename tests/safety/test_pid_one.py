@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 from stages import Stage, until
@@ -37,11 +38,10 @@ INIT = """
 
 
 def can_make_pid_namespaces() -> bool:
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
+    if sys.platform != "linux":
         return False
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.root

@@ -72,13 +72,25 @@ class TorchXla(TorchDist):
 
     def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
         super().__init__(info, rendezvous, group_is_there())
+        self._threads = int(info.settings.get("threads_per_process", "1"))
         self._meshed = info.world_size > 1 and info.settings.get("backend") != "gloo"
         self._give_back: Callable[[], None] = lambda: None
         self._batch: _Batch | None = None
 
     def device(self) -> Any:
-        """``torch.device("xla:0")``: a process sees one device, its own."""
+        """``torch.device("xla:0")``: a process sees one device, a thread has its own."""
         return _modules().xm.xla_device()
+
+    def beside(self, info: ReplicaInfo) -> TorchXla:
+        """The view of another replica of this process, asked in its thread, which gets its device.
+
+        torch_xla 2.9 keeps the default device by thread (``_run_thread_per_device``).
+        """
+        import torch_xla
+
+        device = _modules().xm.get_xla_supported_devices()[info.local_rank % self._threads]
+        torch_xla._XLAC._xla_set_default_device(device)
+        return TorchXla(info, None)
 
     def replicate(self) -> None:
         """What torch_xla 2.9's ``initialize_multiprocess`` or ``initialize_singleprocess`` does.
@@ -87,7 +99,9 @@ class TorchXla(TorchDist):
         ask the metadata server again, and does not parse the four-part bounds of 7x.
         """
         xm, xr = _modules().xm, _modules().xr
-        alone = self._info.world_size == 1 or xr.device_type() == "CPU"
+        # The devices of one process are a mesh on the CPU, too.
+        apart = xr.device_type() == "CPU" and self._threads < self._info.world_size
+        alone = self._info.world_size == 1 or apart
         devices = [] if alone else xm.get_xla_supported_devices()
         xm.set_replication(self.device(), devices)
         if alone and self._meshed:
@@ -103,6 +117,16 @@ class TorchXla(TorchDist):
             )
         if not alone:
             xr._init_world_size_ordinal()  # dynamo breaks its graphs where these are asked for
+
+    def init_process_group(self, timeout: float | None = None) -> None:
+        """Form the group; a process can be in it once, so threads are refused."""
+        if self._threads > 1:
+            raise RuntimeError(
+                f"init_process_group: {self._threads} replicas are threads of one process, which "
+                "can be in a torch process group only once; xmp's and xla_model's collectives "
+                "work without one"
+            )
+        super().init_process_group(timeout)
 
     def answer_rendezvous(self) -> None:
         """Let ``init_method="xla://"`` find the planned store.

@@ -18,6 +18,7 @@ from xmp._types import HostFacts
 
 from . import limits, metadata, packages
 from .devices import hardware
+from .holders import TPU_FILES
 from .initialised import initialised
 
 __all__ = ["facts"]
@@ -57,7 +58,7 @@ def facts(
         memory_bytes=limits.memory(base),
         frameworks=packages.installed() if frameworks is None else dict(frameworks),
         loaded=packages.loaded() if loaded is None else loaded,
-        initialised=initialised() if loaded is None else (),
+        initialised=initialised(TPU_FILES if tpu else ()) if loaded is None else (),
         env_at_start=_at_start(base, variables) if env is None else {},
     )
 

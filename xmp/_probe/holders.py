@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import read
 
-__all__ = ["LOCK", "Holder", "device_holders", "leftovers", "lock_holders"]
+__all__ = ["LOCK", "Holder", "device_holders", "leftovers", "lock_holders", "open_files"]
 
 LOCK = "tmp/libtpu_lockfile"
 TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
@@ -38,7 +38,7 @@ def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Hold
     """Other processes with an open device file; another user's only as far as one may look."""
     found = []
     for process in _processes(root):
-        held = sorted({t for t in _open_files(process) if _matches(t, patterns)})
+        held = sorted({t for t in open_files(process) if _matches(t, patterns)})
         if held and int(process.name) != os.getpid():
             found.append(_holder(root, process, ", ".join(held)))
     return found
@@ -73,7 +73,8 @@ def _processes(root: Path) -> Iterator[Path]:
     return (path for path in sorted((root / "proc").glob("[0-9]*")) if path.name.isdigit())
 
 
-def _open_files(process: Path) -> Iterator[str]:
+def open_files(process: Path) -> Iterator[str]:
+    """What the descriptors of a process (its folder in /proc) stand for, as far as one may look."""
     try:
         names = list((process / "fd").iterdir())
     except OSError:

@@ -6,21 +6,22 @@ import fnmatch
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from .holders import TPU_FILES
+from .holders import open_files
 
 __all__ = ["initialised"]
 
 UNKNOWN = "another library"
 
 
-def initialised(patterns: Sequence[str] = TPU_FILES) -> tuple[str, ...]:
+def initialised(patterns: Sequence[str]) -> tuple[str, ...]:
     """``"jax:tpu"``, ``"torch:cuda"``, …: framework and device, in a fixed order.
 
-    ``patterns`` are the device files of TPU chips; an open one that no framework accounts for is
-    told as well. The functions that are asked are those of jax 0.10, torch 2.13, torch_xla 2.9 and
-    torch_tpu 0.2; a version without them counts as not initialised.
+    ``patterns`` are the device files of TPU chips, none where there are no chips; an open one that
+    no framework accounts for is told as well. The functions that are asked are those of jax 0.10,
+    torch 2.13, torch_xla 2.9 and torch_tpu 0.2; a version without them counts as not initialised.
     """
     found = [
         f"{name}:{device}" for name, ask in _FRAMEWORKS.items() for device in _answers(name, ask)
@@ -71,16 +72,7 @@ _FRAMEWORKS: dict[str, Callable[[Any], Iterator[str]]] = {
 
 
 def _holds(patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(path, each) for path in _open_files() for each in patterns)
-
-
-def _open_files() -> Iterator[str]:
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return
-    for name in names:
-        try:
-            yield os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own
-            continue
+    if not patterns:
+        return False
+    files = open_files(Path("/proc/self"))
+    return any(fnmatch.fnmatchcase(path, each) for path in files for each in patterns)

@@ -6,8 +6,9 @@ and whose turn it is (``turn``); both survive the death of any replica.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -29,8 +30,22 @@ class Channel:
     def __init__(self, wire: Wire, local_rank: int = 0) -> None:
         self._wire = wire
         self._lock = threading.Lock()
-        self._held = threading.local()
+        """Held from a question to its answer."""
+        self._sending = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
+        self._given: dict[str, threading.Event] = {}
+        self._mates: tuple[int, ...] = ()
         self.local_rank = local_rank
+
+    def split(self, local_ranks: Sequence[int]) -> list[Channel]:
+        """A channel for each replica of this process; all talk through the one connection."""
+        channels = []
+        for local_rank in local_ranks:
+            channel = copy.copy(self)
+            channel.local_rank = local_rank
+            channel._mates = tuple(each for each in local_ranks if each != local_rank)
+            channels.append(channel)
+        return channels
 
     def receive(self) -> tuple[Any, list[int]]:
         """The next message, with its descriptors."""
@@ -38,7 +53,8 @@ class Channel:
 
     def tell(self, name: str, *rest: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Tell the supervisor something."""
-        self._wire.send((name, *rest), descriptors)
+        with self._sending:
+            self._wire.send((name, *rest), descriptors)
 
     def tell_entered(self) -> None:
         """Tell that the user's function begins."""
@@ -46,6 +62,9 @@ class Channel:
 
     def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
         """The value that one local replica makes, for all; its exception, if it raises."""
+        if owner in self._mates:
+            # Whoever waits for an answer has the connection: the mate could no longer ask.
+            self._given.setdefault(key, threading.Event()).wait()
         with self._lock:
             self.tell("share", key, owner is None or owner == self.local_rank)
             answer, descriptors = self.receive()
@@ -77,14 +96,16 @@ class Channel:
         descriptors = [image.descriptor] if image.data is None else []
         self.tell("shared", key, good, image.data, image.size, descriptors=descriptors)
         image.close()
+        self._given.setdefault(key, threading.Event()).set()
 
     @contextmanager
     def turn(self, key: str) -> Iterator[None]:
         """Hold the turn: at most one local replica at a time is inside."""
-        with self._lock:
-            self.tell("lock", key)
-            self.receive()
-        try:
-            yield
-        finally:
-            self.tell("unlock", key)
+        with self._turns.setdefault(key, threading.Lock()):
+            with self._lock:
+                self.tell("lock", key)
+                self.receive()
+            try:
+                yield
+            finally:
+                self.tell("unlock", key)

@@ -219,6 +219,7 @@ class Gang:
         member: Member,
         _: list[int],
         at: int,
+        rank: int,
         name: str,
         words: str,
         text: str,
@@ -227,7 +228,7 @@ class Gang:
         timeline: Timeline,
     ) -> None:
         member.timeline = timeline
-        failure = member.fail(kind="interrupted" if interrupted else "raised", at=at)
+        failure = member.fail(rank, kind="interrupted" if interrupted else "raised", at=at)
         failure.error_type, failure.message, failure.traceback = name, words, text
         failure.pickled = pickled
         self._feed(Raised(member.rank, at, f"{name}: {words}", interrupted))

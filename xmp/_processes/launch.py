@@ -17,6 +17,7 @@ from . import report
 from .account import StartAccount, Timeline
 from .job import Job, ReplicaProcess
 from .link import Link
+from .mates import spread
 from .order import Failure
 from .terminal import say, signals_of_the_user
 from .wire import Closed
@@ -52,6 +53,7 @@ class Launch:
         self._stacks_answer: dict[int, str] | None = None
         self._undo = ExitStack()
         self._undo.callback(release)
+        self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._lock = threading.RLock()
         self._link = Link(job, self._undo.callback)
 
@@ -140,12 +142,13 @@ class Launch:
     ) -> None:
         self.timeline[rank] = timeline.completed(self.timeline[rank])
         self._imported += imported
+        plan = self._plans[rank]
         if data is None and not descriptors:
-            self.results[rank] = None
+            self.results |= spread(plan, None)
             return
         image = Image(data, size, descriptors[0] if descriptors else -1)
         try:
-            self.results[rank] = load_image(image)
+            self.results |= spread(plan, load_image(image))
         except Exception as error:
             text = f"rank {rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
             self._broken = self._broken or _with_cause(XmpError(text), error)
@@ -154,7 +157,12 @@ class Launch:
 
     def account(self) -> StartAccount:
         """Where the time of the start went."""
-        return StartAccount(self.timeline, self._link.parents.imports())
+        times = {
+            rank: time
+            for first, time in self.timeline.items()
+            for rank in spread(self._plans[first], None)
+        }
+        return StartAccount(times, self._link.parents.imports())
 
     def _on_ended(self, _: list[int], rank: int, code: int) -> None:
         self.processes[rank].exitcode = code

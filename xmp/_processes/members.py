@@ -11,7 +11,7 @@ from typing import Any
 
 from xmp._types import ReplicaPlan
 
-from . import kernel
+from . import kernel, mates
 from .account import Timeline
 from .order import Failure
 from .output import Sink, Source, open_stream
@@ -71,14 +71,15 @@ class Member:
         except (ProcessLookupError, PermissionError):
             pass  # ended a moment ago; a fresh fork that has no group yet gets the second call
 
-    def fail(self, **known: Any) -> Failure:
-        """Note how it failed; the first account counts."""
+    def fail(self, speaker: int = -1, **known: Any) -> Failure:
+        """Note how it failed; the first account counts. One of its mates may be the speaker."""
         if self.failure is None:
+            plan = next((mate for mate in self.plan.mates if mate.rank == speaker), self.plan)
             self.failure = Failure(
-                rank=self.rank,
-                local_rank=self.plan.local_rank,
+                rank=plan.rank,
+                local_rank=plan.local_rank,
                 pid=self.pid,
-                device=self.plan.device,
+                device=plan.device,
                 **known,
             )
         return self.failure
@@ -135,7 +136,7 @@ class Shares:
     """Values that one local replica makes for all, and turns that one at a time takes."""
 
     def __init__(self, plans: Sequence[ReplicaPlan]) -> None:
-        self._count = len(plans)
+        self._count = mates.count(plans)
         self._values: dict[str, _Shared] = {}
         self._turns: dict[str, deque[Member]] = {}
 

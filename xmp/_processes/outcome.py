@@ -53,7 +53,7 @@ def failed_code(framework: Framework | None, error: BaseException) -> int:
         return 1
 
 
-def record(error: BaseException, rank: int) -> tuple[Any, ...]:
+def record(error: BaseException) -> tuple[Any, ...]:
     """What is told of an exception: names, words, traceback, and itself where it travels."""
     name = type(error).__qualname__
     if type(error).__module__ not in ("builtins", "__main__", "__mp_main__"):

@@ -17,7 +17,7 @@ from . import safety, supervisor
 from .needs import Needs
 from .state import LauncherState
 from .templates import Templates, switched_off
-from .terminal import say
+from .terminal import say, say_once
 from .warm import Template
 
 __all__ = ["Parents", "forget_in_child", "templates"]
@@ -25,7 +25,6 @@ __all__ = ["Parents", "forget_in_child", "templates"]
 templates = Templates()
 _unsafe: set[Any] = set()
 _handing_over = threading.Lock()
-_noted: set[str] = set()
 
 
 def forget_in_child() -> None:
@@ -70,9 +69,8 @@ class Parents:
     def _note_threads(self) -> None:
         own = threading.current_thread()
         names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not own)
-        if names and names not in _noted:
-            _noted.add(names)
-            say(f"xmp: Python threads are not forked and may hold locks: {names}")
+        if names:
+            say_once(f"xmp: Python threads are not forked and may hold locks: {names}")
 
     def warm(self) -> Template:
         """A template that fits; one that ends with the launch where they are switched off."""

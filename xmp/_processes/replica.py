@@ -27,6 +27,7 @@ from xmp._types import Framework, ReplicaPlan
 from . import identity, kernel, pools, randomness, state
 from .account import Timeline
 from .channel import Channel
+from .mates import call_all
 from .needs import installed
 from .order import Order
 from .outcome import exit_code, failed_code, record, send_result
@@ -66,8 +67,7 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
     resource.setrlimit(resource.RLIMIT_NOFILE, order.state.limits["RLIMIT_NOFILE"])
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
-    if order.state.blocked or order.state.unignored:
-        state.restore_mask(order.state)
+    state.restore_mask(order.state)
 
 
 def _watch_by_thread(lifeline: int) -> None:
@@ -148,7 +148,10 @@ def run(role: Role, call: Callable[[], Call]) -> None:
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.tell_entered()
         try:
-            result = fn(plan.rank, *args, **kwargs)
+            if plan.mates:
+                result = call_all(role, framework, lambda rank: fn(rank, *args, **kwargs))
+            else:
+                result = fn(plan.rank, *args, **kwargs)
         finally:
             timeline.left = time.monotonic_ns()
         # What one had to import itself the template shall try for the next launch.
@@ -160,7 +163,7 @@ def run(role: Role, call: Callable[[], Call]) -> None:
         channel.tell("exit", time.monotonic_ns(), code, timeline)
     except BaseException as error:
         code = failed_code(framework, error)
-        channel.tell("raised", time.monotonic_ns(), *record(error, plan.rank), timeline)
+        channel.tell("raised", time.monotonic_ns(), role.speaker, *record(error), timeline)
     _leave(framework if code == 0 else None, channel, code)
 
 
@@ -194,7 +197,7 @@ def _leave(framework: Framework | None, channel: Channel, code: int) -> None:
         _save_coverage()
     except BaseException as error:
         if not code:
-            channel.tell("raised", time.monotonic_ns(), *record(error, -1), Timeline())
+            channel.tell("raised", time.monotonic_ns(), -1, *record(error), Timeline())
         code = code or 1
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
-from . import identity, randomness
+from . import identity, mates, randomness
 from .account import Timeline
 from .channel import Channel
 from .order import Order
@@ -50,6 +50,8 @@ class Role:
     enter: Enter
     streams: randomness.OwnStreams | None = None
     """None in a fresh interpreter, and where the user gave a seed."""
+    speaker: int = -1
+    """Whose failure is told, where it is not the first replica of this process."""
 
     @classmethod
     def of(
@@ -67,7 +69,7 @@ class Role:
             rank=plan.rank,
             local_rank=plan.local_rank,
             world_size=order.world_size,
-            local_world_size=len(order.host.replicas),
+            local_world_size=mates.count(order.host.replicas),
             host_index=order.host.index,
             runtime=order.runtime,
             device=plan.device,

@@ -200,6 +200,8 @@ def replace_environment(wanted: Mapping[str, str]) -> None:
 
 def restore_mask(state: LauncherState) -> None:
     """In a replica: the launcher's mask, and its SIGPIPE where that is not Python's usual one."""
+    if not state.blocked and not state.unignored:
+        return  # a fork has them already
     for number in state.unignored:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, state.blocked)

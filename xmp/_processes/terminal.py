@@ -12,13 +12,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["say", "signals_of_the_user"]
+__all__ = ["say", "say_once", "signals_of_the_user"]
+
+_said: set[str] = set()
 
 
 def say(line: str) -> None:
     """One line on standard error, if the program has one."""
     if sys.stderr is not None:
         sys.stderr.write(f"{line}\n")
+
+
+def say_once(line: str) -> None:
+    """The same, unless the user of this process has been told already."""
+    if line not in _said:
+        _said.add(line)
+        say(line)
 
 
 @contextmanager

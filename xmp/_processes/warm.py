@@ -201,8 +201,8 @@ class Template:
 
     def offer(self, needs: Needs, more: Iterable[str] = ()) -> None:
         """Offer modules to be tried while idle."""
-        names = [n for n in (*needs.candidates, *more) if n not in self._asked]
-        names = [name for name in names if not needs.bars(name)]
+        offered = (*needs.candidates, *more)
+        names = [name for name in offered if name not in self._asked and not needs.bars(name)]
         if names:
             self._asked.update(names)
             self._tell("candidates", names, needs.rules)

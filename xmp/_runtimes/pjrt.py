@@ -110,7 +110,7 @@ class Pjrt(Runtime):
         if _kind(facts) and "jax" in facts.loaded and "torch_xla" not in facts.loaded:
             notes.append(f'jax is loaded, {DEVICE} chose this runtime: say runtime="jax" for JAX')
         if not self.on_tpu(facts):
-            return tuple(notes)
+            return (*notes, *_unused_devices(facts))
         total = job.memo["chips"].slice.hosts * self._prepare(job)
         return (*notes, *inherited_notes(facts, total, job.memo["slices"] == 1))
 
@@ -122,6 +122,15 @@ class Pjrt(Runtime):
             _libtpu.prepare(job, chips, max(job.local // threads, 1))
         count: int = job.memo["processes"]
         return count
+
+
+def _unused_devices(facts: HostFacts) -> tuple[str, ...]:
+    count = facts.env.get("CPU_NUM_DEVICES", "1")
+    if count == "1":
+        return ()
+    # XLA's CPU client meets by compiled module, and each thread compiles one of its own (2.9).
+    words = f"CPU_NUM_DEVICES={count} is replaced by 1: torch_xla's threads on the CPU hang in "
+    return (f'{words}their first collective; use backend="gloo" with several replicas',)
 
 
 def _kind(facts: HostFacts) -> str:
@@ -139,10 +148,26 @@ def _device(job: Job, place: Place, local: int, threads: int) -> str:
 
 
 def _refuse_parts(request: Request, threads: int) -> None:
-    if request.devices is not None and threads > 1:
+    """What threads of one process cannot have each for itself."""
+    if threads == 1:
+        return
+    if request.devices is not None:
         raise PlanError(
             f"devices={list(request.devices)}: on v2 and v3 a process owns a chip, two devices. "
             "Leave devices out and say nprocs: 2, 4 or 8."
+        )
+    if request.nprocs == 1:
+        return
+    if request.backend is not None:
+        raise PlanError(
+            f"backend={request.backend!r}: here {threads} replicas are threads of one process, "
+            "which can be in a torch process group only once. Leave backend out (xmp's and "
+            "xla_model's collectives work), or say nprocs=1."
+        )
+    if request.env is not None and len(request.env) > 1:
+        raise PlanError(
+            f"env is a function of the local rank, but here {threads} replicas are threads of one "
+            "process and share its environment. Give one mapping for all."
         )
 
 

@@ -1,0 +1,208 @@
+"""Replicas that are threads of one process, as on TPU v2 and v3."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmp
+from xmp import _inside, _runtimes
+from xmp._processes.mates import by_process, count, spread
+from xmp._types import HostFacts, HostPlan, ReplicaPlan, Request
+
+FRAMEWORK = """
+class Pair:
+    def __init__(self, info):
+        self.info = info
+
+    def device(self):
+        return f"device of {self.info.rank}"
+
+    def beside(self, info):
+        return Pair(info)
+
+    def leave(self):
+        pass
+
+enter = Pair
+"""
+ALONE = """
+class Alone:
+    def __init__(self, info):
+        pass
+
+    def leave(self):
+        pass
+
+enter = Alone
+"""
+
+
+class Pairs(_runtimes.Runtime):
+    """Two replicas in each process."""
+
+    name = "pairs"
+    framework = "framework_of_pairs"
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
+        return _runtimes.Fit(4, (2, 4), "2 pairs")
+
+    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
+        settings = {"threads_per_process": "2"}
+        return _runtimes.Share({}, f"bead:{local}", settings, local // 2)
+
+
+@pytest.fixture(autouse=True)
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "framework_of_pairs.py").write_text(FRAMEWORK)
+    (tmp_path / "framework_alone.py").write_text(ALONE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _runtimes.register(Pairs())
+    yield
+    _runtimes.unregister("pairs")
+    sys.modules.pop("framework_of_pairs", None)
+
+
+def launch(method: str, fn: Any, *args: Any, nprocs: int = 4) -> Any:
+    with xmp.spawn(
+        fn, args, nprocs=nprocs, runtime="pairs", start_method=method, join=False, grace=1.0
+    ) as context:
+        assert context.join(timeout=60)
+        return context.results()
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+def test_one_entry_for_each_process() -> None:
+    plans = tuple(ReplicaPlan(i, i, i // 2, device=f"d{i}", threads=2, cpus=(i,)) for i in range(4))
+    host = by_process(HostPlan(0, "here", plans))
+    assert [(p.rank, [m.rank for m in p.mates]) for p in host.replicas] == [(0, [1]), (2, [3])]
+    assert [(p.threads, p.cpus) for p in host.replicas] == [(4, (0, 1)), (4, (2, 3))]
+    assert count(host.replicas) == 4
+    assert spread(host.replicas[1], None) == {2: None, 3: None}
+    apart = HostPlan(0, "here", tuple(ReplicaPlan(i, i, i) for i in range(3)))
+    assert by_process(apart) == apart
+
+
+# --- in the threads ----------------------------------------------------------------------------
+
+
+def who(rank: int, word: str) -> tuple[Any, ...]:
+    info = xmp.replica()
+    return (
+        rank, xmp.rank(), xmp.local_rank(), xmp.world_size(), xmp.local_world_size(),
+        xmp.device(), info.device, os.getpid(), word, threading.current_thread().name,
+    )  # fmt: skip
+
+
+def test_each_thread_is_a_replica(method: str) -> None:
+    results = launch(method, who, "word")
+    for rank, found in enumerate(results):
+        assert found[:7] == (rank, rank, rank, 4, 4, f"device of {rank}", f"bead:{rank}")
+        assert found[8:] == ("word", f"xmp-replica-{rank}")
+    pids = [found[7] for found in results]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert sorted(results.by_rank) == [0, 1, 2, 3]
+    assert all(results.timeline[rank].seconds()["entered"] > 0 for rank in range(4))
+
+
+def once_and_turns(rank: int, log: str) -> tuple[Any, ...]:
+    values = [xmp.once(lambda i=i: (i, rank)) for i in range(20)]
+    serial = xmp.MpSerialExecutor()
+    for _ in range(5):
+        serial.run(lambda: _alone(log))
+    channel = _inside.channel()
+    assert channel is not None
+    first = channel.share("whoever is first", lambda: rank)
+    return values, first
+
+
+def _alone(log: str) -> None:
+    os.close(os.open(log, os.O_CREAT | os.O_EXCL))
+    time.sleep(0.001)
+    os.unlink(log)
+
+
+def test_once_and_turns_hold_for_threads_too(method: str, tmp_path: Path) -> None:
+    results = launch(method, once_and_turns, str(tmp_path / "held"))
+    assert len({first for _, first in results}) == 1
+    assert [values for values, _ in results] == [[(i, 0) for i in range(20)]] * 4
+
+
+class Model:
+    def __init__(self) -> None:
+        self.moved_to: list[str] = []
+
+    def to(self, device: str) -> Model:
+        self.moved_to.append(device)
+        return self
+
+
+WRAPPED = xmp.MpModelWrapper(Model())
+
+
+def moved(rank: int) -> list[str]:
+    model = WRAPPED.to(xmp.device())
+    assert WRAPPED.to(xmp.device()) is model
+    return model.moved_to
+
+
+def test_each_thread_has_its_own_copy_of_a_wrapped_model(method: str) -> None:
+    assert list(launch(method, moved)) == [[f"device of {rank}"] * 2 for rank in range(4)]
+
+
+# --- ends --------------------------------------------------------------------------------------
+
+
+def fails(rank: int, how: str, marks: str) -> int:
+    if rank != 3:
+        Path(marks, str(rank)).touch()
+        threading.Event().wait()
+    while len(os.listdir(marks)) < 3:
+        time.sleep(0.001)
+    if how == "raise":
+        raise ValueError("three it was")
+    if how == "exit":
+        raise SystemExit(5)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
+def test_a_failing_thread_ends_all(method: str, tmp_path: Path, how: str) -> None:
+    with pytest.raises(xmp.ReplicaError) as raised:
+        launch(method, fails, how, str(tmp_path))
+    text = str(raised.value)
+    if how == "raise":
+        assert text.startswith("rank 3 of 4 (bead:3, pid "), text
+        assert "three it was" in text
+        assert isinstance(raised.value.__cause__, ValueError)
+        assert raised.value.local_rank == 3
+    else:
+        assert text.startswith("rank 2 of 4 (bead:2, "), "a process ends with all its replicas"
+        assert ("exit code 5" if how == "exit" else "SIGKILL") in text
+
+
+def leaves(rank: int) -> int:
+    if rank == 1:
+        sys.exit()
+    return rank
+
+
+def test_an_exit_with_success_has_no_result(method: str) -> None:
+    assert list(launch(method, leaves)) == [0, None, 2, 3]
+
+
+def test_a_framework_that_knows_no_threads(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pairs, "framework", "framework_alone")
+    with pytest.raises(xmp.ReplicaRaised, match="planned several replicas for one process"):
+        launch(method, leaves)
