@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import dataclasses
 import datetime
 import enum
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,3 +220,16 @@ if __name__ == "__main__":
 def test_tensors_come_back_with_their_storages(method: str, script: Script) -> None:
     done = script(TORCH, method)
     assert done.out == "fine\n", done
+
+
+def leaves_word(rank: int, folder: str) -> None:
+    atexit.register(lambda: Path(folder, str(rank)).write_text(str(time.monotonic_ns())))
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_none_leaves_before_all_have_been_made(start_method: str, tmp_path: Path) -> None:
+    """What ends would take the cores from what starts; 24 replicas are made in two batches."""
+    account = launch(start_method, leaves_word, str(tmp_path), nprocs=24).timeline
+    first = min(int(word.read_text()) for word in tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 24
+    assert first > max(account[rank].forked for rank in range(24))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections.abc import Callable
 from multiprocessing import process, spawn, util
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from .state import LauncherState
 
 __all__ = [
     "Identity",
+    "after_fork",
     "executable",
     "finish_multiprocessing",
     "interpreter_flags",
@@ -46,15 +49,55 @@ class Identity:
         self._process = _ReplicaProcess(state, rank)
         self._parent = module._ParentProcess(state.name, state.pid, sentinel)
 
+        self.after_fork: list[tuple[Callable[[Any], None], Any]] | None = None
+        """What is left for a fork to do; None: whatever multiprocessing has registered."""
+
     def take(self) -> None:
         """A proper child of the launcher: proxies and locks must not share the parent's."""
         util._finalizer_registry.clear()  # type: ignore[attr-defined]
-        util._run_after_forkers()  # type: ignore[attr-defined]
+        if self.after_fork is None:
+            util._run_after_forkers()  # type: ignore[attr-defined]
+        else:
+            for run, thing in self.after_fork:
+                run(thing)
         module: Any = process
         module._process_counter = itertools.count(1)
         module._children = set()
         module._current_process = self._process
         module._parent_process = self._parent
+
+
+_ALIKE = {
+    "ForkAwareThreadLock._at_fork_reinit",
+    "SharedCache._after_fork",
+    "_ResourceSharer._afterfork",
+}
+"""Of multiprocessing (3.11) and torch (2.13): a lock made anew, a table emptied."""
+
+
+def after_fork() -> list[tuple[Callable[[Any], None], Any]]:
+    """What each fork has to run, after this process has run what would be the same in all.
+
+    This process is single-threaded: a lock that is new here is so in its forks.
+    """
+    left = []
+    registered = util._afterfork_registry.items()  # type: ignore[attr-defined]
+    for (_, _, run), thing in sorted(registered, key=lambda item: item[0][0]):
+        if getattr(run, "__qualname__", "") in _ALIKE:
+            run(thing)
+        else:
+            left.append((_guarded(run), thing))
+    return left
+
+
+def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
+    """As multiprocessing does: what fails is left behind."""
+
+    def attempt(thing: Any) -> None:
+        with contextlib.suppress(Exception):
+            run(thing)
+
+    return attempt
 
 
 def finish_multiprocessing() -> None:

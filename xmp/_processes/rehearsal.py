@@ -9,7 +9,7 @@ import os
 
 from xmp._types import ForkRules, HostPlan, ReplicaPlan
 
-from . import kernel, randomness, safety, state
+from . import randomness, safety, state
 from .channel import Channel
 from .members import Member
 from .order import Order
@@ -41,8 +41,7 @@ def rehearse() -> None:
     order, _ = theirs.recv()
     state.apply(order.state, tracker)
     state.restore_signals(order.state)
-    first = kernel.highest_descriptor() + 1
-    seat = Seat(first, first + 1, first + 2)
+    seat = Seat.free()
     member, ends = Member.prepare(plan, seat, Sink(2))
     enter = entrance("", forked=True)
     Role.of(order, plan, seat, {}, Channel(ours), member.timeline, enter)

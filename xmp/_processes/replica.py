@@ -11,6 +11,7 @@ import atexit
 import faulthandler
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -38,6 +39,7 @@ __all__ = [
     "DUMP_SIGNAL",
     "exec_main",
     "forget_exit_handlers",
+    "has_exit_handlers",
     "run",
     "settle_in",
 ]
@@ -49,6 +51,8 @@ _EXEC = (
     "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
     "from xmp._processes.replica import exec_main; exec_main(*map(int, sys.argv[2:]))"
 )
+
+_GATE_SECONDS = 1.0
 
 Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
@@ -154,6 +158,7 @@ def run(role: Role, call: Callable[[], Call]) -> None:
                 result = fn(plan.rank, *args, **kwargs)
         finally:
             timeline.left = time.monotonic_ns()
+        _wait_for_gang(role.gate)
         # What one had to import itself the template shall try for the next launch.
         imported = installed(pools.modules_since(known)) if plan.local_rank == 0 else []
         send_result(channel, result, timeline, imported)
@@ -167,7 +172,23 @@ def run(role: Role, call: Callable[[], Call]) -> None:
     _leave(framework if code == 0 else None, channel, code)
 
 
+def _wait_for_gang(gate: int) -> None:
+    """Begin to leave when all have been made: what ends takes the cores from what starts."""
+    if gate >= 0:
+        watch = select.poll()
+        watch.register(gate, select.POLLIN)
+        watch.poll(_GATE_SECONDS * 1000)
+
+
 # --- the end -----------------------------------------------------------------------------------
+
+
+def has_exit_handlers() -> bool:
+    """Whether there is anything to forget in a fork of this process."""
+    executors: Any = sys.modules.get("concurrent.futures.thread")
+    finalizers = weakref.finalize._registry  # type: ignore[attr-defined]
+    queues = executors is not None and bool(executors._threads_queues)
+    return bool(atexit._ncallbacks() or finalizers or queues)
 
 
 def forget_exit_handlers() -> None:

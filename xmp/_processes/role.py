@@ -9,7 +9,7 @@ from typing import Any
 
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
-from . import identity, mates, randomness
+from . import identity, kernel, mates, randomness
 from .account import Timeline
 from .channel import Channel
 from .order import Order
@@ -26,11 +26,19 @@ class Seat:
     channel: int
     lifeline: int
     stacks: int
+    gate: int = -1
+    """End-of-file here says that all replicas of this host have been made; -1: nobody waits."""
+
+    @classmethod
+    def free(cls) -> Seat:
+        """Behind everything that is open here."""
+        first = kernel.highest_descriptor() + 1
+        return cls(first, first + 1, first + 2, first + 3)
 
     @property
     def above(self) -> int:
         """The first number that is not the replica's."""
-        return self.stacks + 1
+        return self.gate + 1
 
 
 @dataclass
@@ -48,6 +56,7 @@ class Role:
     channel: Channel
     timeline: Timeline
     enter: Enter
+    gate: int
     streams: randomness.OwnStreams | None = None
     """None in a fresh interpreter, and where the user gave a seed."""
     speaker: int = -1
@@ -78,7 +87,7 @@ class Role:
             descriptors=leases if plan.local_rank == 0 else {},
         )
         who = identity.Identity(order.state, plan.rank, seat.lifeline)
-        return cls(order, plan, info, who, channel, timeline, enter)
+        return cls(order, plan, info, who, channel, timeline, enter, seat.gate)
 
 
 def entrance(framework: str, forked: bool) -> Enter:

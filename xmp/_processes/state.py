@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing import process, resource_tracker
 from typing import Any
@@ -196,6 +196,25 @@ def replace_environment(wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+
+
+_variables: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+
+
+def encoded(changes: Iterable[tuple[str, str | None]]) -> list[tuple[bytes, bytes | None]]:
+    """Changes of the environment as they can be made in a fork: None takes a variable away."""
+    return [(os.fsencode(k), None if v is None else os.fsencode(v)) for k, v in changes]
+
+
+def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Make them, for Python and for native code; ``os.environ`` itself touches 20 pages more."""
+    for name, value in changes:
+        if value is None:
+            _variables.pop(name, None)
+            os.unsetenv(name)
+        else:
+            _variables[name] = value
+            os.putenv(name, value)
 
 
 def restore_mask(state: LauncherState) -> None:

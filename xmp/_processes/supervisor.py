@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,7 @@ from xmp import _inside
 from xmp._payload import Image, load, pack_image
 from xmp._payload.script import import_main, main_is_shared
 
-from . import family, kernel, pools, randomness, replica, safety, state
+from . import family, identity, kernel, pools, randomness, replica, safety, state
 from .account import Timeline
 from .channel import Channel
 from .gang import Gang
@@ -139,8 +138,7 @@ class _Supervisor:
         """Make every replica, or none."""
         self.loaded = time.monotonic_ns()
         kernel.raise_descriptor_limit()
-        first = kernel.highest_descriptor() + 1
-        self.seat = Seat(first, first + 1, first + 2)
+        self.seat = Seat.free()
         self._move_up()
         sink = Sink(kernel.move_above(os.dup(2), self.seat.above))
         pools.pause()
@@ -154,6 +152,7 @@ class _Supervisor:
         if self.order.method == "exec":
             self._send_orders()
         os.close(self.pipe[0])
+        os.close(self.gate)  # all have been made: those that are done may leave
         # What came with the arguments, the leases, under "inherit" whatever the launcher had
         # open: from now on end-of-file means what it says. Ours lie above.
         kernel.let_go((), below=self.seat.above)
@@ -174,8 +173,13 @@ class _Supervisor:
         plans = self.order.host.replicas
         common = set.intersection(*(set(plan.set) for plan in plans))
         gone = set.intersection(*(set(plan.unset) for plan in plans))
-        _change_environment(gone, common)
-        self.own = {p.rank: (set(p.unset) - gone, set(p.set) - common) for p in plans}
+        state.change_environment(state.encoded([*((name, None) for name in gone), *common]))
+        self.own = {
+            plan.rank: state.encoded(
+                [*((name, None) for name in set(plan.unset) - gone), *(set(plan.set) - common)]
+            )
+            for plan in plans
+        }
 
     def _send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
@@ -208,7 +212,7 @@ class _Supervisor:
         role = Role.of(
             self.order, plan, self.seat, leases, self.channel, member.timeline, self.enter
         )
-        role.streams = self.streams
+        role.streams, role.identity.after_fork = self.streams, self.after_fork
         return role
 
     def _prepare_roles(self) -> None:
@@ -221,6 +225,11 @@ class _Supervisor:
         self.enter = entrance(self.order.framework if forked else "", forked)
         ours.close()
         theirs.close()
+        waits, self.gate = (kernel.move_above(end, self.seat.above) for end in os.pipe())
+        os.dup2(waits, self.seat.gate, inheritable=False)
+        os.close(waits)
+        self.after_fork = identity.after_fork()
+        self.has_handlers = replica.has_exit_handlers()
 
     def _make_all(self, sink: Sink) -> None:
         """Prepare some, fork some: what is written between two forks is copied page by page."""
@@ -252,11 +261,12 @@ class _Supervisor:
             if not role.info.descriptors:
                 for descriptor in self.got.leases.values():
                     os.close(descriptor)
-            _change_environment(*self.own[member.rank])
+            state.change_environment(self.own[member.rank])
             replica.settle_in(seat, self.order, member.plan, parent, self.pipe[0])
             if self.order.method == "exec":
                 replica.replace_image(seat)
-            replica.forget_exit_handlers()
+            if self.has_handlers:
+                replica.forget_exit_handlers()
             if member.plan.threads and member.plan.threads != 1:
                 pools.set_threads(member.plan.threads)
             self.channel.local_rank = member.plan.local_rank
@@ -281,10 +291,3 @@ class _Supervisor:
         text = f"replica {len(self.members)} of {count} could not be made: {error} ({limits})"
         self.wire.send(("cannot", text))
         raise SystemExit(1)
-
-
-def _change_environment(gone: Iterable[str], given: Iterable[tuple[str, str]]) -> None:
-    for name in gone:
-        os.environ.pop(name, None)
-    for name, value in given:  # update() asks for abstract base classes first: more pages
-        os.environ[name] = value
