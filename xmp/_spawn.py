@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from ._checks import check_call, make_request, refuse_options, whole_number
 from ._errors import PlanError
+from ._imports import without_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +116,8 @@ def spawn(
     _refuse_while_importing()
     if nprocs == 1 and join and start_method is None and env is None and devices is None:
         return _run_here(request, fn, args, kwargs or {}, seed)
-    from ._host import Call, launch
+    with without_collections():
+        from ._host import Call, launch
 
     call = Call(fn, args, kwargs, method, grace, daemon, seed)
     context: ProcessContext[R] = launch(request, call)
@@ -141,7 +143,8 @@ def start_processes(
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     _refuse_while_importing()
-    from ._host import Call, launch_bare
+    with without_collections():
+        from ._host import Call, launch_bare
 
     context = launch_bare(count, Call(fn, args, None, method, 5.0, daemon))
     if not join:
@@ -196,7 +199,8 @@ def preload(*packages: str | None) -> None:
         names = [_package(name) for name in packages]
     if _importing():
         return
-    from ._host import warm_up
+    with without_collections():
+        from ._host import warm_up
 
     warm_up(names)
 

@@ -6,7 +6,6 @@ throw-away forks while it is idle.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
@@ -14,9 +13,10 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from xmp._imports import without_collections
 from xmp._types import ForkRules
 
 from . import family, kernel, pools
@@ -40,7 +40,7 @@ def origin(module: Any) -> str:
 def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
     """Import what is not there yet; returns why some could not be, and what took longest."""
     failed, took = {}, []
-    with _without_collections():
+    with without_collections():
         for name in modules:
             if name in sys.modules:
                 continue
@@ -52,18 +52,6 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
             took.append((name, time.perf_counter() - start))
     took.sort(key=lambda item: -item[1])
     return failed, took[:3]
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Imports make objects that stay: looking through them again and again is 14 % of torch's."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def settle() -> None:
