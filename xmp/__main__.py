@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,12 +48,29 @@ def _parser() -> argparse.ArgumentParser:
     health = commands.add_parser("doctor", help="would a launch work here, and what is to be done")
     health.add_argument("-n", "--nprocs", type=int, help="replicas that the launch would have")
     health.add_argument("--runtime", help="the runtime that it would have")
+    health.add_argument(
+        "--needs", type=_bytes, default=0, metavar="SIZE",
+        help="what each replica takes for itself (its model, gradients, batches), as in 2GiB",
+    )  # fmt: skip
+    health.add_argument(
+        "--arguments", type=_bytes, default=0, metavar="SIZE",
+        help="what the replicas are handed, as in 512MiB",
+    )  # fmt: skip
     health.set_defaults(command=_doctor)
     return parser
 
 
 def _positions(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]+\.?[0-9]*) *(?:([KMGT])(i?)(B?))?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size. Allowed: 2GiB, 512M, 1.5GB, bytes.")
+    # As with `docker --memory`, a bare letter is binary: only KB, MB, ... are decimal.
+    base = 1000 if found[4] and not found[3] else 1024
+    return int(float(found[1]) * base ** (" KMGT".index((found[2] or " ").upper())))
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -79,7 +97,8 @@ def _facts(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
-    findings = doctor.examine(_probe.facts(), request, _ports.lease)
+    load = doctor.Load(each=options.needs, arguments=options.arguments)
+    findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load)
     for finding in findings:
         print(finding)
     return int(any(finding.level == "problem" for finding in findings))

@@ -5,10 +5,8 @@ Nothing is started and no device is opened; a port is tried by leasing it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +15,29 @@ from xmp._errors import PlanError, PortError
 from xmp._runtimes._base import version_of
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
-from . import read
+from . import read, room
+from .finding import Finding
 from .holders import device_holders, leftovers, lock_holders
+from .room import Load
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "Load", "examine"]
 
 Lease = Callable[[Sequence[PortNeed]], AbstractContextManager[Any]]
-GIB = 1 << 30
 TUNED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 TUNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at: ``problem`` fails a launch, ``warning`` may, ``note`` tells."""
-
-    level: str
-    text: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.text}" + (f" -> {self.advice}" if self.advice else "")
+NOTHING = Load()
 
 
 def examine(
-    facts: HostFacts, request: Request, lease: Lease, root: str | Path = "/"
+    facts: HostFacts, request: Request, lease: Lease, root: str | Path = "/", load: Load = NOTHING
 ) -> list[Finding]:
     """All findings of this host for a launch of ``request``, problems first.
 
-    ``lease`` holds ports for a moment, to see whether it can.
+    ``lease`` holds ports for a moment, to see whether it can; ``load`` is what has to fit.
     """
     base = Path(root)
-    found = [*_packages(facts), *_tuned(facts), *_shared_memory(base), *_huge_pages(facts, base)]
+    found = [*_packages(facts), *_tuned(facts), *_huge_pages(facts, base)]
+    found += room.shared(room.shared_memory(base), load)
     on_chips = bool(facts.tpu)
     try:
         plan = _planner.plan(request, facts)
@@ -56,6 +45,7 @@ def examine(
         found.append(Finding("problem", str(error)))
     else:
         found += [finding for look in LOOKS for finding in look(plan, facts)]
+        found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas), load)
         found += _fixed_ports(plan, lease)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
     found += _held("problem" if on_chips else "warning", base)
@@ -100,19 +90,6 @@ def _tuned(facts: HostFacts) -> Iterator[Finding]:
             yield Finding("note", f"{name}={value} is not the default", "unset it if in doubt")
 
 
-def _shared_memory(root: Path) -> Iterator[Finding]:
-    """Containers get 64 MiB unless they ask: tensors and results travel there."""
-    try:
-        state = os.statvfs(root / "dev/shm")
-    except OSError:
-        yield Finding("warning", "there is no /dev/shm", "mount it: tensors are shared there")
-        return
-    size = state.f_blocks * state.f_frsize
-    if size < GIB:
-        advice = "docker run --shm-size=8g, or an emptyDir with medium: Memory"
-        yield Finding("warning", f"/dev/shm has only {size >> 20} MiB", advice)
-
-
 def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
     """libtpu maps large buffers: without huge pages it starts and ends slowly on v5e and later."""
     setting = read.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
@@ -150,17 +127,4 @@ def _threads(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
         yield Finding("warning", text, "unset OMP_NUM_THREADS, or say threads=")
 
 
-def _memory(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
-    if not facts.memory_bytes:
-        return
-    each = facts.memory_bytes / len(plan.hosts[0].replicas)
-    text = f"{facts.memory_bytes / GIB:.1f} GiB of memory, {each / GIB:.1f} GiB for each replica"
-    advice = "fewer replicas, or wrap the model in MpModelWrapper: its weights are shared"
-    yield Finding("warning", text, advice) if each < GIB else Finding("note", text)
-
-
-LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (
-    _plan,
-    _threads,
-    _memory,
-)
+LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (_plan, _threads)

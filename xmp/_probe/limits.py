@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import read
 
-__all__ = ["affinity", "cpu_quota", "memory", "numa"]
+__all__ = ["affinity", "cpu_quota", "memory", "memory_free", "numa"]
 
 
 def affinity() -> tuple[int, ...]:
@@ -43,6 +43,26 @@ def memory(root: Path) -> int | None:
         if limit.isdigit():
             limits.append(int(limit))
     return min(limits, default=None)
+
+
+def memory_free(root: Path) -> tuple[int, str] | None:
+    """Bytes that this process may still take, and what bounds them; None where nothing says so."""
+    found = re.search(r"MemAvailable:\s+(\d+) kB", read.text(root / "proc/meminfo"))
+    rooms = [(int(found[1]) * 1024, "the machine")] if found else []
+    for folder, unified in _cgroups(root, "memory"):
+        names = ("max", "current") if unified else ("limit_in_bytes", "usage_in_bytes")
+        limit, used = (read.text(folder / f"memory.{name}") for name in names)
+        if limit.isdigit() and used.isdigit():
+            free = int(limit) - int(used) + _given_back(folder, unified)
+            rooms.append((max(free, 0), "the memory control group"))
+    return min(rooms, default=None)
+
+
+def _given_back(folder: Path, unified: bool) -> int:
+    """Cached file pages that the kernel drops before it kills; files in /dev/shm are none."""
+    name = "inactive_file" if unified else "total_inactive_file"
+    found = re.search(rf"^{name} (\d+)$", read.text(folder / "memory.stat"), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
