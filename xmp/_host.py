@@ -101,12 +101,14 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
         lease.close()
         raise
     try:
-        return _started(started)
+        context = _started(started)
     except StartError as error:
         if call.method != "fork" or not known.initialised:
             raise
         # The engine counts threads and files; whose they are it does not know.
         raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
+    lease.handed_over()
+    return context
 
 
 @standard_numbers_taken()

@@ -1,6 +1,7 @@
 """Ports that are held, not merely found: from planning until the program has bound them.
 
-Binding, closing and hoping is a race. A lease keeps every socket until the spawn has ended.
+Binding, closing and hoping is a race. A lease keeps every socket until the spawn has ended, or
+until the replica that listens on it has it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ class PortLease:
         self._sockets = sockets
         self.ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
         self.descriptors = {name: sockets[name].fileno() for name in sorted(listening)}
+
+    def handed_over(self) -> None:
+        """Let go of what listens: a replica has it, and after its end callers are to be refused."""
+        for name in self.descriptors:
+            if name in self._sockets:
+                self._sockets.pop(name).close()
 
     def close(self) -> None:
         """Let all ports go."""

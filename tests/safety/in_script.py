@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -165,6 +166,25 @@ def listening() -> list[list[object]]:
                     words = [address[i : i + 8] for i in range(0, len(address), 8)]
                     raw = b"".join(bytes.fromhex(word)[::-1] for word in words)
                     found.append([socket.inet_ntop(family, raw), int(port, 16)])
+    return found
+
+
+def holders(port: int) -> list[int]:
+    """Every process that has the socket open which listens on a port of loopback."""
+    with open("/proc/self/net/tcp") as lines:
+        rows = [line.split() for line in lines][1:]
+    inodes = {f"socket:[{r[9]}]" for r in rows if r[3] == "0A" and int(r[1][-4:], 16) == port}
+    found = filter(lambda pid: inodes & open_files(pid), filter(str.isdigit, os.listdir("/proc")))
+    return sorted(map(int, found))
+
+
+def open_files(pid: str) -> set[str]:
+    """What the descriptors of a process lead to, as far as one may look."""
+    found = set()
+    with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found
 
 

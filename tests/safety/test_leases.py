@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from stages import Stage
 
 MANY = """
@@ -70,6 +71,31 @@ LISTENING = """
 
 def addresses(found: list[list[object]]) -> set[str]:
     return {str(address) for address, _ in found}
+
+
+SERVED = """
+    import os, sys
+    import in_script, xmp
+
+    def look(rank):
+        xmp.init_process_group()
+        xmp.barrier()
+        found = in_script.holders(int(os.environ["MASTER_PORT"]))
+        xmp.barrier()
+        return [os.getpid(), found]
+
+    if __name__ == "__main__":
+        results = xmp.spawn(look, nprocs=3, runtime="cpu", start_method=sys.argv[1])
+        in_script.say(found=list(results))
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_only_rank_0_holds_the_socket_that_the_others_call(stage: Stage, method: str) -> None:
+    """With a copy elsewhere, who calls after rank 0 has died would hang and not be refused."""
+    found = stage.run(SERVED, method, timeout=60).said["found"]
+    first = found[0][0]
+    assert [holders for _, holders in found] == [[first]] * 3
 
 
 def test_torch_listens_on_loopback_only(stage: Stage) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "preferred_victims",
     "raise_descriptor_limit",
     "seal",
+    "send_nowhere",
     "set_name",
     "standard_numbers_taken",
     "subreaper",
@@ -235,15 +236,22 @@ def let_go(keep: Iterable[int], below: int | None = None) -> None:
     The numbers stay taken, by nowhere: a stale object that still writes to its number, or closes
     it, must not hit a file that was opened since.
     """
-    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    spared = {nowhere, *keep}
+    spared, found = set(keep), []
     for descriptor in _open_descriptors():
         if descriptor > 2 and descriptor not in spared and (below is None or descriptor < below):
             try:
                 os.fstat(descriptor)
             except OSError:
                 continue  # the directory listing's own descriptor is gone already
-            os.dup2(nowhere, descriptor, inheritable=False)
+            found.append(descriptor)
+    send_nowhere(found)
+
+
+def send_nowhere(descriptors: Iterable[int]) -> None:
+    """Let go of these open files; their numbers stay taken."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor, inheritable=False)
     os.close(nowhere)
 
 

@@ -129,7 +129,8 @@ class Link:
     def _parent(self) -> Template:
         job, parents = self._job, self.parents
         if job.method == "fork":
-            return parents.forked_keeper((job.fn, tuple(job.args), dict(job.kwargs)))
+            call = (job.fn, tuple(job.args), dict(job.kwargs))
+            return parents.forked_keeper(call, job.leases.values())
         if job.method == "spawn":
             return parents.keeper()
         self._template = template = parents.warm()

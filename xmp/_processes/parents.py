@@ -7,7 +7,7 @@ remembered: its next launch starts with fresh interpreters at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xmp._errors import StartError
@@ -49,8 +49,12 @@ class Parents:
         """For fresh interpreters: nothing preloaded, ends with the launch."""
         return self._owned(Template.start((), self.needs.rules, "xmp-keeper"))
 
-    def forked_keeper(self, call: Any) -> Template:
-        """For ``start_method="fork"``: refused with the culprit's name where it is not safe."""
+    def forked_keeper(self, call: Any, leases: Iterable[int]) -> Template:
+        """For ``start_method="fork"``: refused with the culprit's name where it is not safe.
+
+        The ``leases`` come with the order, to those whose they are: a copy of one that listens
+        would keep its port alive in every other replica.
+        """
         sockets = safety.connected_sockets()
         culprits = safety.culprits(self.needs.rules, sockets, python_threads=True)
         if culprits:
@@ -62,7 +66,7 @@ class Parents:
         with _handing_over:
             supervisor.inherited[:] = [call]
             try:
-                return self._owned(Template.fork())
+                return self._owned(Template.fork(leases))
             finally:
                 supervisor.inherited.clear()
 

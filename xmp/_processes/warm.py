@@ -102,8 +102,8 @@ class Template:
         return self
 
     @classmethod
-    def fork(cls) -> Template:
-        """Fork this process into a keeper, for ``start_method="fork"``."""
+    def fork(cls, without: Iterable[int] = ()) -> Template:
+        """Fork this process into a keeper, for ``start_method="fork"``, less these open files."""
         from . import template
 
         ours, theirs = pair()
@@ -113,6 +113,7 @@ class Template:
             os.setsid()
             ours.close()
             os.close(lifeline)
+            kernel.send_nowhere(without)
             template.serve(theirs, heard)
         theirs.close()
         os.close(heard)
