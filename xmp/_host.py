@@ -198,7 +198,9 @@ def run_here(
             descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
         )
         timeline = Timeline(called=called)
-        value = _inside_here(plan.framework, info, seed, timeline, lambda: fn(0, *args, **kwargs))
+        value = _inside_here(
+            plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs)
+        )
     return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
 
 

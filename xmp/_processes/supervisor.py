@@ -267,7 +267,8 @@ class _Supervisor:
                 replica.replace_image(seat)
             if self.has_handlers:
                 replica.forget_exit_handlers()
-            if member.plan.threads and member.plan.threads != 1:
+            # A template's pools were loaded with one thread each, a launcher's with any number.
+            if member.plan.threads and (self.order.method == "inherit" or member.plan.threads > 1):
                 pools.set_threads(member.plan.threads)
             self.channel.local_rank = member.plan.local_rank
             replica.run(role, self._call_in_replica)
