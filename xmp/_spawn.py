@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from . import _inside
 from ._checks import check_call, make_request, refuse_options, whole_number
 from ._errors import PlanError
 from ._imports import without_collections
@@ -192,12 +193,13 @@ def preload(*packages: str | None) -> None:
 
     ``xmp.preload("torch", "jax")`` on a script's first line makes its first ``spawn`` as fast as
     the later ones; ``xmp.preload(None)`` ends the templates of this process and waits for them.
+    Where a launch imports the script or its modules again, and in replicas, it starts nothing.
     """
     if packages == (None,):
         names = None
     else:
         names = [_package(name) for name in packages]
-    if _importing():
+    if _importing() or (names is not None and _in_a_launch()):
         return
     with without_collections():
         from ._host import warm_up
@@ -217,6 +219,13 @@ def _package(name: object) -> str:
 def _importing() -> bool:
     script = sys.modules.get("xmp._payload.script")
     return script is not None and script.importing_main()
+
+
+def _in_a_launch() -> bool:
+    """Whether this process is one of a launch, each of which would start a template."""
+    payload = sys.modules.get("xmp._payload")
+    loading = payload is not None and payload.loading()
+    return loading or _inside.channel() is not None
 
 
 def _refuse_while_importing() -> None:

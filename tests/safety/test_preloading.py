@@ -185,6 +185,52 @@ def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
     assert "a word" not in outcome.err
 
 
+IMPORTED_AGAIN = {
+    "script": """
+        import sys
+        {body}
+        if __name__ == "__main__":
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+    "module": """
+        import sys, in_script, xmp
+        from usershelper import work
+        if __name__ == "__main__":
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+    "guard": """
+        import sys, in_script, xmp
+        if __name__ == "__main__":
+            from usershelper import work
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("where", IMPORTED_AGAIN)
+def test_a_preload_that_is_imported_again_starts_nothing(
+    stage: Stage, method: str, where: str
+) -> None:
+    """What a file does when it is imported is done in supervisors and replicas once more."""
+    body = """
+        import os, in_script, xmp
+        xmp.preload("json")
+
+        def work(rank):
+            return [os.getpid(), in_script.descendants(os.getppid())]
+    """
+    stage.write(body, "usershelper.py")
+    source = IMPORTED_AGAIN[where].replace("{body}", body.strip())
+    found = stage.run(source, method).said["found"]
+    replicas = {pid for pid, _ in found}
+    for _, below in found:
+        assert set(below) <= replicas
+
+
 @pytest.mark.slow
 def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
     """The real thing: scikit-learn and what it brings."""

@@ -20,13 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Image", "Packed", "load", "load_image", "pack", "pack_image"]
+__all__ = ["Image", "Packed", "load", "load_image", "loading", "pack", "pack_image"]
 
 _ALIGN = 64
 _HEAD = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQ")
 _INLINE = 32 * 1024
 _PIECE = 1 << 30  # write() takes at most 2 GiB - 4 KiB at a time
+_loading = False
 
 
 @dataclass
@@ -269,9 +270,17 @@ def _culprit(
 
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The function, its positional and its keyword arguments; takes the descriptors over."""
+    global _loading
     _arrived[:] = descriptors
+    _loading = True
     try:
         fn, _, args, kwargs = load_image(image)
     finally:
         _arrived.clear()
+        _loading = False
     return fn, args, kwargs
+
+
+def loading() -> bool:
+    """Whether this process is loading a call, and with it the modules of its function."""
+    return _loading
