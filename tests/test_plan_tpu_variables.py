@@ -75,7 +75,14 @@ def test_metrics_ports_of_the_platform_and_a_log_folder_of_the_user_are_kept() -
     [
         ({}, "v5litepod-8", "1"),
         ({"env": {"TPU_ACCELERATOR_TYPE": "v5e-8"}}, "v5e-8", "1"),
-        ({"env": {"TPU_SKIP_MDS_QUERY": "false"}}, None, None),
+        # Any word means to skip, and torch_xla cannot be imported then without the type.
+        ({"env": {"TPU_SKIP_MDS_QUERY": "false"}}, "v5litepod-8", "false"),
+        ({"env": {"TPU_SKIP_MDS_QUERY": ""}}, "v5litepod-8", "1"),
+        (
+            {"env": {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8"}},
+            None,
+            None,
+        ),
         ({"metadata": {"accelerator-type": "v5litepod-8"}}, None, None),
     ],
 )

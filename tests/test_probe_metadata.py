@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.server
 import socket
+import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -88,6 +90,20 @@ def test_the_presence_of_the_skip_variable_is_enough(server: Server, value: str)
     env = {"GCE_METADATA_IP": address(server), "TPU_SKIP_MDS_QUERY": value}
     assert metadata.attributes(env) == {}
     assert server.asked == []
+
+
+def test_the_word_of_a_jax_that_does_not_know_the_chips_is_not_meant(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its import writes the skip variable into the launcher; a script that set it means it."""
+    (chips(tmp_path) / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/environ").write_text("HOME=/root\0")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    monkeypatch.setenv("GCE_METADATA_IP", address(server))
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    assert _probe.facts(root=tmp_path).metadata == {}
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    assert _probe.facts(root=tmp_path, loaded=("jax",)).metadata == ANSWERS
 
 
 def test_attributes_that_do_not_exist_are_left_out(

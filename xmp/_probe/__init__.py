@@ -41,8 +41,9 @@ def facts(
     base = Path(root)
     variables = dict(os.environ if env is None else env)
     tpu, gpus = hardware(str(base))
+    at_start = _at_start(base, variables) if env is None else {}
     if attributes is None:
-        attributes = metadata.attributes(variables) if tpu else {}
+        attributes = metadata.attributes(_meant(variables, at_start)) if tpu else {}
     return HostFacts(
         hostname=socket.gethostname(),
         address=_address(),
@@ -59,7 +60,7 @@ def facts(
         frameworks=packages.installed() if frameworks is None else dict(frameworks),
         loaded=packages.loaded() if loaded is None else loaded,
         initialised=initialised(TPU_FILES if tpu else ()) if loaded is None else (),
-        env_at_start=_at_start(base, variables) if env is None else {},
+        env_at_start=at_start,
     )
 
 
@@ -72,6 +73,13 @@ def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     began = dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
     changed = [name for name in NAMES if env.get(name, "") != began.get(name, "")]
     return {name: began.get(name, "") for name in changed}
+
+
+def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:
+    """Without the word of a JAX that does not know these chips: its import says to ask nobody."""
+    if "jax" not in sys.modules or at_start.get(metadata.SKIP, "meant"):
+        return env
+    return {name: value for name, value in env.items() if name != metadata.SKIP}
 
 
 def _address() -> str:

@@ -11,7 +11,9 @@ import socket
 import time
 from collections.abc import Mapping
 
-__all__ = ["attributes"]
+__all__ = ["SKIP", "attributes"]
+
+SKIP = "TPU_SKIP_MDS_QUERY"
 
 KEYS = ("tpu-env", "accelerator-type", "agent-worker-number", "worker-network-endpoints")
 DEADLINE = 2.0  # seconds
@@ -26,7 +28,7 @@ def attributes(env: Mapping[str, str]) -> dict[str, str]:
     ``GCE_METADATA_IP`` names another server. The presence of ``TPU_SKIP_MDS_QUERY``, whatever its
     value, means that there is none, as it does for libtpu. Asked once per process.
     """
-    if "TPU_SKIP_MDS_QUERY" in env:
+    if SKIP in env:
         return {}
     return dict(_asked(env.get("GCE_METADATA_IP") or SERVER))
 

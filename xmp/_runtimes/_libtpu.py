@@ -177,15 +177,17 @@ def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
 def _undescribed(job: Job, place: Place) -> dict[str, str]:
     """For a host that no metadata server describes: nobody asks one, and the type is told here.
 
-    libtpu would wait half a minute for every key, and torch_xla could not be imported.
+    libtpu would wait half a minute for every key, and torch_xla could not be imported. An empty
+    SKIP is one to libtpu and none to torch_xla; and the one that `import jax` writes is undone.
     """
     facts = place.facts
-    if facts.metadata or SKIP in facts.env:
+    skipped = facts.env_at_start.get(SKIP, facts.env.get(SKIP))
+    if facts.metadata or (skipped and facts.env.get(TYPE)):
         return {}
     chips: Chips = job.memo["chips"]
     number = prod(chips.slice.chips) * chips.generation.number_per_chip
     kind = facts.env.get(TYPE) or f"{chips.generation.label}-{number}"
-    return {SKIP: "1", TYPE: kind}
+    return {SKIP: skipped or "1", TYPE: kind}
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
