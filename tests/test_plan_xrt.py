@@ -167,6 +167,18 @@ def test_planning_twice_gives_the_same_and_changes_nothing() -> None:
     assert env == GPU
 
 
+@pytest.mark.parametrize("local", [0, 1])
+def test_replicas_are_not_taken_for_hosts(local: int) -> None:
+    """The variable that counted hosts counts replicas in a replica: it would be multiplied."""
+    inside = {**TPU, **variables(plan(TPU), local)}
+    del inside["XMP_DEVICE"]  # another launcher's replica does not say whose it is
+    with pytest.raises(PlanError, match=f"DEVICE=TPU:{local} says that .* a replica already"):
+        plan(inside)
+    alone = {**TPU, **variables(plan(TPU, nprocs=1))}
+    del alone["XMP_DEVICE"]
+    assert plan(alone).world_size == 8
+
+
 def test_only_an_old_torch_xla_is_configured_by_it() -> None:
     new = HostFacts(env=TPU, frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"})
     made = _planner.plan(Request(), new)

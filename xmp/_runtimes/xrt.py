@@ -126,6 +126,12 @@ class Xrt(Runtime):
 def _setup(facts: HostFacts) -> Setup:
     env = facts.env
     hosts = _number(env.get(WORLD) or "1", WORLD)
+    if hosts > 1 and env.get(DEVICE):
+        raise PlanError(
+            f"{DEVICE}={env[DEVICE]} says that this process is a replica already, where "
+            f"{WORLD}={hosts} counts replicas and not hosts. Launch from outside of it, or with "
+            'runtime="cpu".'
+        )
     if CONFIG in env or TPUS in env:
         entries = _entries(env[CONFIG], CONFIG) if env.get(CONFIG) else ()
         devices = _number(env.get(TPUS) or "8", TPUS)
