@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,12 @@ def test_jax_on_gpus_sees_all_and_uses_one() -> None:
     assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == list("0123")
     assert variables(made, 3)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
     assert variables(made, 3)["JAX_PLATFORMS"] == "cuda"
+    masked = replace(facts, env={"CUDA_VISIBLE_DEVICES": "3,1"})
+    made = _planner.plan(Request(runtime="jax"), masked)
+    # The ids are those that JAX gives to what the mask leaves; it reads no variable for them.
+    assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == ["0", "1"]
+    assert [variables(made, i)["CUDA_VISIBLE_DEVICES"] for i in (0, 1)] == ["3,1"] * 2
+    assert not any("JAX_CUDA" in name or "DEVICE_IDS" in name for name in variables(made))
 
 
 @pytest.mark.parametrize(

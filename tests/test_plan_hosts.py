@@ -224,6 +224,9 @@ def test_libtpus_triples_and_plain_names() -> None:
     plain = {"worker-network-endpoints": "a,b,c", "agent-worker-number": "2"}
     found = placement([chips({}, metadata=plain)], on_tpu=True)
     assert (found.addresses, found.places[0].index) == (("a", "b", "c"), 2)
+    long = {"worker-network-endpoints": "a:1:fd00::1,b:2:fd00::2", "agent-worker-number": "1"}
+    found = placement([chips({}, metadata=long)], on_tpu=True)
+    assert found.addresses == ("fd00::1", "fd00::2")
 
 
 def test_metadata_without_a_worker_number() -> None:
