@@ -115,6 +115,28 @@ def test_the_same_topology(
                 assert pair == known or (known is None and pair[0] == pair[1]), (name, worker)
 
 
+@pytest.mark.parametrize("inherited", [None, "", "false", "1"])
+def test_it_finds_its_generation_where_nobody_describes_the_host(
+    inherited: str | None, monkeypatch: pytest.MonkeyPatch, clean: None
+) -> None:
+    """Its import asks for it, and without a type or a server there is no answer."""
+    from torch_xla._internal import tpu
+
+    env = {} if inherited is None else {"TPU_SKIP_MDS_QUERY": inherited}
+    facts = HostFacts(
+        env=env,
+        tpu={"generation": "v5e", "chips": 8},
+        frameworks={"torch": "2.9.1", "torch_xla": "2.9.0"},
+    )
+    replica = _planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[3]
+    os.environ.update(env)
+    for name in replica.unset:
+        os.environ.pop(name, None)
+    os.environ.update(dict(replica.set))
+    monkeypatch.setattr(tpu, "_get_metadata", lambda key: pytest.fail(f"asked for {key}"))
+    assert tpu.version() == 5
+
+
 def test_one_process(clean: None) -> None:
     from torch_xla._internal import tpu
 
