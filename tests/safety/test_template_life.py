@@ -302,8 +302,8 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
         + """
     if __name__ == "__main__":
         first = spawn()[0][1]
-        open("ready", "w").close()
         try:
+            open("ready", "w").close()
             time.sleep(30)
         except KeyboardInterrupt:
             in_script.say(same=spawn()[0][1] == first)
