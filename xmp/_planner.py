@@ -184,7 +184,7 @@ def _job_plan(
         needs=_needs(runtime, job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
-        first_use_variables=FIRST_USE,
+        first_use_variables=(*FIRST_USE, *runtime.by_call),
     )
 
 

@@ -21,7 +21,7 @@ def fn(rank):
 
 if __name__ == "__main__":
     def go():
-        return list(xmp.spawn(fn, nprocs=2, runtime="jax", start_method=sys.argv[1]))
+        return list(xmp.spawn(fn, nprocs=2, runtime=sys.argv[2], start_method=sys.argv[1]))
     os.environ["JAX_PLATFORMS"] = "cpu"
     found = []
     for threads, devices in (("2", "3"), ("1", "2")):
@@ -35,7 +35,14 @@ def test_settings_hold_although_the_modules_that_read_them_are_imported(
     method: str, script: Script
 ) -> None:
     """The script's imports come before its function, under every method."""
-    found = script(IMPORTED, method, timeout=40).json()
+    found = script(IMPORTED, method, "jax", timeout=40).json()
+    assert found == [[[2, 3, "cpu", "cpu"]] * 2, [[1, 2, "cpu", "cpu"]] * 2]
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])  # a fork has what its launcher has
+def test_settings_of_jax_hold_where_it_is_not_the_runtime(start: str, script: Script) -> None:
+    """Nobody calls jax.config.update there: the template that has imported it must be another."""
+    found = script(IMPORTED, start, "cpu", timeout=40).json()
     assert found == [[[2, 3, "cpu", "cpu"]] * 2, [[1, 2, "cpu", "cpu"]] * 2]
 
 

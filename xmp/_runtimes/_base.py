@@ -105,6 +105,8 @@ class Runtime:
     """Names, or prefixes ending in ``*``, that carry a replica's identity: ours alone to set."""
     inputs: tuple[str, ...] = ()
     """Variables that it reads besides, and leaves as they are."""
+    by_call: tuple[str, ...] = ()
+    """Variables read at import whose settings its framework also makes by a call, in replicas."""
     takes_away: tuple[str, ...] = ()
     """Variables that its replicas must not see, though they say nothing of who they are."""
     needs_packages: tuple[str, ...] = ()

@@ -55,8 +55,6 @@ FIRST_USE = (
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "BLIS_NUM_THREADS",
-    "JAX_PLATFORMS",
-    "JAX_NUM_CPU_DEVICES",
     # Read by jax.distributed.initialize and by the lookup of clusters.
     "JAX_COORDINATOR_*",
     "JAX_LOCAL_DEVICE_IDS",
@@ -67,7 +65,7 @@ FIRST_USE = (
     "TF_CPP_MIN_LOG_LEVEL",
     "GRPC_VERBOSITY",
 )
-"""Exceptions to the table above."""
+"""Exceptions to the table above; a runtime has more, whose calls only its framework makes."""
 
 IDENTITY = (
     "RANK",

@@ -42,6 +42,7 @@ class Jax(Runtime):
         *OWNED,
     )
     inputs = (*INPUTS, PLATFORMS, CPU_DEVICES, CUDA_MASK)
+    by_call = (PLATFORMS, CPU_DEVICES)
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
