@@ -71,6 +71,19 @@ def test_closing_gives_the_port_back_and_may_be_repeated() -> None:
     listener(held.ports["store"], reuse=False).close()
 
 
+def test_what_listens_is_handed_over_and_what_is_held_stays() -> None:
+    with lease([STORE, COORDINATOR]) as held:
+        with socket.socket(fileno=socket.dup(held.descriptors["store"])) as server:
+            held.handed_over()
+            held.handed_over()
+            with socket.create_connection(("127.0.0.1", held.ports["store"]), timeout=5):
+                server.accept()[0].close()
+        with pytest.raises(ConnectionRefusedError):  # not a connection to nobody
+            socket.create_connection(("127.0.0.1", held.ports["store"]), timeout=5)
+        with pytest.raises(OSError, match="in use"):
+            listener(held.ports["coordinator"], reuse=False)
+
+
 @pytest.mark.parametrize("how", ["hold", "listen"])
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_fixed_port_that_is_served_is_refused(how: str, reuse: bool) -> None:
