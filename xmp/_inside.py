@@ -36,6 +36,7 @@ __all__ = [
     "channel",
     "device",
     "host_index",
+    "in_a_replica",
     "init_process_group",
     "install",
     "is_thread",
@@ -284,6 +285,12 @@ def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
 def channel() -> Channel | None:
     """The way to the supervisor, for what is built on it; None outside a replica."""
     return _place().channel
+
+
+def in_a_replica() -> bool:
+    """Whether a launch has made this process; looks at no environment."""
+    place = _in_this_context.get() or _in_this_process
+    return place is not None and place.channel is not None
 
 
 def _once_by_gathering(place: _Place, fn: Callable[[], T]) -> T:

@@ -225,7 +225,7 @@ def _in_a_launch() -> bool:
     """Whether this process is one of a launch, each of which would start a template."""
     payload = sys.modules.get("xmp._payload")
     loading = payload is not None and payload.loading()
-    return loading or _inside.channel() is not None
+    return loading or _inside.in_a_replica()
 
 
 def _refuse_while_importing() -> None:
