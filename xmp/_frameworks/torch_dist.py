@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from xmp._types import ReplicaInfo
 
@@ -28,8 +28,11 @@ __all__ = [
     "group_is_there",
     "planned_rendezvous",
     "prepare",
+    "ready",
     "torch_module",
 ]
+
+T = TypeVar("T", bound="TorchDist")
 
 _REDUCED = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
 _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
@@ -55,9 +58,14 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
+    return ready(framework, info, framework.choose_device)
+
+
+def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
+    """Take these steps, then form the process group if one was asked for."""
     try:
-        if framework.device_type not in ("", "cpu"):
-            torch_module().get_device_module(framework.device_type).set_device(info.local_rank)
+        for step in steps:
+            step()
         if info.settings.get("backend"):
             framework.init_process_group()
     except BaseException:
@@ -129,6 +137,11 @@ class TorchDist:
         self._rendezvous = rendezvous
         self.device_type = info.settings.get("device_type", "")
         self._found_a_group = found_a_group
+
+    def choose_device(self) -> None:
+        """Make this replica's device the current one, where there are several."""
+        if self.device_type not in ("", "cpu"):
+            torch_module().get_device_module(self.device_type).set_device(self._info.local_rank)
 
     def device(self) -> Any:
         """``torch.device("cuda", local_rank)``, or of whatever type this launch uses."""

@@ -12,7 +12,7 @@ from typing import Any
 from xmp._types import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
-from .torch_dist import TorchDist, group_is_there, planned_rendezvous, torch_module
+from .torch_dist import TorchDist, group_is_there, planned_rendezvous, ready, torch_module
 
 __all__ = ["TorchTpu", "attach", "enter"]
 
@@ -23,15 +23,7 @@ def enter(info: ReplicaInfo) -> TorchTpu:
     Raises:
         RuntimeError: torch_tpu is not installed or does not load, or finds no chip for a group.
     """
-    framework = TorchTpu(info, planned_rendezvous(info))
-    try:
-        _load_backend()
-        if info.settings.get("backend"):
-            framework.init_process_group()
-    except BaseException:
-        framework.leave()  # this may be the launcher itself, which goes on
-        raise
-    return framework
+    return ready(TorchTpu(info, planned_rendezvous(info)), info, _load_backend)
 
 
 def attach(info: ReplicaInfo) -> TorchTpu:

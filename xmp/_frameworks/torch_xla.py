@@ -20,7 +20,7 @@ from xmp._types import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
 from ._xla_wire import MeshWire, XlaWire
-from .torch_dist import TorchDist, group_is_there, planned_rendezvous, torch_module
+from .torch_dist import TorchDist, group_is_there, planned_rendezvous, ready, torch_module
 
 __all__ = ["TorchXla", "attach", "enter"]
 
@@ -36,15 +36,7 @@ def enter(info: ReplicaInfo) -> TorchXla:
     """
     _modules()
     framework = TorchXla(info, planned_rendezvous(info))
-    try:
-        framework.replicate()
-        framework.answer_rendezvous()
-        if info.settings.get("backend"):
-            framework.init_process_group()
-    except BaseException:
-        framework.leave()  # this may be the launcher itself, which goes on
-        raise
-    return framework
+    return ready(framework, info, framework.replicate, framework.answer_rendezvous)
 
 
 def attach(info: ReplicaInfo) -> TorchXla:
