@@ -18,7 +18,7 @@ from xmp._probe.initialised import initialised
 from xmp._processes import terminal
 from xmp._types import HostFacts
 
-from .tpu_hosts import host, plan
+from .tpu_hosts import host, plan, variables
 
 PROGRAM = """
 import json, os, sys
@@ -108,6 +108,29 @@ def test_chips_that_the_launcher_holds_are_refused(
 def test_the_cores_of_a_host_whose_chips_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     facts_of(monkeypatch, host("v5e", 4, initialised=("jax:tpu",), env=dict(os.environ)))
     assert list(xmp.spawn(nothing, nprocs=2, runtime="cpu")) == [0, 1]
+
+
+def platforms(rank: int) -> tuple[str | None, str]:
+    import jax
+
+    return os.environ.get("JAX_PLATFORMS"), str(jax.config.jax_platforms)
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_jax_stays_on_the_cores_of_a_host_with_chips(
+    monkeypatch: pytest.MonkeyPatch, start_method: str
+) -> None:
+    """Also where a template has imported it already."""
+    import jax  # noqa: F401  (what the launcher has loaded, the template loads)
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    facts_of(monkeypatch, host("v5e", 4, env=dict(os.environ), loaded=("jax",)))
+    for _ in range(2):
+        found = xmp.spawn(platforms, nprocs=2, runtime="cpu", start_method=start_method)
+        assert list(found) == [("cpu", "cpu")] * 2
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
+    facts_of(monkeypatch, host("v5e", 4, env=dict(os.environ)))
+    assert variables(plan(host("v5e", 4, env=dict(os.environ)), "cpu"), "JAX_PLATFORMS") != ["cpu"]
 
 
 def test_cuda_is_named_once_and_goes_on(

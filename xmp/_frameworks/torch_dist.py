@@ -58,6 +58,9 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
+    if "jax_platforms" in info.settings and "jax" in sys.modules:
+        # It read its variable when it was imported, which may have been in the template.
+        sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
     return ready(framework, info, framework.choose_device)
 
 

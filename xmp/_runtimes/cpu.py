@@ -9,6 +9,7 @@ from ._cores import usable_cores
 
 __all__ = ["Cpu"]
 
+JAX = "JAX_PLATFORMS"
 MOST = 8
 """Replicas by default: a 128-core host should not be asked for 128 copies of a model."""
 
@@ -31,7 +32,11 @@ class Cpu(Runtime):
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
     def share(self, job: Job, place: Place, local: int) -> Share:
-        return Share(settings={"device_type": "cpu"})
+        # JAX in such a replica would reach for the chips, which only one process can have.
+        apart = bool(place.facts.tpu) and JAX not in place.facts.env
+        if not apart:
+            return Share(settings={"device_type": "cpu"})
+        return Share({JAX: "cpu"}, settings={"device_type": "cpu", "jax_platforms": "cpu"})
 
     def notes(self, job: Job) -> tuple[str, ...]:
         """Accelerators that lie idle, where nobody asked for the cores by name."""
