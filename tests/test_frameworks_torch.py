@@ -246,6 +246,26 @@ def test_every_replica_has_its_gpu_before_the_function_starts() -> None:
     assert found == [(rank, [rank] * 3, [size, size], "cpu", [0, 0]) for rank in range(len(found))]
 
 
+def grow(rank: int, tensor: Any) -> list[float]:
+    tensor.add_(1)
+    grown: list[float] = tensor.cpu().tolist()
+    return grown
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_cuda_tensor_as_an_argument_is_the_launchers_own(start_method: str) -> None:
+    """It travels as a handle of the driver (CUDA IPC), and no process of ours opens it to fork."""
+    import torch
+
+    tensor = torch.zeros(2, device="cuda")
+    options: dict[str, Any] = {"runtime": "cuda", "nprocs": 1, "start_method": start_method}
+    for expected in ([1.0, 1.0], [2.0, 2.0]):
+        with xmp.spawn(grow, (tensor,), join=False, **options) as context:
+            assert list(context.results()) == [expected]
+        assert tensor.tolist() == expected
+
+
 # --- in the caller -----------------------------------------------------------------------------
 
 
