@@ -34,7 +34,7 @@ live: set[Launch] = set()
 def put_away_ended() -> None:
     """Of the launches that nobody joins: take in that they have ended."""
     for launch in list(live):
-        launch._pump_until(lambda: launch.finished, 0)  # noqa: B023  (called at once)
+        launch.put_away()
 
 
 class Launch:
@@ -54,7 +54,8 @@ class Launch:
         self._undo = ExitStack()
         self._undo.callback(release)
         self._plans = {plan.rank: plan for plan in job.host.replicas}
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._reading = False
         self._link = Link(job, self._undo.callback)
 
     # --- starting ------------------------------------------------------------------------------
@@ -96,16 +97,48 @@ class Launch:
     # --- hearing -------------------------------------------------------------------------------
 
     def _pump_until(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Take in messages until ``done()``; False when the time is over."""
+        """Take in messages until ``done()``; False when the time is over.
+
+        Of several waiting threads one reads for all: what it reads last closes the connection, and
+        whoever began to wait on its number then would wait for ever, or for another's file.
+        """
+        if done():  # in a forked child, whose lock another thread may have held
+            return True
         end = None if timeout is None else time.monotonic() + timeout
-        while not done():
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not self._link.wire.readable(left):
-                return done()
-            with self._lock:
-                if not done() and self._link.wire.readable(0):
-                    self._hear()
+        with self._changed:
+            while not done():
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if self._reading:
+                    heard = self._changed.wait(left)
+                else:
+                    heard = self._read_one(left)
+                if not heard:
+                    return done()
         return True
+
+    def _read_one(self, timeout: float | None) -> bool:
+        """Take one message in, if one comes in time; lets go of the lock while it waits."""
+        self._reading, readable = True, False
+        self._changed.release()
+        try:
+            readable = self._link.wire.readable(timeout)
+        finally:
+            self._changed.acquire()
+            self._reading = False
+            self._changed.notify_all()
+        if readable and not self.finished:
+            self._hear()
+        return readable
+
+    def put_away(self) -> None:
+        """Take in what has come, unless somebody is at it; called within other launches' locks."""
+        if not self._changed.acquire(blocking=False):
+            return
+        try:
+            while not self._reading and not self.finished and self._link.wire.readable(0):
+                self._hear()
+        finally:
+            self._changed.release()
 
     def _hear(self) -> None:
         try:

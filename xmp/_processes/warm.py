@@ -28,6 +28,7 @@ from .wire import Closed, Wire, pair
 __all__ = ["Template", "drop_all"]
 
 _IDLE_SECONDS = 600.0
+_LOOK_SECONDS = 0.5
 # -c puts the working folder first in sys.path, where a user's file may shadow a library.
 _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
@@ -287,7 +288,8 @@ class Template:
         self._changed.release()
         report: tuple[Any, ...] = ("gone",)
         try:
-            report = self._wire.recv(timeout)[0]
+            # Another thread may drop this handle meanwhile: then nothing comes on our number.
+            report = self._wire.recv(_LOOK_SECONDS if timeout is None else timeout)[0]
         except TimeoutError:
             report = ("nothing",)
         except (Closed, OSError, ValueError):
