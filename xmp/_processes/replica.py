@@ -173,7 +173,7 @@ def run(role: Role, call: Callable[[], Call]) -> None:
 
 
 def _wait_for_gang(gate: int) -> None:
-    """Begin to leave when all have been made: what ends takes the cores from what starts."""
+    """Begin to leave when the first batch is made: what ends takes the cores from what starts."""
     if gate >= 0:
         watch = select.poll()
         watch.register(gate, select.POLLIN)

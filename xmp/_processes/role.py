@@ -27,7 +27,7 @@ class Seat:
     lifeline: int
     stacks: int
     gate: int = -1
-    """End-of-file here says that all replicas of this host have been made; -1: nobody waits."""
+    """End-of-file here says that the first batch of replicas has been made; -1: nobody waits."""
 
     @classmethod
     def free(cls) -> Seat:

@@ -152,7 +152,6 @@ class _Supervisor:
         if self.order.method == "exec":
             self._send_orders()
         os.close(self.pipe[0])
-        os.close(self.gate)  # all have been made: those that are done may leave
         # What came with the arguments, the leases, under "inherit" whatever the launcher had
         # open: from now on end-of-file means what it says. Ours lie above.
         kernel.let_go((), below=self.seat.above)
@@ -245,6 +244,8 @@ class _Supervisor:
                 if member.pid == 0:
                     self._be_replica(role, member, theirs, parent)
                 self.members.append(member)
+            if start == 0:
+                os.close(self.gate)  # of hundreds all alive, each further fork would cost more
             _inside.uninstall()
             for _, theirs in some:
                 for descriptor in theirs:
