@@ -139,6 +139,12 @@ def run_script(
     return Done(process.returncode, out, err, time.monotonic() - begin)
 
 
+def never_returns() -> None:
+    """Wait for what ends this process; a signal that only asks for stacks ends no waiting."""
+    while True:
+        signal.pause()
+
+
 def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:
     """Wait until ``condition()`` is true; fails after ``seconds``."""
     end = time.monotonic() + seconds

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from _behaviour import Script, launch, wait_until
+from _behaviour import Script, launch, never_returns, wait_until
 
 import xmp
 
@@ -73,7 +73,7 @@ def test_start_processes_has_torchs_contract(method: str) -> None:
 def fails(rank: int) -> None:
     if rank == 1:
         raise ValueError("from a context")
-    time.sleep(30)
+    never_returns()
 
 
 def test_join_raises_when_a_replica_failed(method: str) -> None:
@@ -148,7 +148,7 @@ def test_the_grace_period_of_join(method: str) -> None:
         if rank == 1:
             raise ValueError
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(60)
+        never_returns()
 
     context = launch(method, fn, join=False, grace=30)
     begin = time.monotonic()
@@ -267,12 +267,12 @@ def test_a_launch_within_a_replica(method: str, within: str) -> None:
 # --- the end of the launcher -------------------------------------------------------------------
 
 ENDS = """
-import os, sys, time
+import os, signal, sys, time
 import xmp
 
 def fn(rank, path):
-    if len(sys.argv) > 3:
-        time.sleep(60)
+    while len(sys.argv) > 3:
+        signal.pause()
     while not os.path.exists(sys.argv[2] + "-done"):  # until the main part is
         time.sleep(0.001)
     open(os.path.join(path, str(rank)), "w").close()
@@ -304,16 +304,18 @@ def test_daemons_end_with_their_launcher(method: str, script: Script, tmp_path: 
 
 
 KILLED = """
-import os, signal, sys, time
+import os, signal, sys
 import xmp
 
 def fn(rank):
     os.write(1, b"in fn\\n")  # in one piece: both ranks write
-    time.sleep(600)
+    while True:
+        signal.pause()
 
 if __name__ == "__main__":
     xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], join=sys.argv[2] == "join")
-    time.sleep(600)
+    while True:
+        signal.pause()
 """
 
 

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from _behaviour import Done, Script, failure, wait_until
+from _behaviour import Done, Script, failure, never_returns, wait_until
 
 
 def one_fails(rank: int, others: str) -> None:
@@ -16,8 +16,7 @@ def one_fails(rank: int, others: str) -> None:
         raise ValueError(time.monotonic())
     if others == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
-        time.sleep(600)
+    never_returns()
 
 
 def seconds_to_error(method: str, others: str, grace: float) -> float:
@@ -61,7 +60,7 @@ def test_a_stopped_replica_does_not_hold_the_launch_up(method: str, tmp_path: Pa
             raise ValueError(time.monotonic())
         place.symlink_to(f"/proc/{os.getpid()}/stat")
         os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(600)
+        never_returns()
 
     error = failure(method, fn, grace=3)
     assert time.monotonic() - error.__cause__.args[0] < 2.5  # type: ignore[union-attr]
@@ -70,7 +69,7 @@ def test_a_stopped_replica_does_not_hold_the_launch_up(method: str, tmp_path: Pa
 def test_stacks_of_the_others_are_taken_at_a_failure(method: str) -> None:
     def waits_in_here(path: str) -> None:
         Path(path).touch()
-        time.sleep(600)
+        never_returns()
 
     def fn(rank: int, path: str) -> None:
         if rank == 0:
