@@ -20,7 +20,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
     {"_types", "_errors"},
-    {"_planner", "_runtimes", "_clusters", "_topology", "_watch", "_plan_text"},  # pure
+    {"_planner", "_runtimes", "_clusters", "_topology", "_plan_text"}  # pure
+    | {"_watch", "_limits", "_events"},
     {"_probe", "_ports", "_payload", "_imports"},  # effects
     {"_frameworks", "_inside", "_sharing", "_data_parallel"},
     {"_processes"},

@@ -138,6 +138,16 @@ def test_gloo_does_not_listen_on_the_address_of_the_hosts_name(tmp_path: Path) -
     assert "0200007F" not in done.stdout
 
 
+def leaves_early(rank: int) -> float | None:
+    """Rank 1 makes one collective call less, and waits in JAX's shutdown for the others."""
+    return xmp.all_reduce(1.0) if rank != 1 else None
+
+
+def test_ranks_that_diverge_are_named() -> None:
+    with pytest.raises(xmp.ReplicaTimeout, match="rank 1 had finished while ranks 0, 2 of 3 on "):
+        replicas(leaves_early, nprocs=3, hang_timeout=2)
+
+
 # --- collectives -------------------------------------------------------------------------------
 
 

@@ -226,6 +226,17 @@ def test_a_function_that_destroys_its_group_and_returns_ends() -> None:
         replicas(trains_and_destroys)
 
 
+def leaves_early(rank: int) -> float | None:
+    """Rank 1 makes one collective call less than the others."""
+    xmp.barrier()
+    return xmp.all_reduce(1.0) if rank != 1 else None
+
+
+def test_ranks_that_diverge_are_named() -> None:
+    with pytest.raises(xmp.ReplicaTimeout, match="rank 1 had finished while ranks 0, 2 of 3 on "):
+        replicas(leaves_early, nprocs=3, hang_timeout=2)
+
+
 # --- on GPUs -----------------------------------------------------------------------------------
 
 

@@ -105,6 +105,13 @@ def test_chips_that_the_launcher_holds_are_refused(
     assert psutil.Process().children(recursive=True) == before
 
 
+def test_threads_of_one_process_have_no_hang_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their progress is not the main thread's, where it is looked for."""
+    facts_of(monkeypatch, host("v3", 4))
+    with pytest.raises(xmp.PlanError, match=r"hang_timeout=5: .*in one process"):
+        xmp.spawn(nothing, runtime="pjrt", hang_timeout=5)
+
+
 def test_the_cores_of_a_host_whose_chips_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     facts_of(monkeypatch, host("v5e", 4, initialised=("jax:tpu",), env=dict(os.environ)))
     assert list(xmp.spawn(nothing, nprocs=2, runtime="cpu")) == [0, 1]

@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from ._errors import PlanError
-from ._types import Request
+from ._types import Limits, Request
 
-__all__ = ["check_call", "make_request", "refuse_options", "whole_number"]
+__all__ = ["check_call", "make_limits", "make_request", "refuse_options", "whole_number"]
 
 METHODS = ("forkserver", "spawn", "fork")
 _LATER = {
-    "hang_timeout": None, "start_timeout": None, "timeout": None, "max_restarts": 0,
-    "log_dir": None, "prefix": None, "show": None, "progress": None, "events": None,
+    "max_restarts": 0, "log_dir": None, "prefix": None, "show": None, "progress": None,
+    "events": None,
 }  # fmt: skip
+_YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
+_LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
 _PADDLE = ("gpus", "xpus", "ips", "print_config")
 
 
@@ -27,7 +29,10 @@ def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None
     for name, value in options.items():
         if name in _PADDLE:
             raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
-        known = "kwargs, runtime, devices, backend, env, seed, threads, bind, grace"
+        known = (
+            "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
+            "hang_timeout, grace"
+        )
         raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
 
@@ -68,6 +73,32 @@ def _method(start_method: str | None) -> str:
     if not linux and start_method != "spawn":
         raise PlanError(f"start_method={start_method!r}: on {sys.platform} there is only 'spawn'")
     return start_method
+
+
+def make_limits(timeout: object, start_timeout: object, hang_timeout: object) -> Limits | None:
+    """The time limits of a launch; None where there is none."""
+    limits = Limits(
+        _nanoseconds("timeout", timeout),
+        _nanoseconds("start_timeout", start_timeout),
+        _nanoseconds("hang_timeout", hang_timeout, least=_LEAST_HANG),
+    )
+    return None if limits == Limits() else limits
+
+
+def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be a number of seconds or None, not {kind}: {value!r}")
+    if not 0 < value < _YEARS:
+        raise PlanError(f"{name}={value!r}: give a number of seconds above 0, or None for no limit")
+    if value < least:
+        raise PlanError(
+            f"{name}={value!r}: a busy host alone stands still for that long; give a number of "
+            f"seconds from {least} up, or None for no limit"
+        )
+    return max(1, int(value * 1e9))
 
 
 def whole_number(name: str, value: object) -> int | None:

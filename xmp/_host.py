@@ -29,7 +29,16 @@ from ._processes.results import Results
 from ._processes.templates import switched_off
 from ._processes.terminal import say_once
 from ._runtimes import _launcher
-from ._types import Framework, HostFacts, HostPlan, JobPlan, ReplicaInfo, ReplicaPlan, Request
+from ._types import (
+    Framework,
+    HostFacts,
+    HostPlan,
+    JobPlan,
+    Limits,
+    ReplicaInfo,
+    ReplicaPlan,
+    Request,
+)
 
 __all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
 
@@ -45,6 +54,7 @@ class Call:
     grace: float = 5.0
     daemon: bool = False
     seed: int | None = None
+    limits: Limits | None = None
 
 
 _COMPANIONS = {
@@ -87,6 +97,7 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
     known = _probe.facts()
     draft = _planner.plan(request, known)
     _refuse_unready(draft)
+    _refuse_unseen(draft, call.limits)
     told = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in told if call.method != "fork" else ():
         say_once(f"xmp: {line}")
@@ -131,6 +142,18 @@ def _refuse_unready(plan: JobPlan) -> None:
         )
 
 
+def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
+    """Progress is seen in a process's main thread, which waits while replicas are threads."""
+    replicas = plan.hosts[0].replicas
+    together = len({replica.process for replica in replicas}) < len(replicas)
+    if together and limits is not None and limits.hang is not None:
+        raise PlanError(
+            f"hang_timeout={limits.hang / 1e9:g}: runtime={plan.runtime!r} on this host has "
+            "several replicas in one process, as threads, whose progress xmp cannot see; give "
+            'timeout= instead, or runtime="jax"'
+        )
+
+
 def _bare_plan() -> JobPlan:
     """What the cpu plan says of templates and forks, which holds without devices as well."""
     plan = _planner.plan(Request(nprocs=1, runtime="cpu"), _probe.facts())
@@ -149,6 +172,7 @@ def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
         daemon=call.daemon,
         seed=call.seed,
         called=called,
+        limits=call.limits,
     )
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "barrier",
+    "beat",
     "broadcast",
     "channel",
     "device",
@@ -42,6 +43,7 @@ __all__ = [
     "is_thread",
     "local_rank",
     "local_world_size",
+    "on_beat",
     "on_import",
     "once",
     "rank",
@@ -86,6 +88,7 @@ _in_this_context: ContextVar[_Place | None] = ContextVar("xmp_replica", default=
 _in_this_process: _Place | None = None
 _outside: _Place | None = None
 _lock = threading.Lock()
+_beat: Callable[[], None] | None = None
 
 
 def install(info: ReplicaInfo, framework: Framework | None, channel: Channel | None) -> None:
@@ -187,6 +190,23 @@ def init_process_group(timeout: float | None = None) -> None:
     framework = _framework(place)
     if framework is not None:
         framework.init_process_group(timeout)
+
+
+def on_beat(beat: Callable[[], None]) -> None:
+    """Call this whenever the program shows that it gets on."""
+    global _beat
+    _beat = beat
+
+
+def beat() -> None:
+    """Tell that this replica gets on: with ``hang_timeout=`` the clock starts anew.
+
+    For programs whose main thread stays in one native call, or waits for a thread that works, for
+    longer than that. May be called from any thread, as often as you like; costs a microsecond,
+    and does nothing where nobody asked.
+    """
+    if _beat is not None:
+        _beat()
 
 
 def barrier() -> None:
@@ -334,6 +354,8 @@ def _place() -> _Place:
 
 
 def _needed(place: _Place, what: str) -> Framework:
+    """The framework for a collective, which shows that the program gets on."""
+    beat()
     framework = _framework(place)
     if framework is not None:
         return framework

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import _inside
-from ._checks import check_call, make_request, refuse_options, whole_number
+from ._checks import check_call, make_limits, make_request, refuse_options, whole_number
 from ._errors import PlanError
 from ._imports import without_collections
 
@@ -96,6 +96,10 @@ def spawn(
         seed: for ``random``, numpy and torch, the same in every replica.
         threads: native threads of each replica; None for usable cores / replicas.
         bind: True pins each replica to its own cores; "numa" keeps them on one node.
+        timeout: seconds that the whole call may take.
+        start_timeout: seconds from the call until every replica is in ``fn``.
+        hang_timeout: seconds in which no replica makes progress: its main thread executes no
+            Python, it calls no collective of xmp's and not ``xmp.beat()``.
         grace: seconds between SIGTERM and SIGKILL when the others have to end.
 
     Returns:
@@ -105,22 +109,24 @@ def spawn(
         PlanError: the request does not fit this host. TypeError: a value of a wrong type, or an
         argument that cannot be sent. PortError, StartError: nothing was started.
         ReplicaRaised, ReplicaDied: a replica failed; the others have been ended.
+        ReplicaTimeout: one of the time limits was over; has the stacks of all live replicas.
     """
     later = {
-        "hang_timeout": hang_timeout, "start_timeout": start_timeout, "timeout": timeout,
         "max_restarts": max_restarts, "log_dir": log_dir, "prefix": prefix, "show": show,
         "progress": progress, "events": events,
     }  # fmt: skip
     refuse_options(later, options)
     method = check_call(fn, args, kwargs, start_method, grace, seed)
+    limits = make_limits(timeout, start_timeout, hang_timeout)
     request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
-    if nprocs == 1 and join and start_method is None and env is None and devices is None:
+    alone = (start_method, env, devices, limits)
+    if nprocs == 1 and join and all(value is None for value in alone):
         return _run_here(request, fn, args, kwargs or {}, seed)
     with without_collections():
         from ._host import Call, launch
 
-    call = Call(fn, args, kwargs, method, grace, daemon, seed)
+    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits)
     context: ProcessContext[R] = launch(request, call)
     return context.results() if join else context
 

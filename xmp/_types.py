@@ -16,6 +16,7 @@ __all__ = [
     "HostFacts",
     "HostPlan",
     "JobPlan",
+    "Limits",
     "PortNeed",
     "ReplicaInfo",
     "ReplicaPlan",
@@ -44,6 +45,18 @@ class Request:
     """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
     env: tuple[Pairs, ...] | None = None
     """Extra variables per local rank, or one entry for all."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may take, in nanoseconds; None means as long as it likes."""
+
+    total: int | None = None
+    """From the call to the end of the last replica."""
+    start: int | None = None
+    """From the call until every replica is in the function."""
+    hang: int | None = None
+    """Without progress of any replica."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 All times are monotonic nanoseconds. A failure opens a *settle window* (50 ms after the last
 event, at most 250 ms after the first): a victim's report may arrive before the culprit's. Then
 the stacks of the living are taken and the gang is ended: SIGTERM, grace, SIGKILL, a bounded wait.
+A launch that takes longer than it may (``_limits``) ends in the same way, without anybody to blame.
 """
 
 from __future__ import annotations
@@ -10,6 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from xmp._events import (
+    Ended,
+    Entered,
+    Event,
+    Interrupt,
+    Kill,
+    Pause,
+    Progress,
+    Raised,
+    Resume,
+    Returned,
+    Stop,
+)
+from xmp._limits import Clocks, Overdue
+from xmp._types import Limits
 
 __all__ = [
     "CAUSE",
@@ -19,13 +36,6 @@ __all__ = [
     "UNKNOWN",
     "Action",
     "Died",
-    "Ended",
-    "Interrupt",
-    "Kill",
-    "Raised",
-    "Returned",
-    "Stop",
-    "Tick",
     "Verdict",
     "Watch",
     "is_victim",
@@ -59,71 +69,12 @@ def is_victim(words: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The function returned, or ended by ``sys.exit(0)``; the process still has to end."""
-
-    rank: int
-    at: int
-
-
-@dataclass(frozen=True)
-class Raised:
-    """A replica says that it failed; ``words`` are those of its exception."""
-
-    rank: int
-    at: int
-    words: str = ""
-    interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A replica's process has ended: ``signal`` is its number, 0 if it exited."""
-
-    rank: int
-    at: int
-    exit_code: int = 0
-    signal: int = 0
-    words: str = ""
-    """Its last words on standard error."""
-
-
-@dataclass(frozen=True)
-class Interrupt:
-    """The user pressed Ctrl-C."""
-
-    at: int
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The launcher asks to end everything in order."""
-
-    at: int
-
-
-@dataclass(frozen=True)
-class Kill:
-    """The launcher asks to end everything now."""
-
-    at: int
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-    at: int
-
-
-Event = Returned | Raised | Ended | Interrupt | Stop | Kill | Tick
-
-
-@dataclass(frozen=True)
 class Action:
-    """What the supervisor shall do: "stacks", "SIGINT", "SIGTERM", "SIGKILL" or "finish"."""
+    """What the supervisor shall do."""
 
     name: str
+    """"stacks", "SIGINT", "SIGTERM", "SIGKILL", "finish", or "phases": say where these ranks are
+    that have not reached the function."""
     ranks: tuple[int, ...] = ()
 
 
@@ -147,6 +98,8 @@ class Verdict:
     order: tuple[int, ...] = ()
     """The ranks that failed, the cause first, then by time."""
     unkillable: tuple[int, ...] = ()
+    overdue: Overdue | None = None
+    """The limit that ended the launch; then nobody is the cause."""
 
 
 @dataclass
@@ -156,20 +109,42 @@ class Watch:
     ranks: Iterable[int]
     grace: int
     """Nanoseconds between SIGTERM (or SIGINT) and the next stronger signal."""
+    limits: Limits = field(default_factory=Limits)
+    called: int = 0
+    begun: int = 0
+    """When all had been made."""
     phase: str = "running"
     live: set[int] = field(init=False)
-    deadline: int | None = None
-    """When the next Tick is due."""
+    _clocks: Clocks = field(init=False)
+    _overdue: Overdue | None = None
+    _step: int | None = None
+    """When the phase is over."""
     _returned: set[int] = field(default_factory=set)
+    """Who has a result, or ended well without one."""
     _failures: dict[int, Died] = field(default_factory=dict)
     _first: int = 0
 
     def __post_init__(self) -> None:
         self.live = set(self.ranks)
+        self._clocks = Clocks(self.live, self.limits, self.called, self.begun)
+
+    @property
+    def deadline(self) -> int | None:
+        """When the next Tick is due."""
+        return self._clocks.deadline if self.phase == "running" else self._step
 
     def feed(self, event: Event) -> list[Action]:
         """Take one event in; returns what to do now."""
-        actions: list[Action] = []
+        actions = self._take(event)
+        if not self.live and self.phase != "done":
+            self.phase, self._step = "done", None
+            return [*actions, Action("finish")]
+        return actions or self._due(event.at)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> list[Action]:
+        self._wind_clocks(event)
         if isinstance(event, Returned):
             self._returned.add(event.rank)
         elif isinstance(event, Raised):
@@ -177,27 +152,39 @@ class Watch:
         elif isinstance(event, Ended):
             self._ended(event)
         elif isinstance(event, Interrupt):
-            actions = self._interrupt(event.at)
-        elif isinstance(event, (Stop, Kill)):
-            actions = self._stop(event.at) if isinstance(event, Stop) else self._kill(event.at)
-        if not self.live and self.phase != "done":
-            self.phase, self.deadline = "done", None
-            return [*actions, Action("finish")]
-        return actions or self._due(event.at)
+            return self._interrupt(event.at)
+        elif isinstance(event, Stop):
+            return self._stop(event.at)
+        elif isinstance(event, Kill):
+            return self._kill(event.at)
+        return []
 
-    # --- events --------------------------------------------------------------------------------
+    def _wind_clocks(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            # What a replica does at its end brings nobody on who still waits for it.
+            if event.rank not in self._returned or self.live <= self._returned:
+                self._clocks.progress(event.rank, event.at)
+        elif isinstance(event, (Entered, Returned, Ended)):
+            self._clocks.arrived(event.rank, event.at)
+        elif isinstance(event, Pause):
+            self._clocks.pause(event.at)
+        elif isinstance(event, Resume):
+            self._clocks.resume(event.at)
 
     def _failed(self, rank: int, death: Died) -> None:
         self._failures.setdefault(rank, death)
         if self.phase == "running":
             self.phase, self._first = "settling", death.at
         if self.phase == "settling":
-            self.deadline = min(death.at + SETTLE, self._first + SETTLE_MOST)
+            self._step = min(death.at + SETTLE, self._first + SETTLE_MOST)
 
     def _ended(self, event: Ended) -> None:
         self.live.discard(event.rank)
         clean = event.signal == 0 and event.exit_code == 0
-        if event.rank in self._failures or clean:
+        if event.rank in self._failures:
+            return
+        if clean:
+            self._returned.add(event.rank)
             return
         if event.rank in self._returned and self._asked():
             return  # it had its result; what it still did at its end does not matter any more
@@ -210,7 +197,9 @@ class Watch:
     # --- actions -------------------------------------------------------------------------------
 
     def _due(self, now: int) -> list[Action]:
-        if self.deadline is None or now < self.deadline:
+        if self.phase == "running":
+            return self._out_of_time(now)
+        if self._step is None or now < self._step:
             return []
         if self.phase == "settling":
             return [Action("stacks", self._living()), *self._stop(now)]
@@ -218,10 +207,15 @@ class Watch:
             return self._stop(now)
         if self.phase == "stopping":
             return self._kill(now)
-        if self.phase == "killing":
-            self.phase, self.deadline = "done", None
-            return [Action("finish")]
-        return []
+        self.phase, self._step = "done", None
+        return [Action("finish")]
+
+    def _out_of_time(self, now: int) -> list[Action]:
+        self._overdue = self._clocks.overdue(now, self.live, self._returned)
+        if self._overdue is not None:
+            return [Action("stacks", self._living()), *self._stop(now)]
+        late = self._clocks.late(now)
+        return [Action("phases", late)] if late else []
 
     def _living(self) -> tuple[int, ...]:
         return tuple(sorted(self.live))
@@ -229,17 +223,17 @@ class Watch:
     def _interrupt(self, now: int) -> list[Action]:
         if self._asked():
             return self._kill(now)
-        self.phase, self.deadline = "interrupting", now + self.grace
+        self.phase, self._step = "interrupting", now + self.grace
         return [Action("SIGINT", self._living())]
 
     def _stop(self, now: int) -> list[Action]:
         if self.phase in ("stopping", "killing"):
             return []
-        self.phase, self.deadline = "stopping", now + self.grace
+        self.phase, self._step = "stopping", now + self.grace
         return [Action("SIGTERM", self._living())]
 
     def _kill(self, now: int) -> list[Action]:
-        self.phase, self.deadline = "killing", now + KILL_WAIT
+        self.phase, self._step = "killing", now + KILL_WAIT
         return [Action("SIGKILL", self._living())]
 
     # --- the verdict ---------------------------------------------------------------------------
@@ -248,12 +242,12 @@ class Watch:
         """Who failed first, as far as is known now."""
         times = {rank: self._dated(death) for rank, death in self._failures.items()}
         order = sorted(times, key=lambda rank: (times[rank], rank))
-        cause = next((r for r in order if not self._failures[r].asked), None)
+        cause = next((r for r in order if not self._stopped(self._failures[r])), None)
         labels = {rank: self._label(rank, cause) for rank in (*self._failures, *self._others())}
         if cause is not None:
             order.remove(cause)
             order.insert(0, cause)
-        return Verdict(cause, labels, tuple(order), self._living())
+        return Verdict(cause, labels, tuple(order), self._living(), self._overdue)
 
     def _others(self) -> set[int]:
         return (self._returned | self.live) - set(self._failures)
@@ -274,9 +268,13 @@ class Watch:
             return FINISHED if rank in self._returned else UNKNOWN
         if rank == cause:
             return CAUSE
-        if death.asked:
+        if self._stopped(death):
             return STOPPED
         return COLLATERAL if _victim(death) else UNKNOWN
+
+    def _stopped(self, death: Died) -> bool:
+        """Whether it ended because of us: after a limit has passed all do, however they do it."""
+        return death.asked or self._overdue is not None
 
 
 def _victim(death: Died) -> bool:

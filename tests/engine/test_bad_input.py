@@ -58,11 +58,16 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"runtime": 5}, TypeError, ["runtime", "5"]),
     ({"devices": []}, xmp.PlanError, ["devices"]),
     ({"grace": "x"}, TypeError, ["grace", "x"]),
+    ({"timeout": 0}, xmp.PlanError, ["timeout", "0", "None"]),
+    ({"timeout": "5"}, TypeError, ["timeout", "'5'", "seconds"]),
+    ({"start_timeout": -1}, xmp.PlanError, ["start_timeout", "-1", "None"]),
+    ({"start_timeout": True}, TypeError, ["start_timeout", "True"]),
+    ({"hang_timeout": float("nan")}, xmp.PlanError, ["hang_timeout", "nan"]),
+    ({"hang_timeout": float("inf")}, xmp.PlanError, ["hang_timeout", "inf", "None"]),
+    ({"hang_timeout": 0.01}, xmp.PlanError, ["hang_timeout", "0.01", "0.1"]),
+    ({"hang_timeout": [1]}, TypeError, ["hang_timeout", "[1]"]),
 ]
 LATER: list[dict[str, Any]] = [
-    {"timeout": 5},
-    {"hang_timeout": 5},
-    {"start_timeout": 5},
     {"max_restarts": 1},
     {"log_dir": "logs"},
     {"prefix": True},
@@ -166,7 +171,9 @@ def test_one_replica_returns_the_object_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"env": {"EBT_X": "1"}}, {"devices": [1]}, {"start_method": "fork"}], ids=str
+    "option",
+    [{"env": {"EBT_X": "1"}}, {"devices": [1]}, {"start_method": "fork"}, {"timeout": 60}],
+    ids=str,
 )
 def test_what_needs_a_process_gets_one(option: dict[str, Any]) -> None:
     runtime = "fake" if "devices" in option else "cpu"

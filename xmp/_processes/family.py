@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from .kernel import open_pidfd
 
-__all__ = ["children", "end_descendants", "is_gone", "is_stopped", "is_zombie"]
+__all__ = ["children", "end_descendants", "is_gone", "is_stopped", "is_zombie", "next_ended"]
 
 
 def children(pid: int) -> list[int]:
@@ -52,6 +52,24 @@ def is_zombie(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def next_ended() -> int | None:
+    """A child that has ended, not yet reaped."""
+    if not hasattr(os, "waitid"):
+        return _next_ended_without_waitid()
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if found is None else found.si_pid
+
+
+def _next_ended_without_waitid() -> int | None:
+    for pid in children(os.getpid()):
+        if is_zombie(pid):
+            return pid
+    return None
 
 
 def _children_by_psutil(pid: int) -> list[int]:

@@ -6,28 +6,48 @@ Everything waits in one selector. What to do is decided by ``_watch``; this modu
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-from xmp._watch import Action, Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick, Watch
+from xmp._events import (
+    Ended,
+    Entered,
+    Event,
+    Interrupt,
+    Kill,
+    Pause,
+    Progress,
+    Raised,
+    Resume,
+    Returned,
+    Stop,
+    Tick,
+)
+from xmp._limits import SAY_AFTER
+from xmp._types import Limits
+from xmp._watch import Action, Watch
 
-from . import family, kernel
+from . import family, kernel, stacks
 from .account import Timeline
+from .loop import Loop
 from .members import Member, Shares
 from .order import Order
 from .output import Sink
 from .wire import Closed, Wire
 
+if TYPE_CHECKING:
+    from .pulse import Pulse
+
 __all__ = ["Gang"]
 
 _ASKED: dict[str, Callable[[int], Event]] = {"interrupt": Interrupt, "stop": Stop, "kill": Kill}
-_PAUSES = {"pause": signal.SIGSTOP, "resume": signal.SIGCONT}
-_STACKS_WAIT = 0.5
-_STACKS_STEP = 0.002
+_PAUSES: dict[str, tuple[int, Callable[[int], Event]]] = {
+    "pause": (signal.SIGSTOP, Pause),
+    "resume": (signal.SIGCONT, Resume),
+}
 
 
 class Gang:
@@ -41,6 +61,7 @@ class Gang:
         lifeline: int,
         wakeup: int,
         sink: Sink,
+        pulse: Pulse | None,
     ) -> None:
         self._order = order
         self._members = members
@@ -49,47 +70,53 @@ class Gang:
         self._wakeup = wakeup
         self._sink = sink
         self._shares = Shares(order.host.replicas)
-        self._watch = Watch([m.rank for m in members], int(order.grace * 1e9))
+        self._pulse = pulse
+        self._watch = Watch(
+            [member.rank for member in members],
+            int(order.grace * 1e9),
+            order.limits or Limits(),
+            order.called,
+            time.monotonic_ns(),
+        )
         self._stacks: dict[int, str] = {}
-        self._selector = selectors.DefaultSelector()
-        self._handlers: dict[int, Callable[[], None]] = {}
-        self._writing: set[int] = set()
+        self._loop = Loop()
         self._paused: list[Member] = []
-        self._listen(wire.fileno(), self._hear_launcher)
-        self._listen(lifeline, self._launcher_gone)
-        self._listen(wakeup, self._woken)
+        self._loop.listen(wire.fileno(), self._hear_launcher)
+        self._loop.listen(lifeline, self._launcher_gone)
+        self._loop.listen(wakeup, self._woken)
         launcher = kernel.open_pidfd(order.state.pid)
         if launcher is not None:
-            self._listen(launcher, self._launcher_gone)
+            self._loop.listen(launcher, self._launcher_gone)
         for member in members:
-            self._listen(member.wire.fileno(), partial(self._hear, member))
-            self._listen(member.source.descriptor, partial(self._copy, member))
+            self._loop.listen(member.wire.fileno(), partial(self._hear, member))
+            self._loop.listen(member.source.descriptor, partial(self._copy, member))
 
     def run(self) -> None:
         """Handle events until every replica has ended and everything has been told."""
         self._reap()
         self._write_out()
         while self._watch.phase != "done" or self._sink.waiting:
-            for key, mask in self._selector.select(self._patience()):
-                if mask & selectors.EVENT_READ and key.fd in self._handlers:
-                    self._handlers[key.fd]()
-            self._feed(Tick(time.monotonic_ns()))
+            self._loop.turn(self._patience())
+            now = time.monotonic_ns()
+            due = self._watch.deadline
+            if self._pulse is not None and due is not None and now >= due:
+                self._feel(self._pulse)
+            self._feed(Tick(now))
             self._write_out()
         self._finish()
 
-    # --- the selector --------------------------------------------------------------------------
-
-    def _listen(self, descriptor: int, handler: Callable[[], None]) -> None:
-        self._handlers[descriptor] = handler
-        self._selector.register(descriptor, selectors.EVENT_READ)
-
-    def _forget(self, descriptor: int) -> None:
-        if self._handlers.pop(descriptor, None) is not None:
-            self._selector.unregister(descriptor)
+    # --- the loop ------------------------------------------------------------------------------
 
     def _patience(self) -> float | None:
         deadline = self._watch.deadline
         return None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
+
+    def _feel(self, pulse: Pulse) -> None:
+        """Something is due: who has got on meanwhile?"""
+        for member in self._members:
+            at = 0 if member.ended else pulse.last(member.plan.local_rank)
+            if at:
+                self._feed(Progress(member.rank, at))
 
     def _write_out(self) -> None:
         """Send what the receivers take now; be woken when they take more."""
@@ -97,13 +124,13 @@ class Gang:
             wants = not self._wire.flush()
         except Closed:
             wants = False  # the lifeline tells what that means
-        self._wake_for_write(self._wire.fileno(), wants)
+        self._loop.wake_for_write(self._wire.fileno(), wants)
         for member in self._members:
             if not member.ended and member.wire.waiting:
                 self._flush_member(member)
         self._sink.flush()
         if self._sink.pollable:
-            self._wake_for_write(self._sink.descriptor, self._sink.waiting)
+            self._loop.wake_for_write(self._sink.descriptor, self._sink.waiting)
         if self._paused and not self._sink.full:
             self._resume()
 
@@ -112,22 +139,7 @@ class Gang:
             wants = not member.wire.flush()
         except Closed:
             wants = False  # it is ending; the wait status will say how
-        self._wake_for_write(member.wire.fileno(), wants)
-
-    def _wake_for_write(self, descriptor: int, wanted: bool) -> None:
-        if wanted == (descriptor in self._writing):
-            return
-        reads = selectors.EVENT_READ if descriptor in self._handlers else 0
-        if wanted:
-            self._writing.add(descriptor)
-            change = self._selector.modify if reads else self._selector.register
-            change(descriptor, reads | selectors.EVENT_WRITE)
-            return
-        self._writing.discard(descriptor)
-        if reads:
-            self._selector.modify(descriptor, reads)
-        else:
-            self._selector.unregister(descriptor)
+        self._loop.wake_for_write(member.wire.fileno(), wants)
 
     # --- the launcher --------------------------------------------------------------------------
 
@@ -144,8 +156,10 @@ class Gang:
             self._watch.grace = int(rest[0] * 1e9)
             return
         if name in _PAUSES:
+            number, event = _PAUSES[name]
             for member in self._members:
-                member.signal(_PAUSES[name], group=True)
+                member.signal(number, group=True)
+            self._feed(event(time.monotonic_ns()))
             return
         self._feed(_ASKED[name](time.monotonic_ns()))
 
@@ -161,30 +175,31 @@ class Gang:
     def _copy(self, member: Member) -> None:
         if self._sink.full:
             # Replicas wait in their own write() until the launcher's stream has room again.
-            self._paused = [m for m in self._members if m.source.descriptor in self._handlers]
+            self._paused = [m for m in self._members if self._loop.listens(m.source.descriptor)]
             for other in self._paused:
-                self._forget(other.source.descriptor)
+                self._loop.forget(other.source.descriptor)
         elif not member.source.copy():
-            self._forget(member.source.descriptor)
+            self._loop.forget(member.source.descriptor)
 
     def _resume(self) -> None:
         paused, self._paused = self._paused, []
         for member in paused:
             if not member.ended:
-                self._listen(member.source.descriptor, partial(self._copy, member))
+                self._loop.listen(member.source.descriptor, partial(self._copy, member))
 
     def _hear(self, member: Member) -> None:
         try:
             message, descriptors = member.wire.recv()
         except Closed:
-            self._forget(member.wire.fileno())
+            self._loop.forget(member.wire.fileno())
             return
         if not self._shares.handle(member, message, descriptors):
             getattr(self, f"_on_{message[0]}")(member, descriptors, *message[1:])
 
     def _on_entered(self, member: Member, _: list[int]) -> None:
-        member.entered = True
-        self._wire.post(("entered", member.rank, time.monotonic_ns()))
+        now = time.monotonic_ns()
+        self._wire.post(("entered", member.rank, now))
+        self._feed(Entered(member.rank, now))
 
     def _on_returned(
         self,
@@ -244,7 +259,7 @@ class Gang:
         self._reap()
 
     def _reap(self) -> None:
-        while (pid := _next_ended()) is not None:
+        while (pid := family.next_ended()) is not None:
             member = self._by_pid.get(pid)
             if member is not None and not member.ended:
                 # The zombie still keeps its group's number: nobody else can have it yet.
@@ -258,11 +273,11 @@ class Gang:
 
     def _ended(self, member: Member, status: int) -> None:
         now = time.monotonic_ns()
-        while member.wire.fileno() in self._handlers and member.wire.readable():
+        while self._loop.listens(member.wire.fileno()) and member.wire.readable():
             self._hear(member)
-        self._forget(member.wire.fileno())
+        self._loop.forget(member.wire.fileno())
         member.source.drain()
-        self._forget(member.source.descriptor)
+        self._loop.forget(member.source.descriptor)
         member.note_end(now, status)
         self._shares.forget(member)
         code = os.waitstatus_to_exitcode(status)
@@ -282,6 +297,8 @@ class Gang:
         chosen = [member for member in self._members if member.rank in action.ranks]
         if action.name == "stacks":
             self._stacks = self._take_stacks(action.ranks)
+        elif action.name == "phases":
+            self._say_phases(self._take_stacks(action.ranks))
         elif action.name == "SIGINT":
             for member in chosen:
                 member.signal(signal.SIGINT)
@@ -293,22 +310,14 @@ class Gang:
             for member in chosen:
                 member.signal(signal.SIGKILL, group=True)
 
-    def _take_stacks(self, ranks: Any) -> dict[int, str]:
-        """The stacks of the living, within half a second.
+    def _take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
+        return stacks.take(member for member in self._members if member.rank in ranks)
 
-        faulthandler writes them from a signal handler, in C, also while Python is stuck. Nothing
-        says that a dump is complete: it is when the file has grown and then stays as it is.
-        """
-        asked = {m: m.ask_stacks() for m in self._members if m.rank in set(ranks) and not m.ended}
-        sizes = dict.fromkeys(asked, -1)
-        end = time.monotonic() + _STACKS_WAIT
-        while time.monotonic() < end:
-            now = {member: os.fstat(member.stacks).st_size for member in asked}
-            if all(now[m] == sizes[m] and now[m] > asked[m] for m in asked):
-                break
-            sizes = now
-            time.sleep(_STACKS_STEP)
-        return {m.rank: m.read_stacks(start) or _from_proc(m.pid) for m, start in asked.items()}
+    def _say_phases(self, taken: dict[int, str]) -> None:
+        waited, count = f"{SAY_AFTER / 1e9:g} s", f"{len(taken)} of {len(self._members)} replicas"
+        places = "; ".join(stacks.phases(taken))
+        line = f"xmp: after {waited} {count} have not reached the function: {places}\n"
+        self._sink.put(line.encode())  # with join=False no launcher may be listening
 
     def _finish(self) -> None:
         """Nothing is alive any more: tell the verdict."""
@@ -320,37 +329,7 @@ class Gang:
             failure = by_rank[rank].fail(kind="signal")
             failure.label = verdict.labels[rank]
             failure.stderr = by_rank[rank].source.tail()
-            failure.stacks = by_rank[rank].read_stacks()
+            # A crash in the middle of an answer is part of the answer.
+            failure.stacks = by_rank[rank].last_stacks() or self._stacks.get(rank, "")
             failures.append(failure)
         self._wire.send(("done", verdict, failures, self._stacks))
-
-
-def _next_ended() -> int | None:
-    """A child that has ended, not yet reaped."""
-    if not hasattr(os, "waitid"):
-        return _next_ended_without_waitid()
-    try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    return None if found is None else found.si_pid
-
-
-def _next_ended_without_waitid() -> int | None:
-    for pid in family.children(os.getpid()):
-        if family.is_zombie(pid):
-            return pid
-    return None
-
-
-def _from_proc(pid: int) -> str:
-    """What /proc says of a process that did not answer."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-        with open(f"/proc/{pid}/wchan") as file:
-            place = file.read().strip() or "?"
-    except OSError:
-        return "ended before it answered\n"
-    words = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterruptible call"}
-    return f"no answer: {words.get(state, f'state {state}')}, kernel function {place}\n"

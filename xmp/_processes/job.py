@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xmp._types import HostPlan, JobPlan
+from xmp._types import HostPlan, JobPlan, Limits
 
 __all__ = ["Job", "ReplicaProcess"]
 
@@ -27,6 +27,7 @@ class Job:
     daemon: bool = False
     seed: int | None = None
     called: int = 0
+    limits: Limits | None = None
 
     @property
     def name(self) -> str:

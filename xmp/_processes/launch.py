@@ -11,14 +11,16 @@ from contextlib import ExitStack
 from typing import Any
 
 from xmp._errors import StartError, XmpError
+from xmp._limits import Overdue
 from xmp._payload import Image, load_image
 
-from . import report
+from . import report, timeouts
 from .account import StartAccount, Timeline
 from .job import Job, ReplicaProcess
 from .link import Link
 from .mates import spread
 from .order import Failure
+from .patience import Patience
 from .terminal import say, signals_of_the_user
 from .wire import Closed
 
@@ -49,6 +51,7 @@ class Launch:
         self.stacks: dict[int, str] = {}
         self.finished = False
         self._broken: BaseException | None = None
+        self._overdue: Overdue | None = None
         self._imported: list[str] = []
         self._stacks_answer: dict[int, str] | None = None
         self._undo = ExitStack()
@@ -56,7 +59,8 @@ class Launch:
         self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._changed = threading.Condition()
         self._reading = False
-        self._link = Link(job, self._undo.callback)
+        self._patience = Patience(job.called, job.limits)
+        self._link = Link(job, self._patience, self._undo.callback)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -82,9 +86,14 @@ class Launch:
         def there() -> bool:
             return bool(self.processes) or self.finished
 
+        def arrives(seconds: float | None) -> bool:
+            if self._pump_until(there, seconds):
+                return True
+            self._link.replace_stopped()
+            return False
+
         try:
-            while not self._pump_until(there, _ANSWER_WAIT):
-                self._link.replace_stopped()
+            self._patience.wait(arrives, self._link.doing, _ANSWER_WAIT)
         except KeyboardInterrupt:
             # While it loads, a supervisor hears nothing: the lifeline ends it. But what has just
             # reached the user's function shall end in order.
@@ -217,7 +226,7 @@ class Launch:
     def _on_done(
         self, _: list[int], verdict: Any, failures: list[Failure], stacks: dict[int, str]
     ) -> None:
-        self.failures, self.stacks = failures, stacks
+        self.failures, self.stacks, self._overdue = failures, stacks, verdict.overdue
         self._finish()
 
     def _lost(self) -> None:
@@ -261,6 +270,7 @@ class Launch:
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
         if not self.finished:
+            self._patience.asked(name)
             try:
                 self._link.wire.send((name, *rest))
             except Closed:
@@ -274,13 +284,28 @@ class Launch:
             try:
                 with signals_of_the_user(self.ask):
                     if interrupt is None:
-                        return self._pump_until(lambda: self.finished, timeout)
+                        return self._pump_to_the_end(timeout)
                     self.end_within(patience)
                     break
             except (KeyboardInterrupt, SystemExit) as asked:
                 self.ask("kill" if interrupt else _ORDERLY[type(asked)])
                 patience, interrupt = _ANSWER_WAIT if interrupt else patience, asked
         raise interrupt
+
+    def _pump_to_the_end(self, timeout: float | None) -> bool:
+        """Take in messages until the end; a supervisor that forgets the time is killed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            last = self._patience.left_to_supervisor(self.job.grace)
+            waits = [max(0.0, seconds) for seconds in (left, last) if seconds is not None]
+            if self._pump_until(lambda: self.finished, min(waits, default=None)):
+                return True
+            if left == 0:
+                return False
+            if last is not None and last <= 0:
+                self._broken = self._patience.not_ended(self._link.supervisor)
+                self.end_within(0)
 
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; a supervisor that does not answer is killed."""
@@ -298,12 +323,19 @@ class Launch:
 
     def outcome(self) -> None:
         """Raise what went wrong, if anything did."""
+        told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)
+        if self._overdue is not None:
+            raise timeouts.build(self._overdue, *told, self._places())
         if self.failures:
-            host = os.uname().nodename
-            job = self.job
-            raise report.build(self.failures, job.world_size, host, self.results, self.stacks)
+            raise report.build(*told)
         if self._broken is not None:
             raise self._broken
+
+    def _places(self) -> dict[int, timeouts.Place]:
+        return {
+            rank: timeouts.Place(plan.local_rank, self.processes[rank].pid, [*spread(plan, None)])
+            for rank, plan in self._plans.items()
+        }
 
 
 def _with_cause(error: BaseException, cause: BaseException | None) -> BaseException:

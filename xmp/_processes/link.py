@@ -18,6 +18,7 @@ from .job import Job
 from .needs import Needs
 from .order import Order
 from .parents import Parents, templates
+from .patience import Patience
 from .terminal import say
 from .warm import Template
 from .wire import Closed, Wire, pair
@@ -36,11 +37,14 @@ class Link:
     wire: Wire
     order: Order
 
-    def __init__(self, job: Job, own: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, job: Job, patience: Patience, own: Callable[[Callable[[], None]], Any]
+    ) -> None:
         self.parents = Parents(Needs.of(job.plan), own)
         self.supervisor = 0
         """Its pid, once it has told."""
         self._job = job
+        self._patience = patience
         self._own = own
         self._packed: Packed | None = None
         self._template: Template | None = None
@@ -89,6 +93,7 @@ class Link:
             grace=job.grace,
             called=job.called or time.monotonic_ns(),
             seed=job.seed,
+            limits=job.limits,
         )
 
     # --- the supervisor ------------------------------------------------------------------------
@@ -104,6 +109,13 @@ class Link:
                 said = templates.discard(self._template) if self._template else ""
                 if attempt == 2:
                     raise StartError(f"the template does not answer: {said}") from None
+
+    def doing(self) -> str:
+        """What a launch that has no replicas yet waits for."""
+        parent = self._used
+        if self._job.method != "fork" and parent.alive and not parent.wait_ready(0):
+            return f"process {parent.pid} is still importing what the launcher has imported"
+        return "the supervisor is loading the function and its arguments"
 
     def replace_stopped(self) -> None:
         """A parent that somebody stopped would keep us waiting for ever: begin with another."""
@@ -135,7 +147,7 @@ class Link:
             return parents.keeper()
         self._template = template = parents.warm()
         if self.order.method == "fork" and self._main is not None:
-            holder = parents.holder(template, self._main, self._state)
+            holder = parents.holder(template, self._main, self._state, self._patience)
             if holder is not None:
                 return holder
             self.order = replace(self.order, method="exec")

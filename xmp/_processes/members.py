@@ -32,10 +32,11 @@ class Member:
     pid: int = -1
     forked: int = 0
     ended: bool = False
-    entered: bool = False
     returned: bool = False
     failure: Failure | None = None
     timeline: Timeline = field(default_factory=Timeline)
+    dumped: int = 0
+    """Up to here it answered questions for its stacks; what follows a native crash has written."""
 
     @classmethod
     def prepare(cls, plan: ReplicaPlan, seat: Seat, sink: Sink) -> tuple[Member, tuple[int, int]]:
@@ -105,8 +106,18 @@ class Member:
         self.signal(DUMP_SIGNAL)
         return size
 
-    def read_stacks(self, start: int = 0) -> str:
-        """What faulthandler has written from a position on."""
+    def answered(self, asked: int) -> str:
+        """The stacks that it was asked for, where ``ask_stacks`` gave this number."""
+        text = self._read_stacks(asked)
+        if text:
+            self.dumped = os.fstat(self.stacks).st_size
+        return text
+
+    def last_stacks(self) -> str:
+        """What faulthandler has written of a native crash."""
+        return self._read_stacks(self.dumped)
+
+    def _read_stacks(self, start: int) -> str:
         size = os.fstat(self.stacks).st_size
         return os.pread(self.stacks, min(size - start, 256 * 1024), start).decode(errors="replace")
 

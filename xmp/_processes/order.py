@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from xmp._payload import Image
 from xmp._payload.script import MainSource
-from xmp._types import ForkRules, HostPlan
+from xmp._types import ForkRules, HostPlan, Limits
 
 from .state import LauncherState
 
@@ -44,6 +44,13 @@ class Order:
     """Monotonic nanoseconds of the user's call."""
     seed: int | None = None
     restart_count: int = 0
+    limits: Limits | None = None
+    """None, and not one without limits, where the user gave none: replicas read it."""
+
+    @property
+    def hang(self) -> int:
+        """Nanoseconds without progress after which the launch hangs; 0 where nobody asks."""
+        return self.limits.hang or 0 if self.limits is not None else 0
 
     @property
     def has_file(self) -> bool:

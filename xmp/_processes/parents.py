@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from xmp._errors import StartError
+from xmp._errors import ReplicaTimeout, StartError
 from xmp._payload.script import MainSource
 
 from . import safety, supervisor
 from .needs import Needs
+from .patience import Patience
 from .state import LauncherState
 from .templates import Templates, switched_off
 from .terminal import say, say_once
@@ -89,9 +90,21 @@ class Parents:
         self._own(template.close)
         return template
 
-    def holder(self, template: Template, main: MainSource, state: LauncherState) -> Template | None:
+    def holder(
+        self, template: Template, main: MainSource, state: LauncherState, patience: Patience
+    ) -> Template | None:
         """The template's child that has imported the script; None where forking it is not safe."""
         holder = template.holder_of(main, state, self.needs.rules)
+
+        def heard(seconds: float | None) -> bool:
+            ready = holder.wait_ready(seconds)
+            return ready or holder.refusal is not None or not holder.alive
+
+        try:
+            patience.wait(heard, lambda: f"{main.path} is being imported")
+        except ReplicaTimeout:
+            template.forget_holder()
+            raise
         if holder.wait_ready():
             holder.prepare(self.needs)
             self._holder = holder

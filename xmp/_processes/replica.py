@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp import _inside
 from xmp._payload import load
@@ -34,6 +34,9 @@ from .order import Order
 from .outcome import exit_code, failed_code, record, send_result
 from .role import Role, Seat, entrance
 from .wire import Wire
+
+if TYPE_CHECKING:
+    from .pulse import Pulse
 
 __all__ = [
     "DUMP_SIGNAL",
@@ -100,6 +103,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
     try:
         (order, plan, environment), received = wire.receive()
         wire.local_rank = plan.local_rank
+        pulse = _take_pulse(order, received)
         image = order.take_image(received)
         tracker = received.pop(0) if order.state.tracker else None
         state.apply(order.state, tracker)
@@ -114,6 +118,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
         seat, enter = Seat(channel, lifeline, stacks), entrance(order.framework, forked=False)
         role = Role.of(order, plan, seat, leases, wire, timeline, enter)
+        role.pulse = pulse
         _inside.install(role.info, None, wire)
         arguments = received[len(leases) :]
 
@@ -125,6 +130,18 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         run(role, call)
     finally:
         os._exit(1)
+
+
+def _take_pulse(order: Order, received: list[int]) -> Pulse | None:
+    """The pulse of the launch; takes its descriptor, if there is one, off the front."""
+    if not order.hang:
+        return None
+    from .pulse import Pulse
+
+    descriptor = received.pop(0)
+    pulse = Pulse(len(order.host.replicas), descriptor)
+    os.close(descriptor)
+    return pulse
 
 
 def enable_stacks(descriptor: int) -> None:
@@ -141,6 +158,8 @@ def run(role: Role, call: Callable[[], Call]) -> None:
     known = len(sys.modules)
     try:
         role.identity.take()
+        if role.pulse is not None:
+            role.pulse.begin(plan.local_rank, role.order.hang)
         # The framework first: a script that is imported only here may start a device.
         framework = role.enter(role.info)
         _inside.settle(role.info, framework)

@@ -11,6 +11,7 @@ from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
 from xmp._payload import Image, load_image
 
 from .order import Failure
+from .stacks import ranks
 
 __all__ = ["build", "load_exception"]
 
@@ -149,16 +150,4 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
         f"{seconds[0]:+.3f} s" if len(group) == 1 else f"{seconds[0]:+.3f} … {seconds[-1]:+.3f} s"
     )
     label = "" if group[0].label == "unknown" else f", {group[0].label}"
-    return f"  {_ranks([failure.rank for failure in group])} {_what(group[0])}  ({when}{label})"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank {words}" if len(ranks) == 1 else f"ranks {words}"
+    return f"  {ranks(failure.rank for failure in group)} {_what(group[0])}  ({when}{label})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp._types import Framework, ReplicaInfo, ReplicaPlan
 
@@ -13,6 +13,9 @@ from . import identity, kernel, mates, randomness
 from .account import Timeline
 from .channel import Channel
 from .order import Order
+
+if TYPE_CHECKING:
+    from .pulse import Pulse
 
 __all__ = ["Enter", "Role", "Seat", "entrance"]
 
@@ -61,6 +64,8 @@ class Role:
     """None in a fresh interpreter, and where the user gave a seed."""
     speaker: int = -1
     """Whose failure is told, where it is not the first replica of this process."""
+    pulse: Pulse | None = None
+    """Where the supervisor shall see that this replica gets on."""
 
     @classmethod
     def of(

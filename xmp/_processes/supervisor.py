@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp import _inside
 from xmp._payload import Image, load, pack_image
@@ -30,6 +30,9 @@ from .order import Order
 from .output import Sink
 from .role import Role, Seat, entrance
 from .wire import Closed, Wire, pair
+
+if TYPE_CHECKING:
+    from .pulse import Pulse
 
 __all__ = ["inherited", "main"]
 
@@ -83,6 +86,9 @@ class _Supervisor:
     loaded: int = 0
     members: list[Member] = field(default_factory=list)
     call: replica.Call | None = None
+    pulse: Pulse | None = None
+    pulse_file: list[int] = field(default_factory=list)
+    """Its descriptor, where fresh interpreters need one."""
 
     # --- loading -------------------------------------------------------------------------------
 
@@ -144,6 +150,7 @@ class _Supervisor:
         pools.pause()
         self._prepare_stacks()
         self._prepare_environment()
+        self._prepare_pulse()
         try:
             with kernel.preferred_victims():
                 self._make_all(sink)
@@ -157,7 +164,9 @@ class _Supervisor:
         kernel.let_go((), below=self.seat.above)
         pids = [(member.rank, member.pid, member.forked) for member in self.members]
         self.wire.post(("started", os.getpid(), pids, self.received, self.loaded))
-        return Gang(self.order, self.members, self.wire, self.lifeline, self.wakeup, sink)
+        return Gang(
+            self.order, self.members, self.wire, self.lifeline, self.wakeup, sink, self.pulse
+        )
 
     def _prepare_stacks(self) -> None:
         """Let no replica die of a question for its stacks, however young it is."""
@@ -180,6 +189,19 @@ class _Supervisor:
             for plan in plans
         }
 
+    def _prepare_pulse(self) -> None:
+        """Memory in which all replicas show that they get on, if anybody wants to know."""
+        if not self.order.hang:
+            return
+        from .pulse import Pulse  # what a template has loaded costs every replica pages
+
+        count = len(self.order.host.replicas)
+        if self.order.method == "exec":
+            self.pulse, descriptor = Pulse.file(count)
+            self.pulse_file = [descriptor]
+        else:
+            self.pulse = Pulse(count)
+
     def _send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
         tracker = [self.got.tracker] if self.got.tracker is not None else []
@@ -188,7 +210,7 @@ class _Supervisor:
             environment = {k: v for k, v in os.environ.items() if k not in member.plan.unset}
             environment.update(member.plan.set)
             leases = list(self.got.leases.values()) if member.plan.local_rank == 0 else []
-            descriptors = [*file, *tracker, *leases, *self.got.arguments]
+            descriptors = [*self.pulse_file, *file, *tracker, *leases, *self.got.arguments]
             with contextlib.suppress(Closed):  # it was killed already: its wait status will tell
                 member.wire.send((self.order, member.plan, environment), descriptors)
 
@@ -212,6 +234,7 @@ class _Supervisor:
             self.order, plan, self.seat, leases, self.channel, member.timeline, self.enter
         )
         role.streams, role.identity.after_fork = self.streams, self.after_fork
+        role.pulse = self.pulse
         return role
 
     def _prepare_roles(self) -> None:

@@ -1,0 +1,53 @@
+"""What the supervisor waits for: descriptors, and what to call when they have something."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+
+__all__ = ["Loop"]
+
+
+class Loop:
+    """One selector; it is woken by what comes, by room to write, or when the patience is over."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._writing: set[int] = set()
+
+    def listen(self, descriptor: int, handler: Callable[[], None]) -> None:
+        """Call ``handler`` whenever there is something to read."""
+        self._handlers[descriptor] = handler
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def forget(self, descriptor: int) -> None:
+        """Listen to it no more."""
+        if self._handlers.pop(descriptor, None) is not None:
+            self._selector.unregister(descriptor)
+
+    def listens(self, descriptor: int) -> bool:
+        """Whether it is listened to."""
+        return descriptor in self._handlers
+
+    def turn(self, patience: float | None) -> None:
+        """Wait for at most ``patience`` seconds and call the handlers of what is there."""
+        for key, mask in self._selector.select(patience):
+            if mask & selectors.EVENT_READ and key.fd in self._handlers:
+                self._handlers[key.fd]()
+
+    def wake_for_write(self, descriptor: int, wanted: bool) -> None:
+        """Also wake up when the descriptor takes more, or not any longer."""
+        if wanted == (descriptor in self._writing):
+            return
+        reads = selectors.EVENT_READ if descriptor in self._handlers else 0
+        if wanted:
+            self._writing.add(descriptor)
+            change = self._selector.modify if reads else self._selector.register
+            change(descriptor, reads | selectors.EVENT_WRITE)
+            return
+        self._writing.discard(descriptor)
+        if reads:
+            self._selector.modify(descriptor, reads)
+        else:
+            self._selector.unregister(descriptor)
