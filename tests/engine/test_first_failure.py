@@ -66,6 +66,22 @@ def test_a_stopped_replica_does_not_hold_the_launch_up(method: str, tmp_path: Pa
     assert time.monotonic() - error.__cause__.args[0] < 2.5  # type: ignore[union-attr]
 
 
+def misses_a_peer(rank: int, folder: str) -> str:
+    path = Path(folder) / "pid"
+    if rank == 0:
+        path.with_suffix(".new").write_text(str(os.getpid()))
+        path.with_suffix(".new").rename(path)
+        return "left early"
+    wait_until(path.exists)
+    wait_until(lambda: not os.path.exists(f"/proc/{path.read_text()}"))
+    raise RuntimeError("Connection closed by peer")
+
+
+def test_a_peer_that_had_finished_is_named(method: str, tmp_path: Path) -> None:
+    error = failure(method, misses_a_peer, str(tmp_path))
+    assert "\n\nrank 0 had finished: if that is the peer it missed, the ranks " in str(error)
+
+
 def test_stacks_of_the_others_are_taken_at_a_failure(method: str) -> None:
     def waits_in_here(path: str) -> None:
         Path(path).touch()

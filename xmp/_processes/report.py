@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
 from xmp._payload import Image, load_image
+from xmp._watch import is_victim
 
 from .order import Failure
 from .stacks import ranks
+from .timeouts import DIVERGED
 
 __all__ = ["build", "load_exception"]
 
@@ -36,7 +38,7 @@ def build(
     cause = failures[0]
     raised = cause.kind == "raised"
     kind = _also_torchs(ReplicaRaised if raised else ReplicaDied)
-    error: ReplicaError = kind(_text(cause, failures[1:], world_size, host))
+    error: ReplicaError = kind(_text(cause, failures[1:], world_size, host, results))
     error.rank, error.local_rank, error.host, error.pid = (
         cause.rank, cause.local_rank, host, cause.pid,
     )  # fmt: skip
@@ -87,7 +89,9 @@ def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
     return _both(kind, getattr(spawn, name))
 
 
-def _text(cause: Failure, others: Sequence[Failure], world_size: int, host: str) -> str:
+def _text(
+    cause: Failure, others: Sequence[Failure], world_size: int, host: str, results: Iterable[int]
+) -> str:
     place = f"rank {cause.rank} of {world_size} ({cause.device}, pid {cause.pid} on {host})"
     parts = [f"{place} {_what(cause)}"]
     # The next sentences are torch.multiprocessing's, word for word: programs search for them.
@@ -96,6 +100,9 @@ def _text(cause: Failure, others: Sequence[Failure], world_size: int, host: str)
         parts[-1] += f"\n{cause.traceback.rstrip()}"
     else:
         parts += _how_it_died(cause)
+    if results and is_victim(f"{cause.error_type}: {cause.message}"):
+        # Whoever failed lost a peer, and no peer died: gloo fails at once where others would wait.
+        parts.append(f"{ranks(results)} had finished: if that is the peer it missed, {DIVERGED}")
     listed = _lines([other for other in others if other.label != "stopped by xmp"], cause)
     if listed:
         parts.append("Also failed:\n" + "\n".join(listed))
