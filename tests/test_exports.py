@@ -17,6 +17,7 @@ PROMISED = {
     *("barrier", "beat", "all_reduce", "broadcast", "all_gather"),
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "HostLost", "JobPlan", "HostFacts"),
+    "Event",
 }
 
 

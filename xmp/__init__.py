@@ -48,13 +48,14 @@ from ._inside import (
 )
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import device_count, facts, plan, preload, spawn, start_processes
-from ._types import HostFacts, JobPlan
+from ._types import Event, HostFacts, JobPlan
 
 if TYPE_CHECKING:
     from ._processes.context import ProcessContext
     from ._processes.results import Results
 
 __all__ = [
+    "Event",
     "HostFacts",
     "HostLost",
     "JobPlan",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ._errors import PlanError
-from ._types import Limits, Request
+from ._types import Limits, Observer, Request
 
-__all__ = ["check_call", "make_limits", "make_request", "refuse_options", "whole_number"]
+__all__ = [
+    "check_call",
+    "make_limits",
+    "make_observer",
+    "make_request",
+    "refuse_options",
+    "whole_number",
+]
 
 METHODS = ("forkserver", "spawn", "fork")
 _LATER = {
     "max_restarts": 0, "log_dir": None, "prefix": None, "show": None, "progress": None,
-    "events": None,
 }  # fmt: skip
 _YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
 _LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
@@ -31,7 +38,7 @@ def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None
             raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
         known = (
             "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
-            "hang_timeout, grace"
+            "hang_timeout, grace, events"
         )
         raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
@@ -99,6 +106,22 @@ def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
             f"seconds from {least} up, or None for no limit"
         )
     return max(1, int(value * 1e9))
+
+
+def make_observer(events: object) -> Observer | None:
+    """Who wants to see how the launch goes; None where nobody does."""
+    if events is None:
+        return None
+    if isinstance(events, (str, os.PathLike)):
+        if not os.fspath(events):
+            raise PlanError(f"events={events!r}: give the path of a file, or a function")
+    elif not callable(events):
+        kind = type(events).__name__
+        raise TypeError(
+            f"events must be a function of one event or the path of a file of JSON lines, not "
+            f"{kind}: {events!r}"
+        )
+    return Observer(events)
 
 
 def whole_number(name: str, value: object) -> int | None:

@@ -10,8 +10,10 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from . import _inside, _planner, _ports, _probe, _runtimes
 from ._errors import PlanError, StartError
@@ -35,10 +37,14 @@ from ._types import (
     HostPlan,
     JobPlan,
     Limits,
+    Observer,
     ReplicaInfo,
     ReplicaPlan,
     Request,
 )
+
+if TYPE_CHECKING:
+    from ._processes.telling import Telling
 
 __all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
 
@@ -55,6 +61,7 @@ class Call:
     daemon: bool = False
     seed: int | None = None
     limits: Limits | None = None
+    observer: Observer | None = None
 
 
 _COMPANIONS = {
@@ -173,7 +180,16 @@ def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
         seed=call.seed,
         called=called,
         limits=call.limits,
+        telling=_telling(call.observer),
     )
+
+
+def _telling(observer: Observer | None) -> Telling | None:
+    if observer is None:
+        return None
+    from ._processes.telling import Telling
+
+    return Telling(observer)
 
 
 def _started(started: Launch) -> ProcessContext[Any]:
@@ -198,6 +214,7 @@ def run_here(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     seed: int | None,
+    observer: Observer | None = None,
 ) -> Results[Any]:
     """Be the only replica in this process; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
@@ -221,10 +238,12 @@ def run_here(
             settings=dict(replica.settings),
             descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
         )
-        timeline = Timeline(called=called)
-        value = _inside_here(
-            plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs)
-        )
+        timeline, telling = Timeline(called=called), _telling(observer)
+        with nullcontext() if telling is None else telling.here(called, plan):
+            value = _inside_here(
+                plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
+                telling.say if telling is not None else None,
+            )  # fmt: skip
     return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
 
 
@@ -234,7 +253,11 @@ def _inside_here(
     seed: int | None,
     timeline: Timeline,
     call: Callable[[], Any],
+    say: Callable[..., None] | None,
 ) -> Any:
+    if say is not None:
+        call = partial(_said, say, info.rank, call)
+        say("joining", info.rank, os.getpid())
     framework: Framework | None = importlib.import_module(module).enter(info) if module else None
     _inside.install(info, framework, None)
     try:
@@ -247,3 +270,16 @@ def _inside_here(
         _inside.uninstall()
         if framework is not None:
             framework.leave()
+
+
+def _said(say: Callable[..., None], rank: int, call: Callable[[], Any]) -> Any:
+    """The call, with its begin and its end told."""
+    pid = os.getpid()
+    say("running", rank, pid)
+    try:
+        value = call()
+    except BaseException as error:
+        say("raised", rank, pid, f"{type(error).__name__}: {error}")
+        raise
+    say("returned", rank, pid)
+    return value

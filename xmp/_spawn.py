@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import _inside
-from ._checks import check_call, make_limits, make_request, refuse_options, whole_number
+from ._checks import (
+    check_call,
+    make_limits,
+    make_observer,
+    make_request,
+    refuse_options,
+    whole_number,
+)
 from ._errors import PlanError
 from ._imports import without_collections
 
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
     from ._processes.context import ProcessContext
     from ._processes.results import Results
-    from ._types import HostFacts, JobPlan, Request
+    from ._types import HostFacts, JobPlan, Observer, Request
 
 __all__ = ["device_count", "facts", "plan", "preload", "spawn", "start_processes"]
 
@@ -101,6 +108,11 @@ def spawn(
         hang_timeout: seconds in which no replica makes progress: its main thread executes no
             Python, it calls no collective of xmp's and not ``xmp.beat()``.
         grace: seconds between SIGTERM and SIGKILL when the others have to end.
+        events: gets every change of the launch's state, in order: a function that takes one
+            ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
+            function runs in this process, in the thread that waits for the launch, which waits
+            for it in turn; with ``join=False`` what comes after the start is told when the launch
+            is joined or asked for something. An exception of it is told once on standard error.
 
     Returns:
         ``Results``: what each replica returned, in rank order (``join=True``).
@@ -113,20 +125,21 @@ def spawn(
     """
     later = {
         "max_restarts": max_restarts, "log_dir": log_dir, "prefix": prefix, "show": show,
-        "progress": progress, "events": events,
+        "progress": progress,
     }  # fmt: skip
     refuse_options(later, options)
     method = check_call(fn, args, kwargs, start_method, grace, seed)
     limits = make_limits(timeout, start_timeout, hang_timeout)
+    observer = make_observer(events)
     request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
     alone = (start_method, env, devices, limits)
     if nprocs == 1 and join and all(value is None for value in alone):
-        return _run_here(request, fn, args, kwargs or {}, seed)
+        return _run_here(request, fn, args, kwargs or {}, seed, observer)
     with without_collections():
         from ._host import Call, launch
 
-    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits)
+    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits, observer)
     context: ProcessContext[R] = launch(request, call)
     return context.results() if join else context
 
@@ -251,12 +264,13 @@ def _run_here(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     seed: int | None,
+    observer: Observer | None,
 ) -> Results[R]:
     """``nprocs=1``: the replica is this very process, for debuggers and profilers."""
     from ._host import run_here
 
     with _environment_kept():
-        return run_here(request, fn, args, kwargs, seed)
+        return run_here(request, fn, args, kwargs, seed, observer)
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 __all__ = [
+    "Event",
     "ForkRules",
     "Framework",
     "HostFacts",
     "HostPlan",
     "JobPlan",
     "Limits",
+    "Observer",
     "PortNeed",
     "ReplicaInfo",
     "ReplicaPlan",
@@ -57,6 +59,61 @@ class Limits:
     """From the call until every replica is in the function."""
     hang: int | None = None
     """Without progress of any replica."""
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Who wants to see how a launch goes."""
+
+    events: Any = None
+    """A function that takes an ``Event``, or the path of a file of JSON lines."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of a launch's state, as ``spawn(events=…)`` gets it.
+
+    A file of events has one JSON object a line, whose keys are these fields. ``name`` is, for the
+    launch as a whole (``rank`` is None):
+
+    "planned"    what will be started; the first event of every launch
+    "started"    the supervisor has loaded the function and makes the replicas
+    "stopping"   xmp sends the signal in ``words`` to the ranks in ``words``
+    "paused"     the user has stopped it (Ctrl-Z); "resumed": it goes on
+    "verdict"    what went wrong, in ``words``; ``rank`` is the one that caused it
+    "finished"   nothing of it is left; ``words`` names the error, if there is one. The last event
+
+    and for one replica:
+
+    "forked"     its process exists
+    "importing"  it imports and loads what it needs, where it was not forked with that
+    "joining"    it enters its framework: devices, process group
+    "running"    the function begins
+    "returned"   the function is done: it returned, or ended by ``sys.exit(0)``
+    "raised"     the function, or what comes before it, raised the exception in ``words``, or ended
+                 by ``sys.exit``
+    "exited"     its process ended as it had to
+    "stopped"    its process ended by a signal that xmp had sent
+    "died"       its process ended in any other way: ``signal`` or ``exit_code`` say how
+    """
+
+    name: str
+    at: float
+    """Seconds since the call; never smaller than that of the event before."""
+    time: float
+    """Seconds since 1970, by the host's clock at the call, and ``at`` from there on."""
+    launch: str
+    """Which launch of this host: ``<pid of the launcher>-<its how manieth>``."""
+    rank: int | None = None
+    pid: int | None = None
+    """The replica's process; the supervisor's for "started", the launcher's for "planned"."""
+    exit_code: int | None = None
+    signal: str | None = None
+    """``SIGKILL``, where one ended the process."""
+    words: str = ""
+    restart: int = 0
+    """How often the replicas had been started anew by then."""
+    version: int = 1
 
 
 @dataclass(frozen=True)

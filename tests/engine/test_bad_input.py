@@ -73,7 +73,6 @@ LATER: list[dict[str, Any]] = [
     {"prefix": True},
     {"show": [0]},
     {"progress": True},
-    {"events": print},
 ]
 
 

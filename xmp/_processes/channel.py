@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -59,6 +60,10 @@ class Channel:
     def tell_entered(self) -> None:
         """Tell that the user's function begins."""
         self._wire.send_prepared(_ENTERED)
+
+    def tell_phase(self, name: str) -> None:
+        """Tell what begins now, before the function does."""
+        self.tell("phase", name, time.monotonic_ns())
 
     def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
         """The value that one local replica makes, for all; its exception, if it raises."""

@@ -39,6 +39,7 @@ from .output import Sink
 from .wire import Closed, Wire
 
 if TYPE_CHECKING:
+    from .herald import Herald
     from .pulse import Pulse
 
 __all__ = ["Gang"]
@@ -81,6 +82,7 @@ class Gang:
         self._stacks: dict[int, str] = {}
         self._loop = Loop()
         self._paused: list[Member] = []
+        self._herald = self._make_herald() if order.told else None
         self._loop.listen(wire.fileno(), self._hear_launcher)
         self._loop.listen(lifeline, self._launcher_gone)
         self._loop.listen(wakeup, self._woken)
@@ -90,6 +92,11 @@ class Gang:
         for member in members:
             self._loop.listen(member.wire.fileno(), partial(self._hear, member))
             self._loop.listen(member.source.descriptor, partial(self._copy, member))
+
+    def _make_herald(self) -> Herald:
+        from .herald import Herald  # what a template has loaded costs every replica pages
+
+        return Herald(self._members)
 
     def run(self) -> None:
         """Handle events until every replica has ended and everything has been told."""
@@ -120,6 +127,8 @@ class Gang:
 
     def _write_out(self) -> None:
         """Send what the receivers take now; be woken when they take more."""
+        if self._herald is not None:
+            self._herald.send(self._wire)
         try:
             wants = not self._wire.flush()
         except Closed:
@@ -200,6 +209,10 @@ class Gang:
         now = time.monotonic_ns()
         self._wire.post(("entered", member.rank, now))
         self._feed(Entered(member.rank, now))
+
+    def _on_phase(self, member: Member, _: list[int], name: str, at: int) -> None:
+        if self._herald is not None:
+            self._herald.phase(member, name, at)
 
     def _on_returned(
         self,
@@ -290,7 +303,10 @@ class Gang:
     # --- carrying out --------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        for action in self._watch.feed(event):
+        actions = self._watch.feed(event)
+        if self._herald is not None:
+            self._herald.take(event, actions)
+        for action in actions:
             self._do(action)
 
     def _do(self, action: Action) -> None:
@@ -332,4 +348,6 @@ class Gang:
             # A crash in the middle of an answer is part of the answer.
             failure.stacks = by_rank[rank].last_stacks() or self._stacks.get(rank, "")
             failures.append(failure)
+        if self._herald is not None:
+            self._herald.send(self._wire)
         self._wire.send(("done", verdict, failures, self._stacks))

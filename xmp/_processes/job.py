@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp._types import HostPlan, JobPlan, Limits
+
+if TYPE_CHECKING:
+    from .telling import Telling
 
 __all__ = ["Job", "ReplicaProcess"]
 
@@ -28,6 +31,8 @@ class Job:
     seed: int | None = None
     called: int = 0
     limits: Limits | None = None
+    telling: Telling | None = None
+    """Who hears of every change of state; None where nobody does."""
 
     @property
     def name(self) -> str:

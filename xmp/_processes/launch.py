@@ -72,11 +72,13 @@ class Launch:
         """
         put_away_ended()
         try:
+            if self.job.telling is not None:
+                self.job.telling.begin(self.job.called, self.job.plan)
             self._link.prepare()
             self._link.begin()
             self._wait_for_start()
-        except BaseException:
-            self._abandon()
+        except BaseException as error:
+            self._abandon(error)
             raise
         if self._broken is not None:
             raise self._broken
@@ -209,6 +211,10 @@ class Launch:
     def _on_ended(self, _: list[int], rank: int, code: int) -> None:
         self.processes[rank].exitcode = code
 
+    def _on_events(self, _: list[int], events: list[tuple[Any, ...]]) -> None:
+        if self.job.telling is not None:
+            self.job.telling.tell(events)
+
     def _on_stacks(self, _: list[int], stacks: dict[int, str]) -> None:
         self._stacks_answer = stacks
 
@@ -253,12 +259,17 @@ class Launch:
             say(slow)
         self._link.parents.offer(self._imported)
         put_away_ended()
+        if self.job.telling is not None:
+            self.job.telling.end(self._error())
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: BaseException) -> None:
         """Undo a start that did not succeed."""
+        ended = self.finished
         self._link.end()
         self.finished = True
         self._undo.close()
+        if self.job.telling is not None and not ended:
+            self.job.telling.end(error)
 
     def drop(self) -> None:
         """In a forked child of the launcher: this launch is not ours."""
@@ -266,6 +277,8 @@ class Launch:
         launcher = self._link.order.state.pid
         self._broken = XmpError(f"only process {launcher}, which launched it, can join it")
         self._link.drop()
+        if self.job.telling is not None:
+            self.job.telling.drop()
 
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
@@ -323,13 +336,17 @@ class Launch:
 
     def outcome(self) -> None:
         """Raise what went wrong, if anything did."""
+        error = self._error()
+        if error is not None:
+            raise error
+
+    def _error(self) -> BaseException | None:
         told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)
         if self._overdue is not None:
-            raise timeouts.build(self._overdue, *told, self._places())
+            return timeouts.build(self._overdue, *told, self._places())
         if self.failures:
-            raise report.build(*told)
-        if self._broken is not None:
-            raise self._broken
+            return report.build(*told)
+        return self._broken
 
     def _places(self) -> dict[int, timeouts.Place]:
         return {

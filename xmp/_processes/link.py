@@ -94,6 +94,7 @@ class Link:
             called=job.called or time.monotonic_ns(),
             seed=job.seed,
             limits=job.limits,
+            told=job.telling is not None,
         )
 
     # --- the supervisor ------------------------------------------------------------------------

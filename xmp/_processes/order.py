@@ -46,6 +46,8 @@ class Order:
     restart_count: int = 0
     limits: Limits | None = None
     """None, and not one without limits, where the user gave none: replicas read it."""
+    told: bool = False
+    """Whether every change of state shall be told."""
 
     @property
     def hang(self) -> int:

@@ -116,13 +116,18 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         if plan.threads and "OMP_NUM_THREADS" not in os.environ:
             pools.set_threads(plan.threads)
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
-        seat, enter = Seat(channel, lifeline, stacks), entrance(order.framework, forked=False)
+        told = wire if order.told else None
+        if told is not None:
+            told.tell_phase("importing")
+        seat, enter = Seat(channel, lifeline, stacks), entrance(order.framework, False, told)
         role = Role.of(order, plan, seat, leases, wire, timeline, enter)
         role.pulse = pulse
         _inside.install(role.info, None, wire)
         arguments = received[len(leases) :]
 
         def call() -> Call:
+            if told is not None:
+                told.tell_phase("importing")
             if order.main is not None:
                 import_main(order.main)
             return load(image, arguments)

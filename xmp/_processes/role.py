@@ -95,14 +95,23 @@ class Role:
         return cls(order, plan, info, who, channel, timeline, enter, seat.gate)
 
 
-def entrance(framework: str, forked: bool) -> Enter:
+def entrance(framework: str, forked: bool, told: Channel | None = None) -> Enter:
     """The function with which a replica enters its framework, if it has one.
 
     For ``forked`` replicas the framework may do here, in their parent, what is the same for all.
+    ``told`` is where a replica says that it begins.
     """
     if not framework:
         return lambda info: None
     module: Any = importlib.import_module(framework)
     prepare = getattr(module, "prepare", None) if forked else None
     enter: Enter = prepare() if prepare is not None else module.enter
-    return enter
+    return enter if told is None else _announced(enter, told)
+
+
+def _announced(enter: Enter, channel: Channel) -> Enter:
+    def say_and_enter(info: ReplicaInfo) -> Framework | None:
+        channel.tell_phase("joining")
+        return enter(info)
+
+    return say_and_enter

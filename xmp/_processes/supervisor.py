@@ -244,7 +244,8 @@ class _Supervisor:
         self.channel = Channel(Wire(self.seat.channel))
         forked = self.order.method != "exec"
         self.streams = randomness.OwnStreams() if forked and self.order.seed is None else None
-        self.enter = entrance(self.order.framework if forked else "", forked)
+        told = self.channel if self.order.told else None
+        self.enter = entrance(self.order.framework if forked else "", forked, told)
         ours.close()
         theirs.close()
         waits, self.gate = (kernel.move_above(end, self.seat.above) for end in os.pipe())
@@ -304,6 +305,8 @@ class _Supervisor:
     def _call_in_replica(self) -> replica.Call:
         if self.call is not None:
             return self.call
+        if self.order.told:
+            self.channel.tell_phase("importing")
         return load(self.got.image, self.got.arguments)
 
     def _cannot_make(self, error: BaseException) -> None:

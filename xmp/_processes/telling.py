@@ -1,0 +1,159 @@
+"""How a launch goes, told to who asked: each change of its state, in order, each once.
+
+Lives in the launcher. Most of it comes from the supervisor (``herald``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
+from xmp._types import Event, JobPlan, Observer
+
+from .terminal import say
+
+__all__ = ["Telling"]
+
+Listener = Callable[[Event], None]
+_count = itertools.count(1)
+
+
+class Telling:
+    """The events of one call, from ``begin`` to ``end``."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._listeners: list[Listener] = []
+        self._failed: set[Listener] = set()
+        self._waiting: deque[Event] = deque()
+        self._delivering = False
+        self._over = False
+        self._launch = ""
+        self._called = 0
+        self._clock = 0.0
+        """What the host's clock showed at the call."""
+        self._last = 0.0
+        self._restart = 0
+
+    def begin(self, called: int, plan: JobPlan | None) -> None:
+        """The launch has been planned; PlanError where the file cannot be opened."""
+        self._called = called
+        self._clock = time.time() - (time.monotonic_ns() - called) / 1e9
+        self._launch = f"{os.getpid()}-{next(_count)}"
+        self._listeners = [_listener(self._observer.events)]
+        words = f"runtime {plan.runtime}, nprocs {len(plan.hosts[0].replicas)}" if plan else ""
+        self.say("planned", pid=os.getpid(), words=words)
+
+    def say(
+        self, name: str, rank: int | None = None, pid: int | None = None, words: str = ""
+    ) -> None:
+        """Tell what happens here and now."""
+        self.tell([(name, time.monotonic_ns(), rank, pid, words)])
+
+    def tell(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """Tell these: (name, monotonic nanoseconds, rank, pid, words, exit code, signal)."""
+        self._waiting += [self._event(*event) for event in events]
+        if self._delivering:
+            return  # by a listener that launches or waits itself: what comes now comes after
+        self._delivering = True
+        try:
+            while self._waiting:
+                event = self._waiting.popleft()
+                for listener in self._listeners:
+                    self._deliver(listener, event)
+        finally:
+            self._delivering = False
+            if self._over:
+                self.drop()
+
+    def _event(
+        self,
+        name: str,
+        at: int,
+        rank: int | None = None,
+        pid: int | None = None,
+        words: str = "",
+        exit_code: int | None = None,
+        signal: str | None = None,
+    ) -> Event:
+        # What reaches us late is not sorted into what has been told.
+        self._last = max(self._last, round((at - self._called) / 1e9, 6))
+        moment = round(self._clock + self._last, 6)
+        return Event(
+            name, self._last, moment, self._launch, rank, pid, exit_code, signal, words,
+            self._restart,
+        )  # fmt: skip
+
+    def _deliver(self, listener: Listener, event: Event) -> None:
+        try:
+            listener(event)
+        except Exception:
+            if listener not in self._failed:
+                self._failed.add(listener)
+                told = traceback.format_exc().rstrip()
+                say(f"xmp: events= failed at {event.name!r}; the launch goes on.\n{told}")
+
+    def end(self, error: BaseException | None) -> None:
+        """The launch is over, with this error or well."""
+        first = f"{error}".partition("\n")[0]
+        words = "" if error is None else f"{type(error).__name__}: {first}"
+        if isinstance(error, ReplicaError):
+            words = type(error).__name__
+            caused = not isinstance(error, ReplicaTimeout)
+            rank, pid = (error.rank, error.pid) if caused else (None, None)
+            self.say("verdict", rank, pid, first)
+        self._over = True
+        self.say("finished", words=words)
+
+    @contextmanager
+    def here(self, called: int, plan: JobPlan) -> Iterator[None]:
+        """While inside, this process is the launch's only replica."""
+        self.begin(called, plan)
+        try:
+            yield
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end(None)
+
+    def drop(self) -> None:
+        """Tell nobody anything any more."""
+        for listener in self._listeners:
+            if isinstance(listener, _File):
+                listener.close()
+        self._listeners = []
+
+
+def _listener(events: Any) -> Listener:
+    return events if callable(events) else _File(events)
+
+
+class _File:
+    """JSON lines, appended: whole lines, also when several launches have the same file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags, 0o666)
+        except (OSError, ValueError) as error:
+            raise PlanError(
+                f"events={os.fspath(path)!r}: cannot be opened for appending: {error}; give the "
+                "path of a file that can be, or a function"
+            ) from None
+
+    def __call__(self, event: Event) -> None:
+        line = json.dumps(asdict(event)).encode() + b"\n"
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        os.close(self._descriptor)
