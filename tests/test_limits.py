@@ -57,6 +57,16 @@ def test_the_whole_call_is_limited_from_the_call_on() -> None:
     assert watch.verdict().overdue == Overdue(TOTAL, 10 * S, (0, 1))
 
 
+def test_of_several_attempts_the_first_call_counts_for_the_whole() -> None:
+    watch, actions = watched(Tick(at(4.9)), total=10, start=6, first=95)
+    assert actions == []
+    assert watch.deadline == at(5)
+    watch.feed(Tick(at(5)))
+    assert watch.verdict().overdue == Overdue(TOTAL, 10 * S, (0, 1))
+    watch, _ = watched(Tick(at(3)), total=10, start=4, first=95)
+    assert watch.deadline == at(4), "each attempt has its own time to start"
+
+
 def test_a_launch_that_is_over_its_time_has_nobody_to_blame() -> None:
     watch, _ = watched(*inside(), Tick(at(10)), total=10)
     watch.feed(Ended(0, at(10.1), signal=15))

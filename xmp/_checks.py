@@ -13,6 +13,7 @@ from ._types import Limits, Observer, Request
 
 __all__ = [
     "check_call",
+    "count_from_zero",
     "make_limits",
     "make_observer",
     "make_request",
@@ -22,7 +23,7 @@ __all__ = [
 
 METHODS = ("forkserver", "spawn", "fork")
 _LATER = {
-    "max_restarts": 0, "log_dir": None, "prefix": None, "show": None, "progress": None,
+    "log_dir": None, "prefix": None, "show": None, "progress": None,
 }  # fmt: skip
 _YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
 _LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
@@ -38,7 +39,7 @@ def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None
             raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
         known = (
             "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
-            "hang_timeout, grace, events"
+            "hang_timeout, grace, max_restarts, events"
         )
         raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
@@ -130,6 +131,15 @@ def whole_number(name: str, value: object) -> int | None:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
     return int(value)
+
+
+def count_from_zero(name: str, value: object) -> int:
+    count = whole_number(name, value)
+    if count is None:
+        raise TypeError(f"{name} must be a whole number, not None; 0 for none")
+    if count < 0:
+        raise PlanError(f"{name}={count}: give a whole number from 0 up")
+    return count
 
 
 def make_request(

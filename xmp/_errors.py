@@ -30,7 +30,12 @@ __all__ = [
 
 
 class XmpError(Exception):
-    """Base of every error that xmp raises itself."""
+    """Base of every error that xmp raises itself.
+
+    With ``max_restarts``, ``history`` has the errors of the attempts before, in their order.
+    """
+
+    history: Sequence[Exception] = ()
 
 
 class PlanError(XmpError, ValueError):

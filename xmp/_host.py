@@ -62,6 +62,11 @@ class Call:
     seed: int | None = None
     limits: Limits | None = None
     observer: Observer | None = None
+    max_restarts: int = 0
+    restart_count: int = 0
+    """How many attempts there were before this one."""
+    telling: Telling | None = None
+    """The one of all attempts."""
 
 
 _COMPANIONS = {
@@ -97,9 +102,25 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
     return _planner.plan(request, _probe.facts() if known is None else known)
 
 
-@standard_numbers_taken()
 def launch(request: Request, call: Call) -> ProcessContext[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
+    if not call.max_restarts:
+        return ProcessContext(_attempt(request, call))
+    from ._processes.restarts import Restarting
+
+    telling = _telling(call.observer, several=True)
+    all_alike = replace(call, telling=telling)
+
+    def again(count: int, limits: Limits | None, grace: float) -> Launch:
+        some = replace(all_alike, restart_count=count, limits=limits, grace=grace)
+        return _attempt(request, some)
+
+    return ProcessContext(Restarting(again, call.max_restarts, call.limits, call.grace, telling))
+
+
+@standard_numbers_taken()
+def _attempt(request: Request, call: Call) -> Launch:
+    """One gang, from facts to replicas."""
     called = time.monotonic_ns()
     known = _probe.facts()
     draft = _planner.plan(request, known)
@@ -119,14 +140,16 @@ def launch(request: Request, call: Call) -> ProcessContext[Any]:
         lease.close()
         raise
     try:
-        context = _started(started)
+        started.start()
     except StartError as error:
+        if started.orphaned and call.max_restarts:
+            return started  # an attempt that failed, as it would have a moment later
         if call.method != "fork" or not known.initialised:
             raise
         # The engine counts threads and files; whose they are it does not know.
         raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
     lease.handed_over()
-    return context
+    return started
 
 
 @standard_numbers_taken()
@@ -137,7 +160,9 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     bare = _bare_plan()
     preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
     plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
-    return _started(Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan)))
+    launch = Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan))
+    launch.start()
+    return ProcessContext(launch)
 
 
 def _refuse_unready(plan: JobPlan) -> None:
@@ -180,21 +205,17 @@ def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
         seed=call.seed,
         called=called,
         limits=call.limits,
-        telling=_telling(call.observer),
+        telling=call.telling or _telling(call.observer),
+        restart_count=call.restart_count,
     )
 
 
-def _telling(observer: Observer | None) -> Telling | None:
+def _telling(observer: Observer | None, several: bool = False) -> Telling | None:
     if observer is None:
         return None
     from ._processes.telling import Telling
 
-    return Telling(observer)
-
-
-def _started(started: Launch) -> ProcessContext[Any]:
-    started.start()
-    return ProcessContext(started)
+    return Telling(observer, several)
 
 
 @standard_numbers_taken()

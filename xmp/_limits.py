@@ -134,7 +134,8 @@ class Clocks:
         limits, since = self.limits, self.called + self._lost
         found = []
         if limits.total is not None:
-            found.append((since + limits.total, TOTAL, limits.total))
+            begun = limits.first + self._lost if limits.first else since
+            found.append((begun + limits.total, TOTAL, limits.total))
         if limits.start is not None and self._outside:
             found.append((since + limits.start, START, limits.start))
         if limits.hang is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from . import _inside
 from ._checks import (
     check_call,
+    count_from_zero,
     make_limits,
     make_observer,
     make_request,
@@ -108,6 +109,12 @@ def spawn(
         hang_timeout: seconds in which no replica makes progress: its main thread executes no
             Python, it calls no collective of xmp's and not ``xmp.beat()``.
         grace: seconds between SIGTERM and SIGKILL when the others have to end.
+        max_restarts: how often all replicas are started anew after a failure, with new ports;
+            ``xmp.restart_count()`` tells them. A replica that failed or hung and a supervisor that
+            was killed are failures. Ctrl-C, a SIGTERM of this process, ``terminate()``, ``timeout``
+            (which counts for all attempts together) and a result that cannot be sent end the
+            launch. ``args`` and ``kwargs`` are sent anew: shared tensors have what an attempt has
+            written into them, everything else is as in this process.
         events: gets every change of the launch's state, in order: a function that takes one
             ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
             function runs in this process, in the thread that waits for the launch, which waits
@@ -124,22 +131,22 @@ def spawn(
         ReplicaTimeout: one of the time limits was over; has the stacks of all live replicas.
     """
     later = {
-        "max_restarts": max_restarts, "log_dir": log_dir, "prefix": prefix, "show": show,
-        "progress": progress,
+        "log_dir": log_dir, "prefix": prefix, "show": show, "progress": progress,
     }  # fmt: skip
     refuse_options(later, options)
     method = check_call(fn, args, kwargs, start_method, grace, seed)
     limits = make_limits(timeout, start_timeout, hang_timeout)
+    restarts = count_from_zero("max_restarts", max_restarts)
     observer = make_observer(events)
     request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
-    alone = (start_method, env, devices, limits)
+    alone = (start_method, env, devices, limits, restarts or None)
     if nprocs == 1 and join and all(value is None for value in alone):
         return _run_here(request, fn, args, kwargs or {}, seed, observer)
     with without_collections():
         from ._host import Call, launch
 
-    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits, observer)
+    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits, observer, restarts)
     context: ProcessContext[R] = launch(request, call)
     return context.results() if join else context
 

@@ -59,6 +59,9 @@ class Limits:
     """From the call until every replica is in the function."""
     hang: int | None = None
     """Without progress of any replica."""
+    first: int = 0
+    """When the first of several attempts was called, from which ``total`` counts; 0: this one is
+    the first. Monotonic."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Event:
     A file of events has one JSON object a line, whose keys are these fields. ``name`` is, for the
     launch as a whole (``rank`` is None):
 
-    "planned"    what will be started; the first event of every launch
+    "planned"    what will be started; the first event of every launch, and of every restart
     "started"    the supervisor has loaded the function and makes the replicas
     "stopping"   xmp sends the signal in ``words`` to the ranks in ``words``
     "paused"     the user has stopped it (Ctrl-Z); "resumed": it goes on

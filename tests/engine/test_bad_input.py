@@ -66,9 +66,12 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"hang_timeout": float("inf")}, xmp.PlanError, ["hang_timeout", "inf", "None"]),
     ({"hang_timeout": 0.01}, xmp.PlanError, ["hang_timeout", "0.01", "0.1"]),
     ({"hang_timeout": [1]}, TypeError, ["hang_timeout", "[1]"]),
+    ({"max_restarts": -1}, xmp.PlanError, ["max_restarts", "-1", "0"]),
+    ({"max_restarts": True}, TypeError, ["max_restarts", "True"]),
+    ({"max_restarts": 1.5}, TypeError, ["max_restarts", "1.5"]),
+    ({"max_restarts": None}, TypeError, ["max_restarts", "None", "0"]),
 ]
 LATER: list[dict[str, Any]] = [
-    {"max_restarts": 1},
     {"log_dir": "logs"},
     {"prefix": True},
     {"show": [0]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .job import ReplicaProcess
 from .launch import Launch, live
@@ -13,6 +13,11 @@ from .parents import forget_in_child, templates
 from .results import Results
 from .terminal import say
 from .warm import drop_all
+
+if TYPE_CHECKING:
+    from xmp._types import JobPlan
+
+    from .restarts import Restarting
 
 __all__ = ["ProcessContext"]
 
@@ -22,13 +27,17 @@ R = TypeVar("R")
 class ProcessContext(Generic[R]):
     """A running launch, from ``join=False``. Also a context manager that ends what still runs."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch | Restarting) -> None:
         self._launch = launch
-        self.plan = launch.job.plan
+
+    @property
+    def plan(self) -> JobPlan | None:
+        """What was planned; of several attempts, for the present one."""
+        return self._launch.job.plan
 
     @property
     def processes(self) -> list[ReplicaProcess]:
-        """The replicas in rank order."""
+        """The replicas in rank order; of several attempts, those of the present one."""
         return [self._launch.processes[rank] for rank in sorted(self._launch.processes)]
 
     def pids(self) -> list[int]:
@@ -39,7 +48,8 @@ class ProcessContext(Generic[R]):
         """Wait for all replicas; True when all are done, False when ``timeout`` seconds are over.
 
         ``grace_period`` (seconds) replaces the launch's ``grace`` between SIGTERM and SIGKILL.
-        Raises ReplicaError when a replica failed, after the others have been ended.
+        Raises ReplicaError when a replica failed, after the others have been ended. With
+        ``max_restarts`` it first makes the attempts that are left: while nobody waits, none begins.
         """
         if grace_period is not None:
             self._launch.ask("grace", grace_period)

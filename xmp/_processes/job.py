@@ -33,6 +33,7 @@ class Job:
     limits: Limits | None = None
     telling: Telling | None = None
     """Who hears of every change of state; None where nobody does."""
+    restart_count: int = 0
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp._errors import StartError, XmpError
 from xmp._limits import Overdue
@@ -24,12 +24,16 @@ from .patience import Patience
 from .terminal import say, signals_of_the_user
 from .wire import Closed
 
+if TYPE_CHECKING:
+    from .restarts import Restarting
+
 __all__ = ["Launch", "live"]
 
 _ANSWER_WAIT = 5.0
 _BREATH = 0.25
 _ORDERLY: dict[type, str] = {KeyboardInterrupt: "interrupt", SystemExit: "stop"}
-live: set[Launch] = set()
+_ENDINGS = ("interrupt", "stop", "kill")
+live: set[Launch | Restarting] = set()
 """The launches of this process that have not ended; also those whose handle nobody keeps."""
 
 
@@ -50,8 +54,11 @@ class Launch:
         self.failures: list[Failure] = []
         self.stacks: dict[int, str] = {}
         self.finished = False
+        self.asked_to_end = False
+        self.orphaned = False
+        """Its supervisor has ended without a last word."""
         self._broken: BaseException | None = None
-        self._overdue: Overdue | None = None
+        self.overdue: Overdue | None = None
         self._imported: list[str] = []
         self._stacks_answer: dict[int, str] | None = None
         self._undo = ExitStack()
@@ -73,7 +80,7 @@ class Launch:
         put_away_ended()
         try:
             if self.job.telling is not None:
-                self.job.telling.begin(self.job.called, self.job.plan)
+                self.job.telling.begin(self.job.called, self.job.plan, self.job.restart_count)
             self._link.prepare()
             self._link.begin()
             self._wait_for_start()
@@ -199,6 +206,11 @@ class Launch:
         finally:
             image.close()
 
+    @property
+    def stood_still(self) -> int:
+        """Nanoseconds for which the user has stopped it (Ctrl-Z)."""
+        return self._patience.stood_still
+
     def account(self) -> StartAccount:
         """Where the time of the start went."""
         times = {
@@ -232,11 +244,12 @@ class Launch:
     def _on_done(
         self, _: list[int], verdict: Any, failures: list[Failure], stacks: dict[int, str]
     ) -> None:
-        self.failures, self.stacks, self._overdue = failures, stacks, verdict.overdue
+        self.failures, self.stacks, self.overdue = failures, stacks, verdict.overdue
         self._finish()
 
     def _lost(self) -> None:
         """The supervisor is gone without a last word."""
+        self.orphaned = self._broken is None
         self._broken = self._broken or StartError(
             f"the supervisor ended early: {self._link.how_it_ended()}"
         )
@@ -282,6 +295,7 @@ class Launch:
 
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
+        self.asked_to_end = self.asked_to_end or name in _ENDINGS
         if not self.finished:
             self._patience.asked(name)
             try:
@@ -342,8 +356,8 @@ class Launch:
 
     def _error(self) -> BaseException | None:
         told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)
-        if self._overdue is not None:
-            return timeouts.build(self._overdue, *told, self._places())
+        if self.overdue is not None:
+            return timeouts.build(self.overdue, *told, self._places())
         if self.failures:
             return report.build(*told)
         return self._broken

@@ -93,6 +93,7 @@ class Link:
             grace=job.grace,
             called=job.called or time.monotonic_ns(),
             seed=job.seed,
+            restart_count=job.restart_count,
             limits=job.limits,
             told=job.telling is not None,
         )

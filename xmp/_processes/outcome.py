@@ -15,8 +15,9 @@ from . import kernel
 from .account import Timeline
 from .channel import Channel
 
-__all__ = ["exit_code", "failed_code", "record", "send_result"]
+__all__ = ["UNSENDABLE", "exit_code", "failed_code", "record", "send_result"]
 
+UNSENDABLE = "cannot be sent back"
 _TEXT_LIMIT = 32 * 1024
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -26,7 +27,7 @@ def send_result(channel: Channel, result: Any, timeline: Timeline, imported: lis
         image = pack_image(result, kernel.memory_file)
     except Exception as error:
         kind = type(result).__name__
-        raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
+        raise TypeError(f"the result ({kind}) {UNSENDABLE}: {error}") from error
     descriptors = [image.descriptor] if image.data is None else []
     now = time.monotonic_ns()
     channel.tell(

@@ -28,6 +28,8 @@ class Patience:
         self._called = called
         self._said = False
         self._paused: int | None = None
+        self.stood_still = 0
+        """Nanoseconds for which the user has stopped the launch."""
 
     def wait(
         self,
@@ -42,27 +44,36 @@ class Patience:
         wait at a time.
         """
         while not until(self._next(step)):
+            now = time.monotonic_ns()
             first = min(self._given(), default=None)
-            if first is not None and self._passed() >= first[0]:
-                limit = seconds(first[0])
+            if first is not None and now >= first[0]:
+                limit = seconds(first[2])
                 raise ReplicaTimeout(
                     f"{first[1]}={limit}: {limit} s after the call no replica exists yet: {doing()}"
                 )
-            if not self._said and self._passed() >= SAY_AFTER:
+            if not self._said and now >= self._begun + SAY_AFTER:
                 self._said = True
                 waited = seconds(SAY_AFTER)
                 say(f"xmp: {waited} s after the call no replica exists yet: {doing()}")
 
-    def _given(self) -> list[tuple[int, str]]:
-        limits = ((self._limits.start, START), (self._limits.total, TOTAL))
-        return [(limit, name) for limit, name in limits if limit is not None]
+    def _given(self) -> list[tuple[int, str, int]]:
+        """(when it is over, which option, its nanoseconds) of the limits that count from a call."""
+        limits = ((self._begun, START, self._limits.start), (self._all, TOTAL, self._limits.total))
+        return [(since + limit, name, limit) for since, name, limit in limits if limit is not None]
 
-    def _passed(self) -> int:
-        return time.monotonic_ns() - self._called
+    @property
+    def _begun(self) -> int:
+        return self._called + self.stood_still
+
+    @property
+    def _all(self) -> int:
+        """When the first attempt began."""
+        return (self._limits.first or self._called) + self.stood_still
 
     def _next(self, step: float | None) -> float | None:
-        due = [limit for limit, _ in self._given()] + ([] if self._said else [SAY_AFTER])
-        steps = [max(0, at - self._passed()) / 1e9 for at in due]
+        due = [at for at, _, _ in self._given()]
+        due += [] if self._said else [self._begun + SAY_AFTER]
+        steps = [max(0, at - time.monotonic_ns()) / 1e9 for at in due]
         return min([*steps, *([] if step is None else [step])], default=None)
 
     # --- while there is a supervisor -----------------------------------------------------------
@@ -72,13 +83,15 @@ class Patience:
         if name == "pause":
             self._paused = time.monotonic_ns()
         elif name == "resume" and self._paused is not None:
-            self._called += time.monotonic_ns() - self._paused
+            self.stood_still += time.monotonic_ns() - self._paused
             self._paused = None
 
     def left_to_supervisor(self, grace: float) -> float | None:
         """Seconds until it must have ended a launch with a ``timeout``; None without one."""
         total = self._limits.total
-        return None if total is None else (total - self._passed()) / 1e9 + grace + _TO_END
+        if total is None:
+            return None
+        return (self._all + total - time.monotonic_ns()) / 1e9 + grace + _TO_END
 
     def not_ended(self, supervisor: int) -> ReplicaTimeout:
         """The error when it has not."""

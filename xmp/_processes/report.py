@@ -15,7 +15,7 @@ from .order import Failure
 from .stacks import ranks
 from .timeouts import DIVERGED
 
-__all__ = ["build", "load_exception"]
+__all__ = ["build", "load_exception", "what"]
 
 _HINTS = {
     17: "exit code 17 is what legacy torch_xla gives a replica whose function raised",
@@ -93,7 +93,7 @@ def _text(
     cause: Failure, others: Sequence[Failure], world_size: int, host: str, results: Iterable[int]
 ) -> str:
     place = f"rank {cause.rank} of {world_size} ({cause.device}, pid {cause.pid} on {host})"
-    parts = [f"{place} {_what(cause)}"]
+    parts = [f"{place} {what(cause)}"]
     # The next sentences are torch.multiprocessing's, word for word: programs search for them.
     if cause.kind == "raised":
         parts.append(f"-- Process {cause.local_rank} terminated with the following error:")
@@ -109,7 +109,8 @@ def _text(
     return "\n\n".join(parts)
 
 
-def _what(failure: Failure) -> str:
+def what(failure: Failure) -> str:
+    """How it failed, after the words "rank 3"."""
     if failure.kind == "raised":
         first = failure.message.strip().splitlines()[:1]
         return f"raised {failure.error_type}{': ' + first[0] if first else ''}"
@@ -142,7 +143,7 @@ def _lines(failures: Sequence[Failure], cause: Failure) -> list[str]:
     """One line for all that failed alike: seven victims say the same seven times."""
     alike: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        alike.setdefault((_shape(_what(failure)), failure.label), []).append(failure)
+        alike.setdefault((_shape(what(failure)), failure.label), []).append(failure)
     return [_line(group, cause) for group in alike.values()]
 
 
@@ -157,4 +158,4 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
         f"{seconds[0]:+.3f} s" if len(group) == 1 else f"{seconds[0]:+.3f} … {seconds[-1]:+.3f} s"
     )
     label = "" if group[0].label == "unknown" else f", {group[0].label}"
-    return f"  {ranks(failure.rank for failure in group)} {_what(group[0])}  ({when}{label})"
+    return f"  {ranks(failure.rank for failure in group)} {what(group[0])}  ({when}{label})"

@@ -30,8 +30,10 @@ _count = itertools.count(1)
 class Telling:
     """The events of one call, from ``begin`` to ``end``."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, several: bool = False) -> None:
+        """``several``: the call may make several attempts; ``finish`` tells of its end."""
         self._observer = observer
+        self._several = several
         self._listeners: list[Listener] = []
         self._failed: set[Listener] = set()
         self._waiting: deque[Event] = deque()
@@ -44,12 +46,14 @@ class Telling:
         self._last = 0.0
         self._restart = 0
 
-    def begin(self, called: int, plan: JobPlan | None) -> None:
+    def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
         """The launch has been planned; PlanError where the file cannot be opened."""
-        self._called = called
-        self._clock = time.time() - (time.monotonic_ns() - called) / 1e9
-        self._launch = f"{os.getpid()}-{next(_count)}"
-        self._listeners = [_listener(self._observer.events)]
+        self._restart = restart
+        if not self._launch:
+            self._called = called
+            self._clock = time.time() - (time.monotonic_ns() - called) / 1e9
+            self._launch = f"{os.getpid()}-{next(_count)}"
+            self._listeners = [_listener(self._observer.events)]
         words = f"runtime {plan.runtime}, nprocs {len(plan.hosts[0].replicas)}" if plan else ""
         self.say("planned", pid=os.getpid(), words=words)
 
@@ -103,14 +107,20 @@ class Telling:
                 say(f"xmp: events= failed at {event.name!r}; the launch goes on.\n{told}")
 
     def end(self, error: BaseException | None) -> None:
-        """The launch is over, with this error or well."""
-        first = f"{error}".partition("\n")[0]
-        words = "" if error is None else f"{type(error).__name__}: {first}"
+        """The launch, or this attempt, is over, with this error or well."""
         if isinstance(error, ReplicaError):
-            words = type(error).__name__
+            first = f"{error}".partition("\n")[0]
             caused = not isinstance(error, ReplicaTimeout)
             rank, pid = (error.rank, error.pid) if caused else (None, None)
             self.say("verdict", rank, pid, first)
+        if not self._several:
+            self.finish(error)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Nothing comes after this."""
+        words = "" if error is None else type(error).__name__
+        if error is not None and not isinstance(error, ReplicaError):
+            words += f": {error}".partition("\n")[0]
         self._over = True
         self.say("finished", words=words)
 
