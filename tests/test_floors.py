@@ -22,7 +22,7 @@ FLOORS = (
     {"_types", "_errors"},
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events"},
-    {"_probe", "_ports", "_payload", "_imports"},  # effects
+    {"_probe", "_ports", "_payload", "_imports", "_marks"},  # effects
     {"_frameworks", "_inside", "_sharing", "_data_parallel"},
     {"_processes"},
     {"_host"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,11 @@ def test_a_file_that_is_missing_or_no_facts_is_one_line(tmp_path: Path) -> None:
 
 def test_no_command_is_status_2() -> None:
     assert xmp().returncode == 2
+
+
+def test_every_command_is_in_the_help_and_in_the_readme() -> None:
+    told = xmp("--help").stdout
+    commands = re.findall(r"^    ([a-z]+)  ", told, re.MULTILINE)
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert {"plan", "facts", "doctor", "stacks"} <= set(commands)
+    assert [name for name in commands if f"| `xmp {name}" not in readme] == []

@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     facts = commands.add_parser("facts", help="what the host says: attach it to a bug report")
     facts.add_argument("--json", action="store_true", help="machine-readable, version 1")
     facts.set_defaults(command=_facts)
+    stacks = commands.add_parser("stacks", help="where every replica of a running launch is")
+    pid_help = "of launcher, supervisor or replica; not needed where only one launch runs"
+    stacks.add_argument("pid", type=int, nargs="?", help=pid_help)
+    stacks.set_defaults(command=_stacks)
     health = commands.add_parser("doctor", help="would a launch work here, and what is to be done")
     health.add_argument("-n", "--nprocs", type=int, help="replicas that the launch would have")
     health.add_argument("--runtime", help="the runtime that it would have")
@@ -102,6 +106,14 @@ def _doctor(options: argparse.Namespace) -> int:
     for finding in findings:
         print(finding)
     return int(any(finding.level == "problem" for finding in findings))
+
+
+def _stacks(options: argparse.Namespace) -> int:
+    from ._processes import outside  # the engine, which no other command needs
+
+    for launch in outside.find(options.pid):
+        print(outside.tell(launch))
+    return 0
 
 
 def _shown(value: object) -> str:

@@ -173,7 +173,7 @@ def memory_file(name: str) -> int:
                 raise
     place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
     # Not tempfile: it imports `random`, which beside a script may be the user's own module.
-    path = f"{place}/xmp-{os.getpid()}-{os.urandom(8).hex()}"
+    path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.unlink(path)
     return descriptor

@@ -21,6 +21,7 @@ from .link import Link
 from .mates import spread
 from .order import Failure
 from .patience import Patience
+from .stacks import grouped
 from .terminal import say, signals_of_the_user
 from .wire import Closed
 
@@ -61,6 +62,7 @@ class Launch:
         self.overdue: Overdue | None = None
         self._imported: list[str] = []
         self._stacks_answer: dict[int, str] | None = None
+        self._shows_stacks = False
         self._undo = ExitStack()
         self._undo.callback(release)
         self._plans = {plan.rank: plan for plan in job.host.replicas}
@@ -229,6 +231,9 @@ class Launch:
 
     def _on_stacks(self, _: list[int], stacks: dict[int, str]) -> None:
         self._stacks_answer = stacks
+        if self._shows_stacks:
+            self._shows_stacks = False
+            say("\n".join(["xmp: where the living replicas are:", *grouped(stacks)]))
 
     def _on_unsafe(self, _: list[int], culprits: list[str]) -> None:
         self._link.begin_with_fresh_interpreters(culprits)
@@ -309,7 +314,7 @@ class Launch:
         patience = _ANSWER_WAIT + 2 * self.job.grace
         while True:
             try:
-                with signals_of_the_user(self.ask):
+                with signals_of_the_user(self.ask, self.show_stacks):
                     if interrupt is None:
                         return self._pump_to_the_end(timeout)
                     self.end_within(patience)
@@ -345,8 +350,16 @@ class Launch:
         """The stacks of all living replicas, now."""
         self._stacks_answer = None
         self.ask("stacks")
-        self._pump_until(lambda: self._stacks_answer is not None or self.finished, 5.0)
-        return self._stacks_answer or {}
+        if self._pump_until(lambda: self._stacks_answer is not None or self.finished, _ANSWER_WAIT):
+            return self._stacks_answer or {}
+        from . import outside  # the supervisor hangs
+
+        return outside.taken(self._link.supervisor)
+
+    def show_stacks(self) -> None:
+        """Ask for the stacks of all living replicas: they are printed when they have come."""
+        self._shows_stacks = True
+        self.ask("stacks")
 
     def outcome(self) -> None:
         """Raise what went wrong, if anything did."""

@@ -18,7 +18,10 @@ from .output import Sink, Source, open_stream
 from .role import Seat
 from .wire import Closed, Wire, pair
 
-__all__ = ["Member", "Shares"]
+__all__ = ["STACKS", "Member", "Shares"]
+
+STACKS = "xmp-stacks-"
+"""With the rank, the name of a replica's file for its stacks: one may ask from outside."""
 
 
 @dataclass(eq=False)
@@ -51,7 +54,7 @@ class Member:
             plan,
             ours.moved(above),
             Source(kernel.move_above(heard, above), sink),
-            kernel.move_above(kernel.memory_file("xmp-stacks"), above),
+            kernel.move_above(kernel.memory_file(f"{STACKS}{plan.rank}"), above),
         )
         child = (theirs.moved(above).detach(), kernel.move_above(said, above))
         return member, child
@@ -115,7 +118,8 @@ class Member:
 
     def last_stacks(self) -> str:
         """What faulthandler has written of a native crash."""
-        return self._read_stacks(self.dumped)
+        _, crash, text = self._read_stacks(self.dumped).partition("Fatal Python error")
+        return crash + text  # what stands before it was asked for from outside
 
     def _read_stacks(self, start: int) -> str:
         size = os.fstat(self.stacks).st_size

@@ -10,7 +10,7 @@ from xmp._limits import SAY_AFTER, START, TOTAL
 from xmp._types import Limits
 from xmp._watch import KILL_WAIT
 
-from .terminal import say
+from .terminal import on_quit, say
 from .timeouts import seconds
 
 __all__ = ["Patience"]
@@ -43,6 +43,15 @@ class Patience:
         raises ReplicaTimeout when the launch has taken longer than it may. ``step`` is the longest
         wait at a time.
         """
+        with on_quit(lambda: say(f"xmp: no replica exists yet: {doing()}")):
+            self._wait(until, doing, step)
+
+    def _wait(
+        self,
+        until: Callable[[float | None], bool],
+        doing: Callable[[], str],
+        step: float | None,
+    ) -> None:
         while not until(self._next(step)):
             now = time.monotonic_ns()
             first = min(self._given(), default=None)

@@ -25,7 +25,7 @@ from xmp._payload import load
 from xmp._payload.script import import_main
 from xmp._types import Framework, ReplicaPlan
 
-from . import identity, kernel, pools, randomness, state
+from . import identity, kernel, marked, pools, randomness, state
 from .account import Timeline
 from .channel import Channel
 from .mates import call_all
@@ -108,6 +108,8 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         tracker = received.pop(0) if order.state.tracker else None
         state.apply(order.state, tracker)
         state.replace_environment(environment)
+        marked.leave(environment.get(marked.VARIABLE, ""))
+        kernel.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
         if not kernel.arm(lifeline):
             _watch_by_thread(lifeline)  # the one that was started before exec is gone
         state.restore_signals(order.state)

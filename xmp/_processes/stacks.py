@@ -6,10 +6,9 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from .members import Member
-
-__all__ = ["frames", "grouped", "phase", "phases", "ranks", "take"]
+__all__ = ["Asked", "frames", "grouped", "phase", "phases", "ranks", "take"]
 
 _WAIT = 0.5
 _STEP = 0.002
@@ -19,7 +18,24 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUN = os.path.join(_OURS, "_processes", "replica.py")
 
 
-def take(members: Iterable[Member]) -> dict[int, str]:
+class Asked(Protocol):
+    """Who can be asked for its stacks."""
+
+    @property
+    def rank(self) -> int: ...
+
+    pid: int
+    stacks: int
+    ended: bool
+
+    def ask_stacks(self) -> int:
+        """Ask; returns the size of what was there before."""
+
+    def answered(self, asked: int) -> str:
+        """What was written since then."""
+
+
+def take(members: Iterable[Asked]) -> dict[int, str]:
     """The stacks of those that live, within half a second, by rank.
 
     faulthandler writes them from a signal handler, in C, also while Python is stuck. Nothing

@@ -21,7 +21,7 @@ from xmp import _inside
 from xmp._payload import Image, load, pack_image
 from xmp._payload.script import import_main, main_is_shared
 
-from . import family, identity, kernel, pools, randomness, replica, safety, state
+from . import family, identity, kernel, marked, pools, randomness, replica, safety, state
 from .account import Timeline
 from .channel import Channel
 from .gang import Gang
@@ -181,7 +181,9 @@ class _Supervisor:
         plans = self.order.host.replicas
         common = set.intersection(*(set(plan.set) for plan in plans))
         gone = set.intersection(*(set(plan.unset) for plan in plans))
-        state.change_environment(state.encoded([*((name, None) for name in gone), *common]))
+        state.change_environment(
+            state.encoded([*((name, None) for name in gone), *common, *marked.variable()])
+        )
         self.own = {
             plan.rank: state.encoded(
                 [*((name, None) for name in set(plan.unset) - gone), *(set(plan.set) - common)]

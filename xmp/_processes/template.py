@@ -22,7 +22,7 @@ from typing import Any
 
 from xmp._payload import pickler  # noqa: F401  (replicas shall find it imported)
 
-from . import kernel, randomness, supervisor
+from . import kernel, marked, randomness, supervisor
 from .holder import hold_script
 from .rehearsal import rehearse
 from .server import SUPERVISOR, Server, import_all, origin, settle
@@ -38,6 +38,7 @@ def main(connection: int, lifeline: int) -> None:
         # exec keeps blocked and ignored signals; with SIGCHLD ignored, exit codes would be lost.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        marked.leave(os.environ.pop(marked.VARIABLE, ""))
         kernel.arm(lifeline)
         kernel.subreaper()
         (path, modules, idle, title), _ = wire.recv()

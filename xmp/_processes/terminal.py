@@ -5,16 +5,20 @@ They are in groups of their own, where those of the terminal do not reach them.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["say", "say_once", "signals_of_the_user"]
+__all__ = ["on_quit", "say", "say_once", "signals_of_the_user"]
+
+Handler = Callable[[int, object], None]
 
 _said: set[str] = set()
+_libc = ctypes.CDLL(None)
 
 
 def say(line: str) -> None:
@@ -31,15 +35,11 @@ def say_once(line: str) -> None:
 
 
 @contextmanager
-def signals_of_the_user(ask: Callable[[str], None]) -> Iterator[None]:
+def signals_of_the_user(ask: Callable[[str], None], show: Callable[[], None]) -> Iterator[None]:
     """While inside, Ctrl-Z stops the replicas too, and SIGTERM ends a launcher that is pid 1.
 
-    Leaves signals alone for which the program has a handler of its own, and all of them outside
-    the main thread, where Python allows none.
+    Ctrl-\\ calls ``show``.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def stop(number: int, _: object) -> None:
         ask("pause")
@@ -51,12 +51,33 @@ def signals_of_the_user(ask: Callable[[str], None]) -> Iterator[None]:
     def terminate(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    wanted: dict[int, Callable[[int, object], None]] = {signal.SIGTSTP: stop}
+    wanted: dict[int, Handler] = {signal.SIGTSTP: stop, signal.SIGQUIT: lambda *_: show()}
     if (
         os.getpid() == 1
     ):  # the kernel drops what the first process of a container has no handler for
         wanted[signal.SIGTERM] = terminate
-    taken = {n: h for n, h in wanted.items() if signal.getsignal(n) is signal.SIG_DFL}
+    with _handled(wanted):
+        yield
+
+
+@contextmanager
+def on_quit(show: Callable[[], None]) -> Iterator[None]:
+    """While inside, Ctrl-\\ (SIGQUIT) calls ``show``."""
+    with _handled({signal.SIGQUIT: lambda *_: show()}):
+        yield
+
+
+@contextmanager
+def _handled(wanted: Mapping[int, Handler]) -> Iterator[None]:
+    """While inside, these signals have these handlers.
+
+    Leaves signals alone for which the program has a handler of its own, and all of them outside
+    the main thread, where Python allows none.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = {number: handler for number, handler in wanted.items() if _has_none(number)}
     for number, handler in taken.items():
         signal.signal(number, handler)
     try:
@@ -64,3 +85,12 @@ def signals_of_the_user(ask: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _has_none(number: int) -> bool:
+    """Whether a signal has no handler, not even one that Python does not know of."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return False
+    action = (ctypes.c_void_p * 32)()  # faulthandler.register asks the kernel for its own
+    _libc.sigaction(number, None, action)
+    return action[0] is None

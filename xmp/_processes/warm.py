@@ -17,11 +17,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from xmp import _marks
 from xmp._errors import StartError
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules
 
-from . import family, identity, kernel, pools, state
+from . import family, identity, kernel, marked, pools, state
 from .needs import Needs, identity_key
 from .wire import Closed, Wire, pair
 
@@ -75,6 +76,7 @@ class Template:
         self = cls(ours, lifeline)
         self._log = kernel.memory_file("xmp-template-log")
         environment = {**os.environ, **pools.one_thread_environment(), **dict(rules.quiet)}
+        environment[_marks.VARIABLE] = str(_marks.mine())
         # coverage.py shall start where the working folder and the paths are the launcher's.
         environment.pop("COVERAGE_PROCESS_START", None)
         command = [identity.executable(), *identity.interpreter_flags(), "-c", _BOOT]
@@ -109,8 +111,10 @@ class Template:
 
         ours, theirs = pair()
         heard, lifeline = os.pipe()
+        mark = str(_marks.mine())
         pid = kernel.fork_quietly()
         if pid == 0:
+            marked.leave(mark)
             os.setsid()
             ours.close()
             os.close(lifeline)
