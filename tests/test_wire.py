@@ -76,6 +76,17 @@ def test_the_end_is_noticed() -> None:
     right.close()
 
 
+def test_last_words_arrive_from_one_that_has_not_heard_ours() -> None:
+    left, right = pair()
+    right.send("unheard")
+    left.send("last words")
+    left.close()
+    assert right.recv()[0] == "last words"
+    with pytest.raises(Closed):
+        right.recv()
+    right.close()
+
+
 def test_nothing_within_the_time() -> None:
     left, right = pair()
     with pytest.raises(TimeoutError):

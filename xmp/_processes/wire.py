@@ -138,7 +138,11 @@ class Wire:
         room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
-            data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
+            try:
+                data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
+            except ConnectionResetError:
+                # It left without reading all: that is told once, before what it has still said.
+                data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
         except OSError as error:
             raise Closed(str(error)) from error
         for _, _, rights in ancillary:
