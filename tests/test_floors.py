@@ -40,6 +40,7 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
+    "_probe": {"_marks"},
     "_sharing": {"_inside"},
     "_data_parallel": {"_inside"},
     "_launch": {"_spawn", "_checks"},
