@@ -25,7 +25,7 @@ FLOORS = (
     {"_probe", "_ports", "_payload", "_imports", "_marks"},  # effects
     {"_frameworks", "_inside", "_sharing", "_data_parallel"},
     {"_processes"},
-    {"_host"},
+    {"_host", "_here"},
     {"_engines"},
     {"_spawn", "_launch", "_checks"},
     {"__init__", "__main__"},
@@ -41,6 +41,7 @@ NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
     "_probe": {"_marks"},
+    "_here": {"_host"},
     "_sharing": {"_inside"},
     "_data_parallel": {"_inside"},
     "_launch": {"_spawn", "_checks"},

@@ -1,52 +1,55 @@
 """One host's share of a launch: facts, plan, leases, then the engine.
 
-``spawn`` calls it here; an agent of an engine calls it on another host.
+``spawn`` calls it here; an agent of an engine calls it on another host. The first launch of a
+process imports the engine (45 ms) while its template comes up, not before.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import _inside, _planner, _ports, _probe, _runtimes
+from . import _planner, _ports, _probe, _runtimes
 from ._errors import PlanError, StartError
 from ._payload.hints import names_used
-from ._processes.account import StartAccount, Timeline
-from ._processes.context import ProcessContext
 from ._processes.job import Job
 from ._processes.kernel import standard_numbers_taken
-from ._processes.launch import Launch
-from ._processes.mates import by_process
 from ._processes.needs import Needs
-from ._processes.parents import templates
-from ._processes.randomness import seed_all
-from ._processes.results import Results
-from ._processes.templates import switched_off
+from ._processes.templates import switched_off, templates
 from ._processes.terminal import say_once
 from ._runtimes import _launcher
 from ._types import (
-    Framework,
     HostFacts,
     HostPlan,
     JobPlan,
     Limits,
     Observer,
-    ReplicaInfo,
     ReplicaPlan,
     Request,
 )
 
 if TYPE_CHECKING:
+    from ._processes.context import ProcessContext
+    from ._processes.launch import Launch
+    from ._processes.restarts import Restarting
     from ._processes.telling import Telling
 
-__all__ = ["Call", "facts", "launch", "launch_bare", "plan_for", "run_here", "warm_up"]
+__all__ = [
+    "Call",
+    "facts",
+    "launch",
+    "launch_bare",
+    "plan_for",
+    "refuse_unready",
+    "telling_to",
+    "warm_up",
+]
 
 
 @dataclass(frozen=True)
@@ -105,17 +108,17 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
 def launch(request: Request, call: Call) -> ProcessContext[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
     if not call.max_restarts:
-        return ProcessContext(_attempt(request, call))
+        return _handle(_attempt(request, call))
     from ._processes.restarts import Restarting
 
-    telling = _telling(call.observer, several=True)
+    telling = telling_to(call.observer, several=True)
     all_alike = replace(call, telling=telling)
 
     def again(count: int, limits: Limits | None, grace: float) -> Launch:
         some = replace(all_alike, restart_count=count, limits=limits, grace=grace)
         return _attempt(request, some)
 
-    return ProcessContext(Restarting(again, call.max_restarts, call.limits, call.grace, telling))
+    return _handle(Restarting(again, call.max_restarts, call.limits, call.grace, telling))
 
 
 @standard_numbers_taken()
@@ -124,30 +127,29 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     known = _probe.facts()
     draft = _planner.plan(request, known)
-    _refuse_unready(draft)
+    refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
     told = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in told if call.method != "fork" else ():
         say_once(f"xmp: {line}")
-    lease = _ports.lease(draft.needs)
+    lease, started = _ports.lease(draft.needs), None
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
-        job = _job(call, by_process(plan.hosts[0]), plan.world_size, called)
-        started = Launch(replace(job, plan=plan, leases=lease.descriptors), lease.close)
-    except BaseException:
+        with _head_start(plan, call.method):
+            started = _made(_job(call, plan, lease.descriptors, called), lease.close)
+            started.start()
+    except BaseException as error:
         lease.close()
-        raise
-    try:
-        started.start()
-    except StartError as error:
-        if started.orphaned and call.max_restarts:
-            return started  # an attempt that failed, as it would have a moment later
-        if call.method != "fork" or not known.initialised:
+        if not isinstance(error, StartError):
             raise
-        # The engine counts threads and files; whose they are it does not know.
-        raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
+        if call.max_restarts and started is not None and started.orphaned:
+            return started  # an attempt that failed, as it would have a moment later
+        if call.method == "fork" and known.initialised:
+            # The engine counts threads and files; whose they are it does not know.
+            raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
+        raise
     lease.handed_over()
     return started
 
@@ -160,12 +162,31 @@ def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
     bare = _bare_plan()
     preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
     plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
-    launch = Launch(replace(_job(call, host, nprocs, time.monotonic_ns()), plan=plan))
-    launch.start()
-    return ProcessContext(launch)
+    with _head_start(plan, call.method):
+        launch = _made(_job(call, plan, {}, time.monotonic_ns()))
+        launch.start()
+    return _handle(launch)
 
 
-def _refuse_unready(plan: JobPlan) -> None:
+_ENGINE = "xmp._processes.context"
+
+
+@contextmanager
+def _head_start(plan: JobPlan, method: str) -> Iterator[None]:
+    """Start the template of the first launch: it comes up while this process imports the engine."""
+    first = _ENGINE not in sys.modules and method == "forkserver" and not switched_off()
+    if first:
+        templates.get(Needs.of(plan))
+    importlib.import_module(_ENGINE)
+    try:
+        yield
+    except TypeError:
+        if first:
+            templates.close()  # what cannot be sent is refused as if no process had existed
+        raise
+
+
+def refuse_unready(plan: JobPlan) -> None:
     """Some runtimes can be planned here before they can be launched."""
     if plan.framework and importlib.util.find_spec(plan.framework) is None:
         raise PlanError(
@@ -192,30 +213,46 @@ def _bare_plan() -> JobPlan:
     return replace(plan, runtime="", why="", framework="", needs=(), notes=())
 
 
-def _job(call: Call, host: HostPlan, world_size: int, called: int) -> Job:
+def _job(call: Call, plan: JobPlan, leases: Mapping[str, int], called: int) -> Job:
+    from ._processes.mates import by_process
+
     return Job(
         fn=call.fn,
         args=call.args,
         kwargs=call.kwargs or {},
-        host=host,
-        world_size=world_size,
+        host=by_process(plan.hosts[0]),
+        world_size=plan.world_size,
         method=call.method,
+        plan=plan,
+        leases=leases,
         grace=call.grace,
         daemon=call.daemon,
         seed=call.seed,
         called=called,
         limits=call.limits,
-        telling=call.telling or _telling(call.observer),
+        telling=call.telling or telling_to(call.observer),
         restart_count=call.restart_count,
     )
 
 
-def _telling(observer: Observer | None, several: bool = False) -> Telling | None:
+def telling_to(observer: Observer | None, several: bool = False) -> Telling | None:
     if observer is None:
         return None
     from ._processes.telling import Telling
 
     return Telling(observer, several)
+
+
+def _made(job: Job, release: Callable[[], None] = lambda: None) -> Launch:
+    from ._processes.launch import Launch
+
+    return Launch(job, release)
+
+
+def _handle(launch: Launch | Restarting) -> ProcessContext[Any]:
+    from ._processes.context import ProcessContext
+
+    return ProcessContext(launch)
 
 
 @standard_numbers_taken()
@@ -227,80 +264,4 @@ def warm_up(names: Iterable[str] | None) -> None:
         plan = _bare_plan()
         needs = Needs.of(plan, _with_companions((*plan.preload, *names)))
         templates.get(needs).prepare(needs)
-
-
-def run_here(
-    request: Request,
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seed: int | None,
-    observer: Observer | None = None,
-) -> Results[Any]:
-    """Be the only replica in this process; the caller restores the environment afterwards."""
-    called = time.monotonic_ns()
-    known = _probe.facts()
-    draft = _planner.plan(request, known)
-    _refuse_unready(draft)
-    with _ports.lease(draft.needs) as lease:
-        plan = _planner.plan(request, known, lease.ports)
-        replica = plan.hosts[0].replicas[0]
-        for name in replica.unset:
-            os.environ.pop(name, None)
-        os.environ.update(replica.set)
-        info = ReplicaInfo(
-            rank=replica.rank,
-            local_rank=replica.local_rank,
-            world_size=plan.world_size,
-            local_world_size=1,
-            host_index=plan.hosts[0].index,
-            runtime=plan.runtime,
-            device=replica.device,
-            settings=dict(replica.settings),
-            descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
-        )
-        timeline, telling = Timeline(called=called), _telling(observer)
-        with nullcontext() if telling is None else telling.here(called, plan):
-            value = _inside_here(
-                plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
-                telling.say if telling is not None else None,
-            )  # fmt: skip
-    return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
-
-
-def _inside_here(
-    module: str,
-    info: ReplicaInfo,
-    seed: int | None,
-    timeline: Timeline,
-    call: Callable[[], Any],
-    say: Callable[..., None] | None,
-) -> Any:
-    if say is not None:
-        call = partial(_said, say, info.rank, call)
-        say("joining", info.rank, os.getpid())
-    framework: Framework | None = importlib.import_module(module).enter(info) if module else None
-    _inside.install(info, framework, None)
-    try:
-        if seed is not None:
-            seed_all(seed)
-        timeline.entered = time.monotonic_ns()
-        return call()
-    finally:
-        timeline.left = time.monotonic_ns()
-        _inside.uninstall()
-        if framework is not None:
-            framework.leave()
-
-
-def _said(say: Callable[..., None], rank: int, call: Callable[[], Any]) -> Any:
-    """The call, with its begin and its end told."""
-    pid = os.getpid()
-    say("running", rank, pid)
-    try:
-        value = call()
-    except BaseException as error:
-        say("raised", rank, pid, f"{type(error).__name__}: {error}")
-        raise
-    say("returned", rank, pid)
-    return value
+        importlib.import_module(_ENGINE)  # it also ends the templates together with this process

@@ -274,7 +274,7 @@ def _run_here(
     observer: Observer | None,
 ) -> Results[R]:
     """``nprocs=1``: the replica is this very process, for debuggers and profilers."""
-    from ._host import run_here
+    from ._here import run_here
 
     with _environment_kept():
         return run_here(request, fn, args, kwargs, seed, observer)

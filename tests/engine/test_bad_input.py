@@ -123,6 +123,28 @@ def test_start_processes_refuses_what_is_no_function_or_tuple() -> None:
             xmp.start_processes(fn, nprocs=2, runtime="cpu")  # type: ignore[call-arg]
 
 
+FIRST_CALL = """
+import threading
+import psutil
+import xmp
+
+def fn(rank, thing):
+    pass
+
+if __name__ == "__main__":
+    try:
+        xmp.spawn(fn, (threading.Lock(),), nprocs=2, runtime="cpu")
+    except TypeError as error:
+        print(psutil.Process().children(recursive=True), error)
+"""
+
+
+def test_what_cannot_be_sent_leaves_no_template_of_a_first_launch(script: Script) -> None:
+    ended = script(FIRST_CALL)
+    assert ended.out.startswith("[] "), ended.out + ended.err
+    assert "lock" in ended.out
+
+
 def test_plan_error_is_a_value_error() -> None:
     assert issubclass(xmp.PlanError, ValueError)
     assert issubclass(xmp.ReplicaError, RuntimeError)

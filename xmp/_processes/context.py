@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .job import ReplicaProcess
 from .launch import Launch, live
-from .parents import forget_in_child, templates
+from .parents import forget_in_child
 from .results import Results
+from .templates import templates
 from .terminal import say
 from .warm import drop_all
 

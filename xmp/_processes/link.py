@@ -17,8 +17,9 @@ from . import family, kernel, state
 from .job import Job
 from .needs import Needs
 from .order import Order
-from .parents import Parents, templates
+from .parents import Parents
 from .patience import Patience
+from .templates import templates
 from .terminal import say
 from .warm import Template
 from .wire import Closed, Wire, pair

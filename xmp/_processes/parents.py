@@ -17,13 +17,12 @@ from . import safety, supervisor
 from .needs import Needs
 from .patience import Patience
 from .state import LauncherState
-from .templates import Templates, switched_off
+from .templates import switched_off, templates
 from .terminal import say, say_once
 from .warm import Template
 
-__all__ = ["Parents", "forget_in_child", "templates"]
+__all__ = ["Parents", "forget_in_child"]
 
-templates = Templates()
 _unsafe: set[Any] = set()
 _handing_over = threading.Lock()
 

@@ -8,7 +8,7 @@ import threading
 from .needs import Needs
 from .warm import Template
 
-__all__ = ["Templates", "switched_off"]
+__all__ = ["Templates", "switched_off", "templates"]
 
 _MOST = 2
 
@@ -67,3 +67,6 @@ class Templates:
     def forget(self) -> None:
         """In a forked child: none of them is ours, and their lock may be held by nobody."""
         self.__init__()  # type: ignore[misc]
+
+
+templates = Templates()

@@ -1,0 +1,97 @@
+"""``nprocs=1``: the replica is the calling process itself, for debuggers and profilers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from . import _inside, _planner, _ports, _probe
+from ._host import refuse_unready, telling_to
+from ._processes.account import StartAccount, Timeline
+from ._processes.randomness import seed_all
+from ._processes.results import Results
+from ._types import Framework, Observer, ReplicaInfo, Request
+
+__all__ = ["run_here"]
+
+
+def run_here(
+    request: Request,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    seed: int | None,
+    observer: Observer | None = None,
+) -> Results[Any]:
+    """Be the only replica in this process; the caller restores the environment afterwards."""
+    called = time.monotonic_ns()
+    known = _probe.facts()
+    draft = _planner.plan(request, known)
+    refuse_unready(draft)
+    with _ports.lease(draft.needs) as lease:
+        plan = _planner.plan(request, known, lease.ports)
+        replica = plan.hosts[0].replicas[0]
+        for name in replica.unset:
+            os.environ.pop(name, None)
+        os.environ.update(replica.set)
+        info = ReplicaInfo(
+            rank=replica.rank,
+            local_rank=replica.local_rank,
+            world_size=plan.world_size,
+            local_world_size=1,
+            host_index=plan.hosts[0].index,
+            runtime=plan.runtime,
+            device=replica.device,
+            settings=dict(replica.settings),
+            descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
+        )
+        timeline, telling = Timeline(called=called), telling_to(observer)
+        with nullcontext() if telling is None else telling.here(called, plan):
+            value = _inside_here(
+                plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
+                telling.say if telling is not None else None,
+            )  # fmt: skip
+    return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
+
+
+def _inside_here(
+    module: str,
+    info: ReplicaInfo,
+    seed: int | None,
+    timeline: Timeline,
+    call: Callable[[], Any],
+    say: Callable[..., None] | None,
+) -> Any:
+    if say is not None:
+        call = partial(_said, say, info.rank, call)
+        say("joining", info.rank, os.getpid())
+    framework: Framework | None = importlib.import_module(module).enter(info) if module else None
+    _inside.install(info, framework, None)
+    try:
+        if seed is not None:
+            seed_all(seed)
+        timeline.entered = time.monotonic_ns()
+        return call()
+    finally:
+        timeline.left = time.monotonic_ns()
+        _inside.uninstall()
+        if framework is not None:
+            framework.leave()
+
+
+def _said(say: Callable[..., None], rank: int, call: Callable[[], Any]) -> Any:
+    """The call, with its begin and its end told."""
+    pid = os.getpid()
+    say("running", rank, pid)
+    try:
+        value = call()
+    except BaseException as error:
+        say("raised", rank, pid, f"{type(error).__name__}: {error}")
+        raise
+    say("returned", rank, pid)
+    return value
