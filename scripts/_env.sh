@@ -37,6 +37,12 @@ make_venv() {
         die "could not make $1; on Debian and Ubuntu 'apt install python3-venv' brings what is missing"
 }
 
+# The environment of the tests, .venv.
+test_environment() {
+    make_venv .venv "$(find_python)"
+    install .venv torch==2.13.0 jax -e '.[test]'
+}
+
 # install DIR REQUIREMENT...: install into DIR unless exactly this was installed there before.
 # The stamp covers what the requirements stand for: pyproject.toml and these scripts.
 install() {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = ("scripts/test", "scripts/demo", "scripts/_env.sh", ".ci/run")
+SCRIPTS = ("scripts/test", "scripts/demo", "scripts/faults", "scripts/_env.sh", ".ci/run")
 
 
 def run(command: list[str], folder: Path, timeout: float = 60, **variables: str) -> str:
@@ -65,7 +65,16 @@ def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path,
 
 def test_help_names_every_lane(checkout: Path) -> None:
     text = run(["./scripts/test", "--help"], checkout)
-    for lane in ("--py310", "--xla", "--torch-tpu", "--libtpu", "--paddle", "--ray", "--all"):
+    for lane in (
+        "--py310",
+        "--xla",
+        "--torch-tpu",
+        "--libtpu",
+        "--paddle",
+        "--ray",
+        "--faults",
+        "--all",
+    ):
         assert lane in text
     assert text.endswith("exit 0")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import failure, launch, nothing_started, wait_until
+from _behaviour import failure, launch, never_returns, nothing_started, wait_until
 
 import xmp
 
@@ -185,6 +185,16 @@ def test_an_interrupted_replica_is_a_failure(method: str, by_signal: bool) -> No
     assert "KeyboardInterrupt" in str(error) or error.signal_name == "SIGINT"
 
 
+def test_all_replicas_interrupted_are_a_failure(method: str) -> None:
+    def fn(rank: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        never_returns()
+
+    context = launch(method, fn, nprocs=3, join=False)
+    with pytest.raises(xmp.ReplicaDied, match="was interrupted"):
+        context.join()
+
+
 # --- it exits ----------------------------------------------------------------------------------
 
 
@@ -204,6 +214,23 @@ def test_sys_exit_with_a_number(method: str) -> None:
     assert isinstance(error, xmp.ReplicaDied)
     assert "process 1 terminated with exit code 123" in str(error)
     assert (error.rank, error.exit_code, error.signal_name) == (1, 123, None)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_who_has_told_its_end_is_not_said_to_be_killed(method: str, raises: bool) -> None:
+    """It still had a thread to wait for when it was ended."""
+
+    def fn(rank: int) -> None:
+        if rank == 1:
+            threading.Thread(target=never_returns).start()
+            if raises:
+                raise ValueError("x")
+            sys.exit(123)
+
+    error = failure(method, fn)
+    assert (error.rank, error.signal_name) == (1, None)
+    assert error.exit_code == (None if raises else 123)
+    assert "SIG" not in str(error)
 
 
 def test_sys_exit_with_a_text(method: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +305,17 @@ def test_the_last_words_on_standard_error_are_in_the_report(
 
 
 # --- what it returns ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [200_000, pytest.param(3 << 30, marks=pytest.mark.slow)])
+def test_results_of_a_size_that_fills_a_pipe(method: str, size: int) -> None:
+    """Also more than one system call writes, 2 GiB."""
+
+    def fn(rank: int) -> bytes:
+        return bytes(size) if rank == 0 else b""
+
+    first, second = launch(method, fn)
+    assert (len(first), second) == (size, b"")
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from _behaviour import Script, launch
 
@@ -67,6 +69,17 @@ def test_a_context_tells_it_when_it_is_joined(method: str) -> None:
     with pytest.raises(xmp.ReplicaTimeout):
         context.results()
     assert not any(process.is_alive() for process in context.processes)
+
+
+def test_a_supervisor_that_is_stopped_is_not_waited_for(method: str) -> None:
+    began = time.monotonic()
+    context = launch(method, stuck, join=False, timeout=3)
+    supervisor = psutil.Process(context.pids()[0]).ppid()
+    os.kill(supervisor, signal.SIGSTOP)
+    with pytest.raises(xmp.ReplicaTimeout, match=f"supervisor {supervisor} did not end the launch"):
+        context.join()
+    assert 2.9 < time.monotonic() - began < 5
+    assert not psutil.pid_exists(supervisor)
 
 
 # --- the start ---------------------------------------------------------------------------------

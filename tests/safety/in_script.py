@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 
+TOKEN = "SAFETY_TOKEN"
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
 
 
@@ -54,6 +55,20 @@ def descendants(pid: int) -> list[int]:
                 continue
             if place == pid:
                 found.append(int(name))
+    return found
+
+
+def carrying(token: str) -> dict[int, str]:
+    """The living processes that carry a token, with their names; zombies have no environment."""
+    wanted = f"{TOKEN}={token}".encode()
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found[int(name)] = comm(name)
+        except OSError:
+            continue
     return found
 
 

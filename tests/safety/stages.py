@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_script import TOKEN, carrying
 
 import xmp
 
 HERE = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
-TOKEN = "SAFETY_TOKEN"
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
 
 
@@ -46,21 +46,6 @@ class Outcome:
             if line.startswith("@"):
                 facts.update(json.loads(line[1:]))
         return facts
-
-
-def carrying(token: str) -> dict[int, str]:
-    """The living processes that carry a token, with their names; zombies have no environment."""
-    wanted = f"{TOKEN}={token}".encode()
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "comm").read_text().strip()
-        except OSError:
-            continue
-    return found
 
 
 def until(done: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -88,6 +88,38 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
     assert said["other"] == (moment != "script")
 
 
+def test_a_killed_keeper_does_not_hide_that_the_supervisor_still_ends(stage: Stage) -> None:
+    """Control returns when it has, though nobody is left to tell."""
+    stage.write(
+        """
+        import atexit, time
+        run = atexit._run_exitfuncs
+        atexit._run_exitfuncs = lambda: (time.sleep(0.5), run())
+        """,
+        "sitecustomize.py",
+    )
+    source = """
+        import os, signal, time
+        import in_script, xmp
+
+        def work(rank):
+            while not os.path.exists("go"):
+                time.sleep(0.005)
+            return rank
+
+        if __name__ == "__main__":
+            context = xmp.spawn(work, nprocs=2, runtime="cpu", start_method="spawn", join=False)
+            supervisor = in_script.parent(context.pids()[0])
+            (keeper,) = in_script.called("xmp-keeper")
+            os.kill(keeper, signal.SIGKILL)
+            open("go", "w").close()
+            in_script.say(results=list(context.results()), alive=in_script.is_alive(supervisor))
+    """
+    path = os.pathsep.join([str(stage.folder), stage.environment()["PYTHONPATH"]])
+    said = stage.run(source, env={"PYTHONPATH": path}).said
+    assert said == {"results": [0, 1], "alive": False}
+
+
 def test_killed_while_it_starts(stage: Stage) -> None:
     source = (
         HEAD

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable
 
 from .kernel import open_pidfd
 
-__all__ = ["children", "end_descendants", "is_gone", "is_stopped", "is_zombie", "next_ended"]
+__all__ = [
+    "children",
+    "end_descendants",
+    "is_gone",
+    "is_stopped",
+    "is_zombie",
+    "next_ended",
+    "wait_gone",
+]
 
 
 def children(pid: int) -> list[int]:
@@ -42,6 +51,16 @@ def is_gone(pid: int) -> bool:
     except PermissionError:
         return False
     return is_zombie(pid)
+
+
+def wait_gone(pid: int, seconds: float) -> bool:
+    """Wait until a process that is no child of ours has ended; False when the time is over."""
+    end = time.monotonic() + seconds
+    while not is_gone(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)  # without a pidfd nothing tells
+    return True
 
 
 def is_zombie(pid: int) -> bool:

@@ -329,7 +329,7 @@ class Launch:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
-            last = self._patience.left_to_supervisor(self.job.grace)
+            last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
             waits = [max(0.0, seconds) for seconds in (left, last) if seconds is not None]
             if self._pump_until(lambda: self.finished, min(waits, default=None)):
                 return True

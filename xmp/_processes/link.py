@@ -190,15 +190,19 @@ class Link:
         if self._packed is not None:
             self._packed.sent()
 
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped the supervisor."""
+        return family.is_stopped(self.supervisor)
+
     # --- the end -------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Close our ends and wait until nothing of the supervisor is left."""
         if self.open:
-            pid = self._used.pid_of(self._token, END_WAIT)
+            pid = self._used.pid_of(self._token, END_WAIT) or self.supervisor or None
             self.drop()
-            if pid is not None:
-                self._used.wait_end(pid, END_WAIT)
+            if pid is not None and self._used.wait_end(pid, END_WAIT) is None:
+                family.wait_gone(pid, END_WAIT)  # its parent was killed
 
     def drop(self) -> None:
         """Close our ends."""

@@ -92,6 +92,8 @@ class Member:
         """Take its wait status in."""
         self.ended = True
         code = os.waitstatus_to_exitcode(status)
+        if code < 0 and self.failure is not None:
+            return  # it had told how it failed; that it was ended in its last lines is ours
         if code < 0:
             failure = self.fail(kind="signal", at=at)
             failure.signal_name = _signal_name(-code)

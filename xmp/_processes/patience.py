@@ -19,6 +19,9 @@ _TO_END = KILL_WAIT / 1e9 + 6.0
 """Seconds beside the grace that a supervisor has to end a launch: to take the stacks (1 at most),
 to kill, and to answer (5)."""
 
+_TO_ACT = 0.25
+"""Seconds after which it is looked whether it can act at all."""
+
 
 class Patience:
     """How long one launch may take, as its launcher sees it."""
@@ -95,12 +98,18 @@ class Patience:
             self.stood_still += time.monotonic_ns() - self._paused
             self._paused = None
 
-    def left_to_supervisor(self, grace: float) -> float | None:
-        """Seconds until it must have ended a launch with a ``timeout``; None without one."""
+    def left_to_supervisor(self, grace: float, stopped: Callable[[], bool]) -> float | None:
+        """Seconds until it must have ended a launch with a ``timeout``; None without one.
+
+        One that is ``stopped`` when the time is over will not.
+        """
         total = self._limits.total
         if total is None:
             return None
-        return (self._all + total - time.monotonic_ns()) / 1e9 + grace + _TO_END
+        left = (self._all + total - time.monotonic_ns()) / 1e9
+        if left + _TO_ACT > 0:
+            return left + _TO_ACT
+        return 0 if stopped() else left + grace + _TO_END
 
     def not_ended(self, supervisor: int) -> ReplicaTimeout:
         """The error when it has not."""

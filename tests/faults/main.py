@@ -1,0 +1,57 @@
+"""Random faults, one launch each: what is said of them, how soon, and what is left behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from kinds import KINDS, draw
+from rounds import AT_ONCE, Outcome, play
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./scripts/faults", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=len(KINDS), metavar="N")
+    parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--round", type=int, metavar="I", help="only this round of the seed")
+    parser.add_argument(
+        "--at-once", type=int, default=AT_ONCE, metavar="M",
+        help="rounds that run at the same time (default: %(default)s)",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    seed = random.randrange(100_000) if options.seed is None else options.seed
+    numbers = range(options.rounds) if options.round is None else [options.round]
+    print(f"seed {seed}", flush=True)
+    began, outcomes = time.monotonic(), []
+    with ThreadPoolExecutor(options.at_once) as pool:
+        rounds = [draw(seed, number, root=os.geteuid() == 0) for number in numbers]
+        for done in as_completed([pool.submit(play, round) for round in rounds]):
+            outcomes.append(done.result())
+            print(outcomes[-1], flush=True)
+    return summary(seed, outcomes, time.monotonic() - began)
+
+
+def summary(seed: int, outcomes: list[Outcome], seconds: float) -> int:
+    timed = [outcome for outcome in outcomes if outcome.seconds is not None]
+    if timed:
+        slowest = max(timed, key=lambda outcome: outcome.seconds or 0)
+        print(f"slowest verdict: {slowest.seconds:.2f} s, {slowest.round}")
+    missed = [outcome for outcome in outcomes if outcome.misses]
+    for outcome in missed:
+        number = outcome.round.number
+        print(f"missed: {outcome.round}; again: ./scripts/faults --seed {seed} --round {number}")
+    failed = f"{len(missed)} failed, " if missed else ""
+    print(f"=== {failed}{len(outcomes) - len(missed)} passed (seed {seed}) in {seconds:.1f}s ===")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
