@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from ._errors import PlanError
-from ._types import Limits, Observer, Request
+from ._types import Limits, Observer, Output, Request
 
 __all__ = [
     "check_call",
     "count_from_zero",
     "make_limits",
     "make_observer",
+    "make_output",
     "make_request",
     "refuse_options",
     "whole_number",
@@ -23,10 +24,11 @@ __all__ = [
 
 METHODS = ("forkserver", "spawn", "fork")
 _LATER = {
-    "log_dir": None, "prefix": None, "show": None, "progress": None,
+    "progress": None,
 }  # fmt: skip
 _YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
 _LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
+_MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
 _PADDLE = ("gpus", "xpus", "ips", "print_config")
 
 
@@ -39,7 +41,7 @@ def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None
             raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
         known = (
             "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
-            "hang_timeout, grace, max_restarts, events"
+            "hang_timeout, grace, max_restarts, log_dir, prefix, show, events"
         )
         raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
@@ -123,6 +125,80 @@ def make_observer(events: object) -> Observer | None:
             f"{kind}: {events!r}"
         )
     return Observer(events)
+
+
+def make_output(log_dir: object, prefix: object, show: object) -> Output | None:
+    """Where the replicas' output goes; None where nobody asks for anything."""
+    if log_dir is None and prefix is None and show is None:
+        return None
+    output = Output(_folder(log_dir), _prefix(prefix), _shown(show))
+    return None if output == Output() else output
+
+
+def _folder(log_dir: object) -> str | None:
+    if log_dir is None:
+        return None
+    path = os.fspath(log_dir) if isinstance(log_dir, (str, os.PathLike)) else None
+    if not isinstance(path, str):
+        kind = type(log_dir).__name__
+        raise TypeError(f"log_dir must be the path of a folder or None, not {kind}: {log_dir!r}")
+    if not path:
+        raise PlanError("log_dir='': give the path of a folder, or None for no files")
+    return os.path.abspath(path)
+
+
+def _prefix(prefix: object) -> str | None:
+    if prefix is None or prefix is False:
+        return None
+    if prefix is True:
+        return "[{rank}] "
+    if not isinstance(prefix, str):
+        kind = type(prefix).__name__
+        raise TypeError(f"prefix must be True, a string or None, not {kind}: {prefix!r}")
+    from string import Formatter  # here: not every import of xmp shall bring it
+
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(prefix) if name is not None}
+        fits = names <= {"rank", "local_rank", "host"}
+        text = prefix.format(rank=0, local_rank=0, host="") if fits else "\n"
+    except (LookupError, ValueError, AttributeError):
+        text = "\n"
+    if "\n" in text or "\r" in text:
+        raise PlanError(
+            f'prefix={prefix!r}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
+            "{local_rank} and {host}"
+        )
+    return prefix
+
+
+def _shown(show: object) -> tuple[int, ...] | None:
+    if show is None or show == "all":
+        return None
+    if show == "none":
+        return ()
+    if isinstance(show, str):
+        try:
+            items = [rank for part in show.split(",") for rank in _range(part)]
+        except ValueError:
+            allowed = '"all", "none", "0", "0,2-3", [0, 2], range(4) or 0'
+            raise PlanError(f"show={show!r}: give {allowed}") from None
+        return tuple(items)
+    given = show if isinstance(show, (list, tuple, range, set, frozenset)) else [show]
+    found = [whole_number("show", item) for item in given]
+    if None in found:
+        raise TypeError(f"show must hold ranks, not None: {show!r}")
+    return tuple(rank for rank in found if rank is not None)
+
+
+def _range(part: str) -> range:
+    """The ranks of "2" or "2-5"."""
+    first, dash, last = part.strip().partition("-")
+    if not (first.strip().isdecimal() and (last.strip().isdecimal() or not dash)):
+        raise ValueError(part)
+    ranks = range(int(first), int(last or first) + 1)
+    if not 0 < len(ranks) < _MOST_RANKS:
+        raise ValueError(part)
+    return ranks
 
 
 def whole_number(name: str, value: object) -> int | None:

@@ -30,6 +30,7 @@ from ._types import (
     JobPlan,
     Limits,
     Observer,
+    Output,
     ReplicaPlan,
     Request,
 )
@@ -70,6 +71,7 @@ class Call:
     """How many attempts there were before this one."""
     telling: Telling | None = None
     """The one of all attempts."""
+    output: Output | None = None
 
 
 _COMPANIONS = {
@@ -129,6 +131,10 @@ def _attempt(request: Request, call: Call) -> Launch:
     draft = _planner.plan(request, known)
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
+    if call.output is not None:
+        from ._processes.logs import prepare
+
+        prepare(call.output, draft, anew=not call.restart_count)
     told = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in told if call.method != "fork" else ():
         say_once(f"xmp: {line}")
@@ -232,6 +238,7 @@ def _job(call: Call, plan: JobPlan, leases: Mapping[str, int], called: int) -> J
         limits=call.limits,
         telling=call.telling or telling_to(call.observer),
         restart_count=call.restart_count,
+        output=call.output,
     )
 
 

@@ -14,6 +14,7 @@ from ._checks import (
     count_from_zero,
     make_limits,
     make_observer,
+    make_output,
     make_request,
     refuse_options,
     whole_number,
@@ -79,9 +80,9 @@ def spawn(
     hang_timeout: float | None = None,
     grace: float = 5.0,
     max_restarts: int = 0,
-    log_dir: str | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
     prefix: bool | str | None = None,
-    show: Any = None,
+    show: Sequence[int] | str | int | None = None,
     progress: bool | None = None,
     events: Any = None,
     **options: Any,
@@ -120,6 +121,11 @@ def spawn(
             function runs in this process, in the thread that waits for the launch, which waits
             for it in turn; with ``join=False`` what comes after the start is told when the launch
             is joined or asked for something. An exception of it is told once on standard error.
+        log_dir: a folder for ``rank0.stdout.log``, ``rank0.stderr.log`` … with everything that was
+            written; made if it is not there. An earlier launch's files of these names are emptied.
+        prefix: True, or text such as ``"[{rank}] "`` (also ``{local_rank}``, ``{host}``) before
+            every line; only whole lines are shown.
+        show: whose output is shown: "all", "none", "0", "0,2-3", ``[0, 2]``, ``range(4)`` or 0.
 
     Returns:
         ``Results``: what each replica returned, in rank order (``join=True``).
@@ -131,22 +137,25 @@ def spawn(
         ReplicaTimeout: one of the time limits was over; has the stacks of all live replicas.
     """
     later = {
-        "log_dir": log_dir, "prefix": prefix, "show": show, "progress": progress,
+        "progress": progress,
     }  # fmt: skip
     refuse_options(later, options)
     method = check_call(fn, args, kwargs, start_method, grace, seed)
     limits = make_limits(timeout, start_timeout, hang_timeout)
     restarts = count_from_zero("max_restarts", max_restarts)
     observer = make_observer(events)
+    output = make_output(log_dir, prefix, show)
     request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
-    alone = (start_method, env, devices, limits, restarts or None)
+    alone = (start_method, env, devices, limits, restarts or None, output, show)
     if nprocs == 1 and join and all(value is None for value in alone):
         return _run_here(request, fn, args, kwargs or {}, seed, observer)
     with without_collections():
         from ._host import Call, launch
 
-    call = Call(fn, args, kwargs, method, grace, daemon, seed, limits, observer, restarts)
+    call = Call(
+        fn, args, kwargs, method, grace, daemon, seed, limits, observer, restarts, output=output
+    )
     context: ProcessContext[R] = launch(request, call)
     return context.results() if join else context
 

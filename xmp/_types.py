@@ -19,6 +19,7 @@ __all__ = [
     "JobPlan",
     "Limits",
     "Observer",
+    "Output",
     "PortNeed",
     "ReplicaInfo",
     "ReplicaPlan",
@@ -117,6 +118,35 @@ class Event:
     restart: int = 0
     """How often the replicas had been started anew by then."""
     version: int = 1
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the replicas' standard output and error go, when not straight to the launcher's."""
+
+    log_dir: str | None = None
+    """An absolute path: one file per rank and stream."""
+    prefix: str | None = None
+    """Before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
+    show: tuple[int, ...] | None = None
+    """The ranks whose output the launcher's streams get; None for all."""
+
+    def shows(self, plan: ReplicaPlan) -> bool:
+        """Whether somebody in this process is to be seen."""
+        return self.show is None or any(each.rank in self.show for each in (plan, *plan.mates))
+
+    def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
+        """What stands before the lines of this process; replicas that share it are all named."""
+        numbers: dict[str, Any] = {"rank": plan.rank, "local_rank": plan.local_rank}
+        if plan.mates:
+            together = (plan, *plan.mates)
+            numbers = {n: ",".join(str(getattr(each, n)) for each in together) for n in numbers}
+        return (self.prefix or "").format(host=host, **numbers)
+
+    def log_file(self, plan: ReplicaPlan, stream: str) -> str:
+        """The path of its file for "stdout" or "stderr"."""
+        ranks = "-".join(str(each.rank) for each in (plan, *plan.mates))
+        return f"{self.log_dir}/rank{ranks}.{stream}.log"
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,30 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"max_restarts": True}, TypeError, ["max_restarts", "True"]),
     ({"max_restarts": 1.5}, TypeError, ["max_restarts", "1.5"]),
     ({"max_restarts": None}, TypeError, ["max_restarts", "None", "0"]),
+    ({"log_dir": 5}, TypeError, ["log_dir", "5", "folder"]),
+    ({"log_dir": ""}, xmp.PlanError, ["log_dir", "folder"]),
+    ({"log_dir": b"x"}, TypeError, ["log_dir", "b'x'"]),
+    ({"log_dir": "a\0b"}, xmp.PlanError, ["log_dir", "folder"]),
+    ({"log_dir": __file__}, xmp.PlanError, ["log_dir", "test_bad_input.py", "folder"]),
+    ({"log_dir": "/proc/nowhere/logs"}, xmp.PlanError, ["log_dir", "/proc/nowhere", "folder"]),
+    ({"prefix": 5}, TypeError, ["prefix", "5", "string"]),
+    ({"prefix": "[{rnk}] "}, xmp.PlanError, ["prefix", "{rnk}", "{rank}"]),
+    ({"prefix": "{rank.real}"}, xmp.PlanError, ["prefix", "{rank.real}", "{host}"]),
+    ({"prefix": "{}"}, xmp.PlanError, ["prefix", "{local_rank}"]),
+    ({"prefix": "{"}, xmp.PlanError, ["prefix", "{rank}"]),
+    ({"prefix": "{rank:x9}"}, xmp.PlanError, ["prefix", "{rank:x9}"]),
+    ({"prefix": "{rank}\n"}, xmp.PlanError, ["prefix", "line"]),
+    ({"show": "x"}, xmp.PlanError, ["show", "x", "all", "none"]),
+    ({"show": ""}, xmp.PlanError, ["show", "''", "all"]),
+    ({"show": "3-1"}, xmp.PlanError, ["show", "3-1", "0,2-3"]),
+    ({"show": [2]}, xmp.PlanError, ["show", "2", "0 to 1"]),
+    ({"show": "0-5"}, xmp.PlanError, ["show", "2", "0 to 1"]),
+    ({"show": -1}, xmp.PlanError, ["show", "-1", "0 to 1"]),
+    ({"show": [0.5]}, TypeError, ["show", "0.5"]),
+    ({"show": [None]}, TypeError, ["show", "None"]),
+    ({"show": True}, TypeError, ["show", "True"]),
 ]
 LATER: list[dict[str, Any]] = [
-    {"log_dir": "logs"},
-    {"prefix": True},
-    {"show": [0]},
     {"progress": True},
 ]
 
@@ -196,7 +215,13 @@ def test_one_replica_returns_the_object_itself() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"env": {"EBT_X": "1"}}, {"devices": [1]}, {"start_method": "fork"}, {"timeout": 60}],
+    [
+        {"env": {"EBT_X": "1"}},
+        {"devices": [1]},
+        {"start_method": "fork"},
+        {"timeout": 60},
+        {"show": "all"},
+    ],
     ids=str,
 )
 def test_what_needs_a_process_gets_one(option: dict[str, Any]) -> None:

@@ -206,3 +206,21 @@ def test_a_framework_that_knows_no_threads(method: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(Pairs, "framework", "framework_alone")
     with pytest.raises(xmp.ReplicaRaised, match="planned several replicas for one process"):
         launch(method, leaves)
+
+
+def speaks(rank: int) -> None:
+    os.write(1, f"I am {rank}\n".encode())  # two threads' prints may mix
+
+
+def test_what_one_process_writes_is_of_its_replicas_together(
+    method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = {"log_dir": tmp_path, "prefix": "[{rank}] ", "show": [3]}
+    xmp.spawn(speaks, runtime="pairs", start_method=method, **options)
+    shown = capfd.readouterr().out.splitlines()
+    assert sorted(shown) == ["[2,3] I am 2", "[2,3] I am 3"]
+    for name, ranks in (("rank0-1", (0, 1)), ("rank2-3", (2, 3))):
+        lines = (tmp_path / f"{name}.stdout.log").read_text().splitlines()
+        assert sorted(lines) == [f"I am {rank}" for rank in ranks]
+    with pytest.raises(xmp.PlanError, match=r"\{rank\} is text"):
+        xmp.spawn(print, runtime="pairs", start_method=method, prefix="[{rank:02d}] ")

@@ -32,10 +32,11 @@ from xmp._watch import Action, Watch
 
 from . import family, kernel, stacks
 from .account import Timeline
+from .flow import Flow
 from .loop import Loop
 from .members import Member, Shares
 from .order import Order
-from .output import Sink
+from .output import Outlets
 from .wire import Closed, Wire
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Gang:
         wire: Wire,
         lifeline: int,
         wakeup: int,
-        sink: Sink,
+        outlets: Outlets,
         pulse: Pulse | None,
     ) -> None:
         self._order = order
@@ -69,7 +70,7 @@ class Gang:
         self._by_pid = {member.pid: member for member in members}
         self._wire = wire
         self._wakeup = wakeup
-        self._sink = sink
+        self._errors = outlets.errors
         self._shares = Shares(order.host.replicas)
         self._pulse = pulse
         self._watch = Watch(
@@ -81,8 +82,8 @@ class Gang:
         )
         self._stacks: dict[int, str] = {}
         self._loop = Loop()
-        self._paused: list[Member] = []
         self._herald = self._make_herald() if order.told else None
+        self._flow = Flow(self._loop, outlets.sinks)
         self._loop.listen(wire.fileno(), self._hear_launcher)
         self._loop.listen(lifeline, self._launcher_gone)
         self._loop.listen(wakeup, self._woken)
@@ -91,7 +92,8 @@ class Gang:
             self._loop.listen(launcher, self._launcher_gone)
         for member in members:
             self._loop.listen(member.wire.fileno(), partial(self._hear, member))
-            self._loop.listen(member.source.descriptor, partial(self._copy, member))
+            for source in member.sources:
+                self._flow.add(source)
 
     def _make_herald(self) -> Herald:
         from .herald import Herald  # what a template has loaded costs every replica pages
@@ -102,7 +104,7 @@ class Gang:
         """Handle events until every replica has ended and everything has been told."""
         self._reap()
         self._write_out()
-        while self._watch.phase != "done" or self._sink.waiting:
+        while self._watch.phase != "done" or self._flow.waiting:
             self._loop.turn(self._patience())
             now = time.monotonic_ns()
             due = self._watch.deadline
@@ -137,11 +139,7 @@ class Gang:
         for member in self._members:
             if not member.ended and member.wire.waiting:
                 self._flush_member(member)
-        self._sink.flush()
-        if self._sink.pollable:
-            self._loop.wake_for_write(self._sink.descriptor, self._sink.waiting)
-        if self._paused and not self._sink.full:
-            self._resume()
+        self._flow.write_out()
 
     def _flush_member(self, member: Member) -> None:
         try:
@@ -177,24 +175,12 @@ class Gang:
         for member in self._members:
             member.signal(signal.SIGKILL, group=True)
         family.end_descendants()
+        for member in self._members:
+            for source in member.sources:
+                source.drain()  # into its log, if there is one
         os._exit(1)
 
     # --- the replicas --------------------------------------------------------------------------
-
-    def _copy(self, member: Member) -> None:
-        if self._sink.full:
-            # Replicas wait in their own write() until the launcher's stream has room again.
-            self._paused = [m for m in self._members if self._loop.listens(m.source.descriptor)]
-            for other in self._paused:
-                self._loop.forget(other.source.descriptor)
-        elif not member.source.copy():
-            self._loop.forget(member.source.descriptor)
-
-    def _resume(self) -> None:
-        paused, self._paused = self._paused, []
-        for member in paused:
-            if not member.ended:
-                self._loop.listen(member.source.descriptor, partial(self._copy, member))
 
     def _hear(self, member: Member) -> None:
         try:
@@ -289,15 +275,15 @@ class Gang:
         while self._loop.listens(member.wire.fileno()) and member.wire.readable():
             self._hear(member)
         self._loop.forget(member.wire.fileno())
-        member.source.drain()
-        self._loop.forget(member.source.descriptor)
+        for source in member.sources:
+            self._flow.end(source)
         member.note_end(now, status)
         self._shares.forget(member)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not member.returned:  # os._exit(0): a success without a result
             self._wire.post(("returned", member.rank, None, 0, member.timeline, []))
         self._wire.post(("ended", member.rank, code))
-        words = member.source.tail()
+        words = member.sources[0].tail()
         self._feed(Ended(member.rank, now, max(code, 0), max(-code, 0), words))
 
     # --- carrying out --------------------------------------------------------------------------
@@ -333,7 +319,7 @@ class Gang:
         waited, count = f"{SAY_AFTER / 1e9:g} s", f"{len(taken)} of {len(self._members)} replicas"
         places = "; ".join(stacks.phases(taken))
         line = f"xmp: after {waited} {count} have not reached the function: {places}\n"
-        self._sink.put(line.encode())  # with join=False no launcher may be listening
+        self._errors.put_lines(line.encode())  # with join=False no launcher may be listening
 
     def _finish(self) -> None:
         """Nothing is alive any more: tell the verdict."""
@@ -344,7 +330,7 @@ class Gang:
         for rank in verdict.order:
             failure = by_rank[rank].fail(kind="signal")
             failure.label = verdict.labels[rank]
-            failure.stderr = by_rank[rank].source.tail()
+            failure.stderr, failure.stdout = by_rank[rank].tails()
             # A crash in the middle of an answer is part of the answer.
             failure.stacks = by_rank[rank].last_stacks() or self._stacks.get(rank, "")
             failures.append(failure)

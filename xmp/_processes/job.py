@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xmp._types import HostPlan, JobPlan, Limits
+from xmp._types import HostPlan, JobPlan, Limits, Output
 
 if TYPE_CHECKING:
     from .telling import Telling
@@ -34,6 +34,7 @@ class Job:
     telling: Telling | None = None
     """Who hears of every change of state; None where nobody does."""
     restart_count: int = 0
+    output: Output | None = None
 
     @property
     def name(self) -> str:

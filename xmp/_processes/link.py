@@ -97,6 +97,7 @@ class Link:
             restart_count=job.restart_count,
             limits=job.limits,
             told=job.telling is not None,
+            output=job.output,
         )
 
     # --- the supervisor ------------------------------------------------------------------------

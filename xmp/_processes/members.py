@@ -14,7 +14,7 @@ from xmp._types import ReplicaPlan
 from . import kernel, mates
 from .account import Timeline
 from .order import Failure
-from .output import Sink, Source, open_stream
+from .output import Outlets, Source
 from .role import Seat
 from .wire import Closed, Wire, pair
 
@@ -30,7 +30,8 @@ class Member:
 
     plan: ReplicaPlan
     wire: Wire
-    source: Source
+    sources: list[Source]
+    """Of standard error, and of standard output where that is captured apart."""
     stacks: int
     pid: int = -1
     forked: int = 0
@@ -42,22 +43,23 @@ class Member:
     """Up to here it answered questions for its stacks; what follows a native crash has written."""
 
     @classmethod
-    def prepare(cls, plan: ReplicaPlan, seat: Seat, sink: Sink) -> tuple[Member, tuple[int, int]]:
-        """The parent's side, and the (channel, standard error) descriptors for the child.
+    def prepare(
+        cls, plan: ReplicaPlan, seat: Seat, outlets: Outlets
+    ) -> tuple[Member, tuple[int, ...]]:
+        """The parent's side, and the child's descriptors: channel, error, and captured output.
 
         All lie above the seat, so that the child's one ``closerange`` takes them away.
         """
         ours, theirs = pair()
-        heard, said = open_stream(sink)
         above = seat.above
+        sources, said = outlets.open(plan, above)
         member = cls(
             plan,
             ours.moved(above),
-            Source(kernel.move_above(heard, above), sink),
+            sources,
             kernel.move_above(kernel.memory_file(f"{STACKS}{plan.rank}"), above),
         )
-        child = (theirs.moved(above).detach(), kernel.move_above(said, above))
-        return member, child
+        return member, (theirs.moved(above).detach(), *said)
 
     @property
     def rank(self) -> int:
@@ -127,10 +129,16 @@ class Member:
         size = os.fstat(self.stacks).st_size
         return os.pread(self.stacks, min(size - start, 256 * 1024), start).decode(errors="replace")
 
+    def tails(self) -> tuple[str, str]:
+        """Its last lines on standard error, and on standard output where that is captured."""
+        errors, *output = [source.tail() for source in self.sources]
+        return errors, output[0] if output else ""
+
     def close(self) -> None:
         """Close the parent's descriptors."""
         self.wire.close()
-        self.source.close()
+        for source in self.sources:
+            source.close()
         os.close(self.stacks)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from xmp._payload import Image
 from xmp._payload.script import MainSource
-from xmp._types import ForkRules, HostPlan, Limits
+from xmp._types import ForkRules, HostPlan, Limits, Output
 
 from .state import LauncherState
 
@@ -48,6 +48,9 @@ class Order:
     """None, and not one without limits, where the user gave none: replicas read it."""
     told: bool = False
     """Whether every change of state shall be told."""
+
+    output: Output | None = None
+    """None where standard output goes to the launcher's as it is."""
 
     @property
     def hang(self) -> int:
@@ -88,6 +91,8 @@ class Failure:
     """The exception as an image, where it travels; the launcher makes ``exception`` of it."""
     exception: BaseException | None = None
     stderr: str = ""
+    stdout: str = ""
+    """Its last lines, where xmp captures them; ``stderr`` has those of both in one stream."""
     stacks: str = ""
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""

@@ -1,4 +1,4 @@
-"""Standard error of the replicas on its way to the launcher's: copied at once, the tail kept.
+"""What replicas write, on its way to the launcher's streams: copied at once, the tail kept.
 
 A slow reader of the launcher's stream must not stop the supervisor: a sink takes what the stream
 takes without waiting, and while it is full its sources are not read, so that a flooding replica
@@ -11,27 +11,41 @@ import fcntl
 import os
 import select
 import stat
+import struct
 import termios
 from collections import deque
+from typing import Protocol
 
-__all__ = ["Sink", "Source", "open_stream"]
+from xmp._types import ReplicaPlan
+
+from . import kernel
+
+__all__ = ["Outlets", "Sink", "Source", "open_stream"]
 
 _KEEP = 64 * 1024
 _FULL = 1024 * 1024
 _AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking
+_PORTION = 64 * 1024
+
+
+class Bar(Protocol):
+    """A line that somebody has begun and not ended: mostly a progress bar."""
+
+    drawn: bytes
 
 
 class Sink:
-    """The launcher's stream."""
+    """One of the launcher's streams."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._pending: deque[bytes] = deque()
         self._size = 0
-        self._broken = False
+        self.broken = False
         # A file never blocks for long, and epoll refuses to watch one.
         self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self.terminal = os.isatty(descriptor)
+        self.bar: Bar | None = None
 
     @property
     def pollable(self) -> bool:
@@ -50,10 +64,20 @@ class Sink:
 
     def put(self, data: bytes) -> None:
         """Copy to the stream, now as far as possible."""
-        if not self._broken:
+        if not self.broken:
             self._pending.append(data)
             self._size += len(data)
             self.flush()
+
+    def put_lines(self, lines: bytes) -> None:
+        """Copy whole lines: a terminal's open bar stays below them, elsewhere it ends here."""
+        if self.bar is None:
+            self.put(lines)
+        elif self.terminal:
+            self.put(b"\r\x1b[K" + lines + self.bar.drawn)
+        else:
+            self.bar.drawn, self.bar = b"", None
+            self.put(b"\n" + lines)
 
     def flush(self) -> None:
         """Write what the stream takes without waiting."""
@@ -63,7 +87,7 @@ class Sink:
                 written = os.write(self.descriptor, data if self._file else data[:_AT_ONCE])
             except OSError:
                 # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
-                self._broken, self._size = True, 0
+                self.broken, self._size = True, 0
                 self._pending.clear()
                 return
             self._size -= written
@@ -71,13 +95,13 @@ class Sink:
                 self._pending.appendleft(data[written:])
 
 
-def open_stream(sink: Sink) -> tuple[int, int]:
-    """The two ends (ours, the replica's) of a standard error that goes to ``sink``.
+def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
+    """The two ends (ours, the replica's) of a stream that goes to ``sink``, or is not shown.
 
     A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
-    progress bars only on terminals.
+    progress bars only on terminals. It has so many columns less, for what stands before lines.
     """
-    if sink.terminal:
+    if sink is not None and sink.terminal:
         try:
             ours, theirs = os.openpty()
         except OSError:
@@ -86,6 +110,9 @@ def open_stream(sink: Sink) -> tuple[int, int]:
         settings[1] &= ~termios.OPOST  # the real terminal will translate the line ends
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
         size = fcntl.ioctl(sink.descriptor, termios.TIOCGWINSZ, bytes(8))
+        if narrower:
+            rows, columns, *pixels = struct.unpack("HHHH", size)
+            size = struct.pack("HHHH", rows, max(columns - narrower, min(columns, 1)), *pixels)
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
         return ours, theirs
     return os.pipe()
@@ -98,27 +125,39 @@ def _writable(descriptor: int) -> bool:
 
 
 class Source:
-    """One replica's standard error."""
+    """One stream of one replica, copied to a sink as it is."""
 
-    def __init__(self, descriptor: int, sink: Sink) -> None:
+    behind = False
+    """Whether something has been read from it that is still to be shown."""
+
+    def __init__(self, descriptor: int, sink: Sink | None) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
-        self._sink = sink
+        self.sink = sink
         self._tail: deque[bytes] = deque()
         self._kept = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it should be left alone for now."""
+        return self.sink is not None and self.sink.full
 
     def copy(self) -> bool:
         """Copy one portion; False when nothing is there now or ever again."""
         try:
-            data = os.read(self.descriptor, 65536)
+            data = os.read(self.descriptor, _PORTION)
         except BlockingIOError:
             return False
         except OSError:
             data = b""  # a pseudo-terminal ends with EIO
         if data:
-            self._sink.put(data)
+            self._take(data)
             self._keep(data)
         return bool(data)
+
+    def _take(self, data: bytes) -> None:
+        if self.sink is not None:
+            self.sink.put(data)
 
     def _keep(self, data: bytes) -> None:
         self._tail.append(data)
@@ -132,6 +171,12 @@ class Source:
             if not self.copy():
                 return
 
+    def catch_up(self) -> None:
+        """Show a portion of what is behind."""
+
+    def finish(self) -> None:
+        """Its replica has ended, and everything was shown."""
+
     def tail(self, lines: int = 50) -> str:
         """The last lines that passed."""
         text = b"".join(self._tail)[-_KEEP:].decode(errors="replace")
@@ -142,3 +187,18 @@ class Source:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+class Outlets:
+    """Where each replica's streams go: standard error through here, standard output straight on."""
+
+    def __init__(self, errors: Sink) -> None:
+        self.errors = errors
+        self.sinks = [errors]
+        """All the streams that are written to, each once."""
+
+    def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
+        """What to read of a replica and its own ends: standard error, then output if captured."""
+        ours, theirs = open_stream(self.errors)
+        source = Source(kernel.move_above(ours, above), self.errors)
+        return [source], [kernel.move_above(theirs, above)]

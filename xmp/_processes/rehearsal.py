@@ -13,7 +13,7 @@ from . import randomness, safety, state
 from .channel import Channel
 from .members import Member
 from .order import Order
-from .output import Sink
+from .output import Outlets, Sink
 from .role import Role, Seat, entrance
 from .wire import pair
 
@@ -42,7 +42,7 @@ def rehearse() -> None:
     state.apply(order.state, tracker)
     state.restore_signals(order.state)
     seat = Seat.free()
-    member, ends = Member.prepare(plan, seat, Sink(2))
+    member, ends = Member.prepare(plan, seat, Outlets(Sink(2)))
     enter = entrance("", forked=True)
     Role.of(order, plan, seat, {}, Channel(ours), member.timeline, enter)
     for descriptor in ends:

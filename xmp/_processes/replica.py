@@ -110,13 +110,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         state.replace_environment(environment)
         marked.leave(environment.get(marked.VARIABLE, ""))
         kernel.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
-        if not kernel.arm(lifeline):
-            _watch_by_thread(lifeline)  # the one that was started before exec is gone
-        state.restore_signals(order.state)
-        state.restore_mask(order.state)
-        enable_stacks(stacks)
-        if plan.threads and "OMP_NUM_THREADS" not in os.environ:
-            pools.set_threads(plan.threads)
+        _settle_anew(order, plan, lifeline, stacks)
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
         told = wire if order.told else None
         if told is not None:
@@ -137,6 +131,21 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         run(role, call)
     finally:
         os._exit(1)
+
+
+def _settle_anew(order: Order, plan: ReplicaPlan, lifeline: int, stacks: int) -> None:
+    """What exec has taken from the replica, and what a fork has from its parent."""
+    if not kernel.arm(lifeline):
+        _watch_by_thread(lifeline)  # the one that was started before exec is gone
+    state.restore_signals(order.state)
+    state.restore_mask(order.state)
+    enable_stacks(stacks)
+    if plan.threads and "OMP_NUM_THREADS" not in os.environ:
+        pools.set_threads(plan.threads)
+    if order.output is not None:
+        from .capture import write_lines_at_once
+
+        write_lines_at_once()
 
 
 def _take_pulse(order: Order, received: list[int]) -> Pulse | None:

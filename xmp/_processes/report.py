@@ -136,6 +136,8 @@ def _how_it_died(failure: Failure) -> list[str]:
         parts.append(f"Its Python stacks:\n{failure.stacks.rstrip()}")
     if failure.stderr:
         parts.append(f"Its last lines on standard error:\n{failure.stderr}")
+    if failure.stdout:
+        parts.append(f"Its last lines on standard output:\n{failure.stdout}")
     return parts
 
 

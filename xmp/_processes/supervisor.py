@@ -27,7 +27,7 @@ from .channel import Channel
 from .gang import Gang
 from .members import Member
 from .order import Order
-from .output import Sink
+from .output import Outlets, Sink
 from .role import Role, Seat, entrance
 from .wire import Closed, Wire, pair
 
@@ -146,14 +146,14 @@ class _Supervisor:
         kernel.raise_descriptor_limit()
         self.seat = Seat.free()
         self._move_up()
-        sink = Sink(kernel.move_above(os.dup(2), self.seat.above))
+        outlets = self._outlets()
         pools.pause()
         self._prepare_stacks()
         self._prepare_environment()
         self._prepare_pulse()
         try:
             with kernel.preferred_victims():
-                self._make_all(sink)
+                self._make_all(outlets)
         except (OSError, MemoryError) as error:
             self._cannot_make(error)
         if self.order.method == "exec":
@@ -165,8 +165,18 @@ class _Supervisor:
         pids = [(member.rank, member.pid, member.forked) for member in self.members]
         self.wire.post(("started", os.getpid(), pids, self.received, self.loaded))
         return Gang(
-            self.order, self.members, self.wire, self.lifeline, self.wakeup, sink, self.pulse
+            self.order, self.members, self.wire, self.lifeline, self.wakeup, outlets, self.pulse
         )
+
+    def _outlets(self) -> Outlets:
+        """Where the replicas' standard output and error go."""
+        errors = Sink(kernel.move_above(os.dup(2), self.seat.above))
+        if self.order.output is None:
+            return Outlets(errors)
+        from .capture import Capture, write_lines_at_once  # as below: only where it is wanted
+
+        write_lines_at_once()
+        return Capture(errors, self.order.output, self.seat.above)
 
     def _prepare_stacks(self) -> None:
         """Let no replica die of a question for its stacks, however young it is."""
@@ -256,12 +266,12 @@ class _Supervisor:
         self.after_fork = identity.after_fork()
         self.has_handlers = replica.has_exit_handlers()
 
-    def _make_all(self, sink: Sink) -> None:
+    def _make_all(self, outlets: Outlets) -> None:
         """Prepare some, fork some: what is written between two forks is copied page by page."""
         plans, parent = self.order.host.replicas, os.getpid()
         self._prepare_roles()
         for start in range(0, len(plans), _AT_ONCE):
-            some = [Member.prepare(p, self.seat, sink) for p in plans[start : start + _AT_ONCE]]
+            some = [Member.prepare(p, self.seat, outlets) for p in plans[start : start + _AT_ONCE]]
             roles = [self._role(member) for member, _ in some]
             _inside.install(roles[0].info, None, self.channel)
             for (member, theirs), role in zip(some, roles, strict=True):
@@ -277,14 +287,15 @@ class _Supervisor:
                 for descriptor in theirs:
                     os.close(descriptor)
 
-    def _be_replica(self, role: Role, member: Member, theirs: tuple[int, int], parent: int) -> None:
+    def _be_replica(self, role: Role, member: Member, theirs: tuple[int, ...], parent: int) -> None:
         """In the fresh child; never returns."""
         role.timeline.born = time.monotonic_ns()
         try:
             seat = self.seat
             os.dup2(theirs[0], seat.channel, inheritable=False)
             os.dup2(member.stacks, seat.stacks, inheritable=False)
-            os.dup2(theirs[1], 2)
+            for number, descriptor in zip((2, 1), theirs[1:], strict=False):
+                os.dup2(descriptor, number)
             if not role.info.descriptors:
                 for descriptor in self.got.leases.values():
                     os.close(descriptor)

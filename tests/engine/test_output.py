@@ -1,0 +1,399 @@
+"""What replicas write: shown with their rank, or not shown, and kept in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from _behaviour import Script, failure, launch, wait_until
+
+import xmp
+
+BEGIN = """
+import ctypes, json, os, sys, time
+import xmp
+
+def start(fn, nprocs=2, **options):
+    return xmp.spawn(fn, nprocs=nprocs, runtime="cpu", start_method=sys.argv[1], **options)
+"""
+
+SPEAKS = (
+    BEGIN
+    + """
+def fn(rank):
+    print("from", rank)
+    os.write(1, b"half")
+    time.sleep(0.05)
+    os.write(1, b" and half\\n")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"from C")
+    for n in range(100):
+        print("line", n)
+    print("error of", rank, file=sys.stderr)
+
+if __name__ == "__main__":
+    start(fn, **json.loads(sys.argv[2]))
+"""
+)
+LINES = ["half and half", "from C", *(f"line {n}" for n in range(100))]
+
+
+@pytest.fixture(autouse=True)
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user: with this variable Python and C write everything at once."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+def of_rank(text: str, rank: int, prefix: str = "[{rank}] ") -> list[str]:
+    host = os.uname().nodename
+    own = prefix.format(rank=rank, local_rank=rank, host=host)
+    return [line[len(own) :] for line in text.splitlines() if line.startswith(own)]
+
+
+def test_every_line_has_its_rank_and_keeps_its_order(method: str, script: Script) -> None:
+    done = script(SPEAKS, method, '{"prefix": true}')
+    assert done.code == 0, done
+    assert len(done.out.splitlines()) == 2 * (len(LINES) + 1), done
+    for rank in (0, 1):
+        assert of_rank(done.out, rank) == [f"from {rank}", *LINES]
+        assert of_rank(done.err, rank) == [f"error of {rank}"]
+
+
+@pytest.mark.first_pass
+def test_a_prefix_of_ones_own(method: str, script: Script) -> None:
+    prefix = "<{rank:02d}|{local_rank}|{host}> "
+    done = script(SPEAKS, method, json.dumps({"prefix": prefix}))
+    assert of_rank(done.out, 1, prefix) == ["from 1", *LINES], done
+
+
+@pytest.mark.first_pass
+@pytest.mark.parametrize(
+    ("show", "ranks"),
+    [
+        ("0", [0]),
+        ("all", [0, 1, 2]),
+        ([0, 2], [0, 2]),
+        ("none", []),
+        ("0,1-2", [0, 1, 2]),
+        (1, [1]),
+    ],
+)
+def test_which_ranks_are_shown(show: object, ranks: list[int], script: Script) -> None:
+    options = json.dumps({"nprocs": 3, "show": show, "prefix": True})
+    done = script(SPEAKS, "forkserver", options)
+    assert done.code == 0, done
+    assert sorted({int(line[1]) for line in done.out.splitlines()}) == ranks
+    assert sorted({int(line[1]) for line in done.err.splitlines()}) == ranks
+
+
+def test_files_have_everything_also_of_ranks_that_are_not_shown(
+    method: str, script: Script, tmp_path: Path
+) -> None:
+    logs = tmp_path / "deep" / "logs"
+    done = script(SPEAKS, method, '{"show": "0", "log_dir": "deep/logs"}', cwd=tmp_path)
+    assert done.out.splitlines() == ["from 0", *LINES], done
+    assert done.err == "error of 0\n"
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o700
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} == {
+        f"rank{rank}.{name}.log": 0o600 for rank in (0, 1) for name in ("stdout", "stderr")
+    }
+    for rank in (0, 1):
+        said = (logs / f"rank{rank}.stdout.log").read_text()
+        assert said.splitlines() == [f"from {rank}", *LINES]
+        assert (logs / f"rank{rank}.stderr.log").read_text() == f"error of {rank}\n"
+
+
+def test_the_next_launch_begins_its_files_anew(method: str, tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        launch(method, lambda rank, text: print(text), text, log_dir=tmp_path, show="none")
+        assert (tmp_path / "rank1.stdout.log").read_text() == f"{text}\n"
+
+
+@pytest.mark.first_pass
+def test_a_restart_goes_on_in_the_files(method: str, tmp_path: Path) -> None:
+    def fn(rank: int) -> None:
+        print("attempt", xmp.restart_count())
+        if xmp.restart_count() == 0:
+            raise ValueError("again")
+
+    launch(method, fn, nprocs=1, log_dir=tmp_path, show="none", max_restarts=1)
+    assert (tmp_path / "rank0.stdout.log").read_text() == "attempt 0\nattempt 1\n"
+
+
+def test_a_link_that_somebody_else_has_put_there_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "rank0.stdout.log").symlink_to("precious")
+    with pytest.raises(xmp.PlanError, match=r"rank0\.stdout\.log"):
+        launch("forkserver", print, log_dir=tmp_path)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+IN_ONE = (
+    BEGIN
+    + """
+def fn(rank):
+    for n in range(200):
+        print("to", n, file=sys.stderr if n % 3 else sys.stdout)
+
+if __name__ == "__main__":
+    start(fn, prefix=True)
+"""
+)
+
+
+def test_output_and_error_in_one_stream_keep_their_order(method: str, script: Script) -> None:
+    done = script(IN_ONE, method, shell_before="exec 2>&1")
+    for rank in (0, 1):
+        assert of_rank(done.out, rank) == [f"to {n}" for n in range(200)]
+
+
+def test_who_is_killed_has_told_what_it_had_to(method: str, tmp_path: Path) -> None:
+    def fn(rank: int) -> None:
+        print("the last words", rank)
+        os.write(2, b"no line")
+        if rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            signal.pause()
+
+    error = failure(method, fn, log_dir=tmp_path, show="none", grace=0.1)
+    assert (tmp_path / "rank1.stdout.log").read_text() == "the last words 1\n"
+    assert (tmp_path / "rank1.stderr.log").read_text() == "no line"
+    assert (error.failures[0].stdout, error.failures[0].stderr) == ("the last words 1", "no line")
+    assert "standard output:\nthe last words 1" in str(error)
+
+
+@pytest.mark.first_pass
+def test_a_last_line_without_its_end_is_shown(script: Script) -> None:
+    source = BEGIN + "def fn(rank):\n    os.write(1, b'no end')\n    os.kill(os.getpid(), 9)\n"
+    source += "if __name__ == '__main__':\n    start(fn, prefix=True)\n"
+    done = script(source, "forkserver")
+    assert of_rank(done.out, 0) == ["no end"], done
+
+
+@pytest.mark.first_pass
+def test_without_any_of_these_standard_output_is_the_launchers(method: str) -> None:
+    mine = os.fstat(1)
+    for theirs in launch(method, lambda rank: os.fstat(1)):
+        assert (theirs.st_dev, theirs.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+# --- floods and slow readers ---------------------------------------------------------------------
+
+
+def floods(rank: int, megabytes: int) -> tuple[float, float, int]:
+    """Rank 0 writes as much as it can, the other a few lines: from when to when it did."""
+    began = time.monotonic()
+    if rank == 0:
+        for _ in range(megabytes):
+            os.write(1, b"0123456789abcde\n" * 65536)
+    else:
+        for n in range(100):
+            print("line", n)
+    supervisor = psutil.Process(os.getppid())
+    return began, time.monotonic(), int(supervisor.memory_info().rss)
+
+
+@pytest.mark.first_pass
+def test_a_flood_is_complete_and_holds_nobody_up(method: str, tmp_path: Path) -> None:
+    before = psutil.Process().memory_info().rss
+    small = launch(method, floods, 1, log_dir=tmp_path, show="none")[0][2]
+    (began, ended, used), (_, other, _) = launch(method, floods, 200, log_dir=tmp_path, show=[1])
+    assert (tmp_path / "rank0.stdout.log").stat().st_size == 200 << 20
+    assert len((tmp_path / "rank1.stdout.log").read_text().splitlines()) == 100
+    assert other < began + max(1.0, (ended - began) / 2)
+    assert used - small < 8 << 20
+    assert psutil.Process().memory_info().rss - before < 50 << 20
+
+
+SLOW = (
+    BEGIN
+    + """
+def fn(rank):
+    for n in range(40000):
+        print("x" * 99)
+    os.replace(sys.argv[2] + "/mark", sys.argv[2] + "/mark%d" % rank) if rank == 0 else None
+
+if __name__ == "__main__":
+    start(fn, prefix=True, log_dir=sys.argv[2], grace=0.5)
+    print("done")
+"""
+)
+
+
+def slow(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A launch whose standard output nobody reads yet; returns when rank 0 has written all."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "mark").touch()
+    command = [sys.executable, str(tmp_path / "slow.py"), "forkserver", str(logs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
+    wait_until((logs / "mark0").exists, 20)
+    return process
+
+
+@pytest.mark.first_pass
+def test_with_a_file_a_slow_reader_holds_nobody_up_and_gets_everything(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().decode().splitlines()
+    assert lines.pop() == "done"
+    assert len(lines) == 80000
+    for rank in (0, 1):
+        assert lines.count(f"[{rank}] " + "x" * 99) == 40000
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 4_000_000
+
+
+@pytest.mark.first_pass
+def test_with_a_file_a_reader_that_goes_away_takes_nothing_with_it(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 4_000_000
+
+
+@pytest.mark.first_pass
+def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:
+    source = BEGIN + (
+        "import signal\n"
+        "def fn(rank):\n"
+        "    open(f'supervisor{os.getppid()}', 'w').close()\n"
+        "    while not os.path.exists('go'):\n        time.sleep(0.01)\n"
+        "    os.write(1, b'x' * 60000)\n"
+        "    open(f'written{rank}', 'w').close()\n"
+        "    while True:\n        signal.pause()\n"
+        "if __name__ == '__main__':\n    start(fn, log_dir='logs', show='none')\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    command = [sys.executable, "train.py", "forkserver"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        wait_until(lambda: list(tmp_path.glob("supervisor*")))
+        supervisor = psutil.Process(int(next(tmp_path.glob("supervisor*")).name[10:]))
+        supervisor.suspend()  # so that it has read nothing when it hears of the launcher's end
+        process.kill()
+    (tmp_path / "go").touch()
+    wait_until(lambda: len(list(tmp_path.glob("written*"))) == 2)
+    supervisor.resume()
+    for rank in (0, 1):
+        log = tmp_path / "logs" / f"rank{rank}.stdout.log"
+        wait_until(lambda log=log: log.stat().st_size == 60000)
+
+
+@pytest.mark.first_pass
+def test_a_file_that_takes_no_more_ends_no_replica(script: Script, tmp_path: Path) -> None:
+    source = BEGIN + (
+        "import resource\n"
+        "def fn(rank):\n    os.write(1, b'x' * 99 + b'\\n')\n    os.write(1, b'y' * 99 + b'\\n')\n"
+        "if __name__ == '__main__':\n"
+        "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))\n"
+        "    start(fn, log_dir='logs', show='0')\n"
+    )
+    done = script(source, "forkserver", cwd=tmp_path)
+    assert done.code == 0, done
+    assert done.out == "x" * 99 + "\n" + "y" * 99 + "\n"
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 150
+        assert f"rank{rank}.stdout.log ends here: File too large" in done.err
+
+
+# --- terminals -----------------------------------------------------------------------------------
+
+TERMINAL = (
+    BEGIN
+    + """
+def fn(rank):
+    assert sys.stdout.isatty() and sys.stderr.isatty()
+    print("hello", os.get_terminal_size().columns, os.get_terminal_size(2).columns)
+
+if __name__ == "__main__":
+    start(fn, prefix=True)
+"""
+)
+
+
+def on_a_terminal(tmp_path: Path, *arguments: str, **env: str) -> bytes:
+    """What the terminal of 80 columns gets of the program."""
+    (tmp_path / "train.py").write_text(TERMINAL)
+    ours, theirs = pty.openpty()
+    import termios
+
+    termios.tcsetwinsize(theirs, (24, 80)) if sys.version_info >= (3, 11) else None
+    if sys.version_info < (3, 11):
+        import fcntl
+        import struct
+
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, str(tmp_path / "train.py"), *arguments]
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    text: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while part := os.read(ours, 4096):
+                text.append(part)
+        except OSError:
+            pass  # a pseudo-terminal ends with EIO
+
+    reader = threading.Thread(target=read)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=tmp_path,
+        env={**kept, "TERM": "xterm", **env},
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        reader.start()
+        code = process.wait(30)
+    reader.join()
+    os.close(ours)
+    assert code == 0, text
+    return b"".join(text)
+
+
+def test_on_a_terminal_ranks_are_coloured_and_columns_fewer(method: str, tmp_path: Path) -> None:
+    text = on_a_terminal(tmp_path, method)
+    assert sorted(text.splitlines()) == sorted(
+        [b"\x1b[36m[0] \x1b[0mhello 76 76", b"\x1b[33m[1] \x1b[0mhello 76 76"]
+    ), text
+
+
+@pytest.mark.first_pass
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_without_colours_where_they_are_not_wanted(env: dict[str, str], tmp_path: Path) -> None:
+    text = on_a_terminal(tmp_path, "forkserver", **env)
+    assert sorted(text.splitlines()) == [b"[0] hello 76 76", b"[1] hello 76 76"], text
+
+
+# --- replicas that are threads of one process ----------------------------------------------------
+
+
+@pytest.mark.first_pass
+def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
+    from xmp._types import Output, ReplicaPlan
+
+    both = ReplicaPlan(2, 2, 1, mates=(ReplicaPlan(3, 3, 1),))
+    output = Output(log_dir="/logs", prefix="[{rank}|{local_rank}] ", show=(3,))
+    assert output.prefix_of(both, "host") == "[2,3|2,3] "
+    assert output.log_file(both, "stdout") == "/logs/rank2-3.stdout.log"
+    assert output.shows(both)
+    assert not output.shows(ReplicaPlan(0, 0, 0, mates=(ReplicaPlan(1, 1, 0),)))
+
+
+@pytest.mark.first_pass
+def test_one_replica_with_output_options_has_a_process(tmp_path: Path) -> None:
+    options: list[dict[str, Any]] = [{"log_dir": tmp_path}, {"prefix": True}, {"show": "0"}]
+    for option in options:
+        got = xmp.spawn(lambda rank: os.getpid(), nprocs=1, runtime="cpu", **option)
+        assert got[0] != os.getpid()

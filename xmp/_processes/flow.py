@@ -1,0 +1,91 @@
+"""What replicas write, on its way through the supervisor: read while its sink takes more.
+
+While a sink is full its sources are left alone: whoever floods it waits in its own ``write``.
+With a log file nobody waits: from there the rest is shown when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from .loop import Loop
+from .output import Sink, Source
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """All sources and sinks of a launch, in the supervisor's loop."""
+
+    def __init__(self, loop: Loop, sinks: Sequence[Sink]) -> None:
+        self._loop = loop
+        self._sinks = sinks
+        self._paused: list[Source] = []
+        self._behind: list[Source] = []
+        self._ended: list[Source] = []
+        """Of those behind, the ones that say nothing any more."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a sink has not taken everything yet."""
+        return bool(self._behind) or any(sink.waiting for sink in self._sinks)
+
+    def add(self, source: Source) -> None:
+        """Copy what comes from here."""
+        self._loop.listen(source.descriptor, partial(self._copy, source))
+
+    def _copy(self, source: Source) -> None:
+        if source.full:
+            self._loop.forget(source.descriptor)
+            self._paused.append(source)
+        elif not source.copy():
+            self._loop.forget(source.descriptor)
+        self._note(source)
+
+    def _note(self, source: Source) -> None:
+        if source.behind and source not in self._behind:
+            self._behind.append(source)
+
+    def end(self, source: Source) -> None:
+        """Its replica has ended: copy what is still there."""
+        source.drain()
+        self._loop.forget(source.descriptor)
+        if source in self._paused:
+            self._paused.remove(source)
+        self._note(source)
+        if source.behind:
+            self._ended.append(source)
+        else:
+            source.finish()
+
+    def write_out(self) -> None:
+        """Write what the sinks take now; be woken when they take more."""
+        for sink in self._sinks:
+            sink.flush()
+        if self._behind:
+            self._catch_up()
+        for sink in self._sinks:
+            if sink.pollable:
+                wanted = sink.waiting or any(source.sink is sink for source in self._behind)
+                self._loop.wake_for_write(sink.descriptor, wanted)
+        if self._paused:
+            self._resume()
+
+    def _catch_up(self) -> None:
+        """A portion of each, in turn: no flood shall hide the others' lines."""
+        for source in list(self._behind):
+            source.catch_up()
+            if not source.behind:
+                self._behind.remove(source)
+                if source in self._ended:
+                    self._ended.remove(source)
+                    source.finish()
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, []
+        for source in paused:
+            if source.full:
+                self._paused.append(source)
+            else:
+                self.add(source)
