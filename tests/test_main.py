@@ -102,5 +102,5 @@ def test_every_command_is_in_the_help_and_in_the_readme() -> None:
     told = xmp("--help").stdout
     commands = re.findall(r"^    ([a-z]+)  ", told, re.MULTILINE)
     readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert {"plan", "facts", "doctor", "stacks"} <= set(commands)
+    assert {"plan", "facts", "doctor", "stacks", "clean"} <= set(commands)
     assert [name for name in commands if f"| `xmp {name}" not in readme] == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from xmp import _marks
 from xmp._ports import lease
 from xmp._probe import doctor, holders
 from xmp._types import HostFacts, Request
@@ -103,11 +104,12 @@ def test_who_holds_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_replicas_that_nobody_will_end(tmp_path: Path) -> None:
-    orphan = process(tree(tmp_path), 77)
-    (orphan / "environ").write_bytes(b"RANK=1\0XMP_DEVICE=cpu\0")
-    watched = process(tmp_path, 78, parent=70)
-    (watched / "environ").write_bytes(b"XMP_DEVICE=cpu\0")
-    process(tmp_path, 79)
+    began = _marks.started((process(tree(tmp_path), 70) / "stat").read_text())
+    gone, alive = (str(_marks.Mark(pid, began, "-", "-", 300)) for pid in (69, 70))
+    for pid, parent, launcher in ((77, 1, gone), (78, 70, alive), (79, 1, "")):
+        folder = process(tmp_path, pid, parent=parent)
+        (folder / "environ").write_bytes(f"RANK=1\0XMP_LAUNCHER={launcher}\0".encode())
+        (folder / "oom_score_adj").write_text("300\n")
     found = [text for text in texts(host(), tmp_path)["warning"] if "earlier launch" in text]
     assert len(found) == 1
     assert "pid 77" in found[0]

@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     pid_help = "of launcher, supervisor or replica; not needed where only one launch runs"
     stacks.add_argument("pid", type=int, nargs="?", help=pid_help)
     stacks.set_defaults(command=_stacks)
+    cleaning = commands.add_parser("clean", help="end what launches of yours have left behind")
+    cleaning.add_argument("--dry-run", action="store_true", help="say it, and end nothing")
+    cleaning.set_defaults(command=_clean)
     health = commands.add_parser("doctor", help="would a launch work here, and what is to be done")
     health.add_argument("-n", "--nprocs", type=int, help="replicas that the launch would have")
     health.add_argument("--runtime", help="the runtime that it would have")
@@ -114,6 +117,19 @@ def _stacks(options: argparse.Namespace) -> int:
     for launch in outside.find(options.pid):
         print(outside.tell(launch))
     return 0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from ._processes import cleaning
+
+    ended, stuck = ([], cleaning.look()) if options.dry_run else cleaning.clean()
+    for holder in ended:
+        print(f"ended {holder}")
+    for holder in stuck:
+        print(f"{'would end' if options.dry_run else 'does not end (SIGKILL was sent):'} {holder}")
+    if not ended and not stuck:
+        print("nothing left behind")
+    return int(bool(stuck) and not options.dry_run)
 
 
 def _shown(value: object) -> str:

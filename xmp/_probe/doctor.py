@@ -17,7 +17,8 @@ from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
 from . import read, room
 from .finding import Finding
-from .holders import device_holders, leftovers, lock_holders
+from .holders import device_holders, lock_holders
+from .leftovers import described, leftovers
 from .room import Load
 
 __all__ = ["Finding", "Load", "examine"]
@@ -80,8 +81,9 @@ def _held(level: str, root: Path) -> Iterator[Finding]:
     for holder in lock_holders(root):
         advice = "end it; removing the file while it is held frees no chip"
         yield Finding(level, f"libtpu's lock is held by {holder}", advice)
-    for holder in leftovers(root):
-        yield Finding("warning", f"left by an earlier launch: {holder}", "python -m xmp clean")
+    for process in leftovers(root):
+        text = f"left by an earlier launch: {described(process, root)}"
+        yield Finding("warning", text, "python -m xmp clean")
 
 
 def _tuned(facts: HostFacts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Which processes hold a device, libtpu's lock, or are left over from an earlier launch."""
+"""Which processes hold a device or libtpu's lock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pathlib import Path
 
 from . import read
 
-__all__ = ["LOCK", "Holder", "device_holders", "leftovers", "lock_holders", "open_files"]
+__all__ = ["LOCK", "Holder", "device_holders", "holder", "lock_holders", "open_files"]
 
 LOCK = "tmp/libtpu_lockfile"
 TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-OURS = "XMP_DEVICE="
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Hold
     for process in _processes(root):
         held = sorted({t for t in open_files(process) if _matches(t, patterns)})
         if held and int(process.name) != os.getpid():
-            found.append(_holder(root, process, ", ".join(held)))
+            found.append(holder(root, process, ", ".join(held)))
     return found
 
 
@@ -56,16 +55,7 @@ def lock_holders(root: Path) -> list[Holder]:
     for line in read.text(root / "proc/locks").splitlines():
         words = line.split()
         if len(words) > 5 and words[1] == "POSIX" and words[5].rpartition(":")[2] == inode:
-            found.append(_holder(root, root / "proc" / words[4], str(lock)))
-    return found
-
-
-def leftovers(root: Path) -> list[Holder]:
-    """Replicas of ours whose supervisor is gone: nobody will end them."""
-    found = []
-    for process in _processes(root):
-        if _parent(process) == 1 and OURS in _text(process / "environ"):
-            found.append(_holder(root, process, ""))
+            found.append(holder(root, root / "proc" / words[4], str(lock)))
     return found
 
 
@@ -90,7 +80,8 @@ def _matches(target: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(target, pattern) for pattern in patterns)
 
 
-def _holder(root: Path, process: Path, what: str) -> Holder:
+def holder(root: Path, process: Path, what: str) -> Holder:
+    """A process (its folder in /proc) as somebody who holds ``what``."""
     command = " ".join(_text(process / "cmdline").split("\0")).strip()
     return Holder(
         pid=int(process.name),
@@ -125,11 +116,6 @@ def _running(root: Path, process: Path) -> int:
     if len(fields) < 20 or not uptime:
         return 0
     return max(int(float(uptime[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")), 0)
-
-
-def _parent(process: Path) -> int:
-    fields = _text(process / "stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _age(seconds: int) -> str:

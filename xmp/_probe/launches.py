@@ -6,16 +6,18 @@ A process is ours by what it inherited (``_marks``), never by its name or number
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from xmp import _marks
 from xmp._marks import Mark
 
-__all__ = ["Launch", "Process", "alive", "launches", "processes"]
+__all__ = ["Launch", "Process", "alive", "launches", "line", "pages", "processes"]
 
 SUPERVISOR = "xmp-supervisor"
+ENGINE = frozenset({SUPERVISOR, "xmp-template", "xmp-script", "xmp-keeper", "xmp-spare"})
+"""What watches over replicas, or will."""
 ROOT = Path("/")
 
 
@@ -83,11 +85,11 @@ def _leads(process: Process, known: Mapping[int, Process]) -> bool:
 
 
 def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> Launch | None:
-    marks = {mark.pid for mark in _marks_of(supervisor.pid, root)}
+    marks = {mark.pid for mark in pages(supervisor.pid, root)}
     if not marks:
         return None
-    above = [pid for pid in _line(supervisor, known) if pid in marks]  # of a launch in a launch
-    below = {p.pid for p in known.values() if supervisor.pid in _line(p, known)}
+    above = [pid for pid in line(supervisor, known) if pid in marks]  # of a launch in a launch
+    below = {p.pid for p in known.values() if supervisor.pid in line(p, known)}
     # The leader of a group can leave neither group nor session: what was adopted is another.
     replicas = [
         process
@@ -99,18 +101,18 @@ def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> La
     return Launch(launcher, supervisor, tuple(replicas), frozenset(below))
 
 
-def _line(process: Process, known: Mapping[int, Process]) -> Iterable[int]:
+def line(process: Process, known: Mapping[int, Process]) -> list[int]:
     """The pids of its parent, of the parent's parent, … as far as they are known."""
-    seen: set[int] = set()
-    while process.parent and process.parent not in seen:
-        seen.add(process.parent)
-        yield process.parent
+    above: list[int] = []
+    while process.parent and process.parent not in above:
+        above.append(process.parent)
         if process.parent not in known:
-            return
+            break
         process = known[process.parent]
+    return above
 
 
-def _marks_of(pid: int, root: Path) -> set[Mark]:
+def pages(pid: int, root: Path) -> set[Mark]:
     """The launchers that a process of this user comes from."""
     folder = root / f"proc/{pid}"
     try:
