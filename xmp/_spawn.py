@@ -19,7 +19,7 @@ from ._checks import (
     refuse_options,
     whole_number,
 )
-from ._errors import PlanError
+from ._errors import PlanError, ReplicaError
 from ._imports import without_collections
 
 if TYPE_CHECKING:
@@ -157,7 +157,10 @@ def spawn(
         fn, args, kwargs, method, grace, daemon, seed, limits, observer, restarts, output=output
     )
     context: ProcessContext[R] = launch(request, call)
-    return context.results() if join else context
+    try:
+        return context.results() if join else context
+    except ReplicaError as error:
+        raise error.with_traceback(None)  # noqa: B904 - frames of ours tell the user nothing
 
 
 def start_processes(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import read
 
-__all__ = ["affinity", "cpu_quota", "memory", "memory_free", "numa"]
+__all__ = ["affinity", "cgroups", "cpu_quota", "installed", "memory", "memory_free", "numa"]
 
 
 def affinity() -> tuple[int, ...]:
@@ -23,7 +23,7 @@ def affinity() -> tuple[int, ...]:
 def cpu_quota(root: Path) -> float | None:
     """CPUs' worth of time per period, the tightest limit up the tree; None without a limit."""
     quotas = []
-    for folder, unified in _cgroups(root, "cpu"):
+    for folder, unified in cgroups(root, "cpu"):
         if unified:
             quota, _, period = read.text(folder / "cpu.max").partition(" ")
         else:
@@ -36,20 +36,26 @@ def cpu_quota(root: Path) -> float | None:
 
 def memory(root: Path) -> int | None:
     """Bytes this process may use: the machine's memory or the tightest limit up the tree."""
-    found = re.search(r"MemTotal:\s+(\d+) kB", read.text(root / "proc/meminfo"))
-    limits = [int(found[1]) * 1024] if found else []
-    for folder, unified in _cgroups(root, "memory"):
+    machine = installed(root)
+    limits = [] if machine is None else [machine]
+    for folder, unified in cgroups(root, "memory"):
         limit = read.text(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
         if limit.isdigit():
             limits.append(int(limit))
     return min(limits, default=None)
 
 
+def installed(root: Path) -> int | None:
+    """Bytes of memory that the machine has."""
+    found = re.search(r"MemTotal:\s+(\d+) kB", read.text(root / "proc/meminfo"))
+    return int(found[1]) * 1024 if found else None
+
+
 def memory_free(root: Path) -> tuple[int, str] | None:
     """Bytes that this process may still take, and what bounds them; None where nothing says so."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", read.text(root / "proc/meminfo"))
     rooms = [(int(found[1]) * 1024, "the machine")] if found else []
-    for folder, unified in _cgroups(root, "memory"):
+    for folder, unified in cgroups(root, "memory"):
         names = ("max", "current") if unified else ("limit_in_bytes", "usage_in_bytes")
         limit, used = (read.text(folder / f"memory.{name}") for name in names)
         if limit.isdigit() and used.isdigit():
@@ -65,7 +71,7 @@ def _given_back(folder: Path, unified: bool) -> int:
     return int(found[1]) if found else 0
 
 
-def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+def cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
     """The folders of this process's control groups from leaf to root, and whether they are v2."""
     for line in read.text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterable
 
@@ -16,6 +18,7 @@ __all__ = [
     "is_gone",
     "is_stopped",
     "is_zombie",
+    "largest",
     "next_ended",
     "wait_gone",
 ]
@@ -98,6 +101,11 @@ def _children_by_psutil(pid: int) -> list[int]:
         return [child.pid for child in psutil.Process(pid).children()]
     except psutil.Error:
         return []
+
+
+def largest(usage: resource.struct_rusage) -> int:
+    """Bytes that an ended process had resident at most."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def end_descendants(spare: Iterable[int] = ()) -> None:

@@ -264,13 +264,13 @@ class Gang:
                 # The zombie still keeps its group's number: nobody else can have it yet.
                 member.signal(signal.SIGKILL, group=True)
             try:
-                _, status = os.waitpid(pid, 0)
+                _, status, usage = os.wait4(pid, 0)
             except ChildProcessError:
                 continue
             if member is not None:
-                self._ended(member, status)
+                self._ended(member, status, family.largest(usage))
 
-    def _ended(self, member: Member, status: int) -> None:
+    def _ended(self, member: Member, status: int, largest: int) -> None:
         now = time.monotonic_ns()
         while self._loop.listens(member.wire.fileno()) and member.wire.readable():
             self._hear(member)
@@ -282,7 +282,7 @@ class Gang:
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not member.returned:  # os._exit(0): a success without a result
             self._wire.post(("returned", member.rank, None, 0, member.timeline, []))
-        self._wire.post(("ended", member.rank, code))
+        self._wire.post(("ended", member.rank, code, largest))
         words = member.sources[0].tail()
         self._feed(Ended(member.rank, now, max(code, 0), max(-code, 0), words))
 
@@ -330,9 +330,7 @@ class Gang:
         for rank in verdict.order:
             failure = by_rank[rank].fail(kind="signal")
             failure.label = verdict.labels[rank]
-            failure.stderr, failure.stdout = by_rank[rank].tails()
-            # A crash in the middle of an answer is part of the answer.
-            failure.stacks = by_rank[rank].last_stacks() or self._stacks.get(rank, "")
+            by_rank[rank].tell_last_words(failure, self._stacks.get(rank, ""))
             failures.append(failure)
         if self._herald is not None:
             self._herald.send(self._wire)

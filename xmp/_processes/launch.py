@@ -16,9 +16,11 @@ from xmp._payload import Image, load_image
 
 from . import report, timeouts
 from .account import StartAccount, Timeline
+from .exceptions import load_exception
 from .job import Job, ReplicaProcess
 from .link import Link
 from .mates import spread
+from .memory import Memory, Watcher
 from .order import Failure
 from .patience import Patience
 from .stacks import grouped
@@ -69,6 +71,7 @@ class Launch:
         self._changed = threading.Condition()
         self._reading = False
         self._patience = Patience(job.called, job.limits)
+        self._found = Memory()
         self._link = Link(job, self._patience, self._undo.callback)
 
     # --- starting ------------------------------------------------------------------------------
@@ -85,6 +88,7 @@ class Launch:
                 self.job.telling.begin(self.job.called, self.job.plan, self.job.restart_count)
             self._link.prepare()
             self._link.begin()
+            self._memory = Watcher()
             self._wait_for_start()
         except BaseException as error:
             self._abandon(error)
@@ -222,8 +226,9 @@ class Launch:
         }
         return StartAccount(times, self._link.parents.imports())
 
-    def _on_ended(self, _: list[int], rank: int, code: int) -> None:
+    def _on_ended(self, _: list[int], rank: int, code: int, largest: int) -> None:
         self.processes[rank].exitcode = code
+        self._memory.largest[rank] = largest
 
     def _on_events(self, _: list[int], events: list[tuple[Any, ...]]) -> None:
         if self.job.telling is not None:
@@ -239,7 +244,7 @@ class Launch:
         self._link.begin_with_fresh_interpreters(culprits)
 
     def _on_failed(self, _: list[int], text: str, words: str, pickled: bytes | None) -> None:
-        cause = report.load_exception(pickled)
+        cause = load_exception(pickled)
         error = StartError(f"loading the function and its arguments failed: {words}\n\n{text}")
         self._stop_short(_with_cause(error, cause))
 
@@ -250,14 +255,15 @@ class Launch:
         self, _: list[int], verdict: Any, failures: list[Failure], stacks: dict[int, str]
     ) -> None:
         self.failures, self.stacks, self.overdue = failures, stacks, verdict.overdue
+        self._found = self._memory.look() if failures else Memory()
         self._finish()
 
     def _lost(self) -> None:
         """The supervisor is gone without a last word."""
         self.orphaned = self._broken is None
-        self._broken = self._broken or StartError(
-            f"the supervisor ended early: {self._link.how_it_ended()}"
-        )
+        parts = [f"the supervisor ended early: {self._link.how_it_ended()}"]
+        parts += filter(None, [self._memory.look().found(killed=False)])
+        self._broken = self._broken or StartError("\n".join(parts))
         self._finish()
 
     def _stop_short(self, error: BaseException) -> None:
@@ -372,7 +378,7 @@ class Launch:
         if self.overdue is not None:
             return timeouts.build(self.overdue, *told, self._places())
         if self.failures:
-            return report.build(*told)
+            return report.build(*told, self._found)
         return self._broken
 
     def _places(self) -> dict[int, timeouts.Place]:

@@ -14,7 +14,7 @@ from xmp._types import ReplicaPlan
 from . import kernel, mates
 from .account import Timeline
 from .order import Failure
-from .output import Outlets, Source
+from .output import Outlets, Source, last_lines
 from .role import Seat
 from .wire import Closed, Wire, pair
 
@@ -22,6 +22,8 @@ __all__ = ["STACKS", "Member", "Shares"]
 
 STACKS = "xmp-stacks-"
 """With the rank, the name of a replica's file for its stacks: one may ask from outside."""
+
+_FATAL = "Fatal Python error: "
 
 
 @dataclass(eq=False)
@@ -120,10 +122,21 @@ class Member:
             self.dumped = os.fstat(self.stacks).st_size
         return text
 
-    def last_stacks(self) -> str:
-        """What faulthandler has written of a native crash."""
-        _, crash, text = self._read_stacks(self.dumped).partition("Fatal Python error")
-        return crash + text  # what stands before it was asked for from outside
+    def tell_last_words(self, failure: Failure, answered: str) -> None:
+        """Add what it has written last: on standard error, and of its stacks.
+
+        faulthandler writes of a native crash behind what it had ``answered``, or into it. When the
+        interpreter itself gives up (``Py_FatalError``) both are on standard error.
+        """
+        # What stands before it there was asked for from outside.
+        _, mark, text = self._read_stacks(self.dumped).partition(_FATAL)
+        failure.stacks = mark + text
+        failure.stderr, failure.stdout = self.tails()
+        if not mark and failure.signal_name == "SIGABRT":
+            said, mark, text = self.sources[0].kept().rpartition(_FATAL)
+            if mark:
+                failure.stacks, failure.stderr = mark + text, last_lines(said)
+        failure.stacks = failure.stacks or answered
 
     def _read_stacks(self, start: int) -> str:
         size = os.fstat(self.stacks).st_size

@@ -96,3 +96,17 @@ class Failure:
     stacks: str = ""
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""
+    why: str = ""
+    """Who killed it, as far as that could be told."""
+
+    @property
+    def what(self) -> str:
+        """What became of it, in one line: "raised ValueError: no such label"."""
+        if self.kind == "raised":
+            first = self.message.strip().partition("\n")[0]
+            return f"raised {self.error_type}{': ' + first if first else ''}"
+        if self.kind == "interrupted":
+            return "was interrupted (KeyboardInterrupt)"
+        if self.signal_name:
+            return f"was killed by {self.signal_name}{f' ({self.why})' if self.why else ''}"
+        return f"ended with exit code {self.exit_code}"

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-import traceback
 from typing import Any
 
-from xmp._payload import load_image, pack_image
+from xmp._payload import pack_image
 from xmp._types import Framework
 
 from . import kernel
 from .account import Timeline
 from .channel import Channel
+from .exceptions import pack_exception
+from .tracebacks import cut, name_of, told, words_of
 
 __all__ = ["UNSENDABLE", "exit_code", "failed_code", "record", "send_result"]
 
 UNSENDABLE = "cannot be sent back"
-_TEXT_LIMIT = 32 * 1024
-_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WORDS = 32 * 1024
 
 
 def send_result(channel: Channel, result: Any, timeline: Timeline, imported: list[str]) -> None:
@@ -56,36 +55,6 @@ def failed_code(framework: Framework | None, error: BaseException) -> int:
 
 def record(error: BaseException) -> tuple[Any, ...]:
     """What is told of an exception: names, words, traceback, and itself where it travels."""
-    name = type(error).__qualname__
-    if type(error).__module__ not in ("builtins", "__main__", "__mp_main__"):
-        name = f"{type(error).__module__}.{name}"
-    text = "".join(traceback.format_exception(type(error), error, _users_part(error)))
-    if len(text) > _TEXT_LIMIT:
-        half = _TEXT_LIMIT // 2
-        text = f"{text[:half]}\n  … {len(text) - _TEXT_LIMIT} characters left out …\n{text[-half:]}"
-    try:
-        words = str(error)
-    except Exception:
-        words = "(its message cannot be shown)"
+    words = cut(words_of(error), _WORDS)
     interrupted = isinstance(error, KeyboardInterrupt)
-    return name, words[:_TEXT_LIMIT], text, _travelling(error), interrupted
-
-
-def _users_part(error: BaseException) -> Any:
-    """The traceback from the user's first frame on."""
-    place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
-        place = place.tb_next
-    return place if place is not None else error.__traceback__
-
-
-def _travelling(error: BaseException) -> bytes | None:
-    """The pickled exception, if what arrives is one as well."""
-    try:
-        image = pack_image(error, kernel.memory_file)
-        if image.data is None:
-            image.close()
-            return None
-        return image.data if isinstance(load_image(image), BaseException) else None
-    except BaseException:
-        return None
+    return name_of(error), words, told(error), pack_exception(error), interrupted

@@ -20,7 +20,7 @@ from xmp._types import ReplicaPlan
 
 from . import kernel
 
-__all__ = ["Outlets", "Sink", "Source", "open_stream"]
+__all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 
 _KEEP = 64 * 1024
 _FULL = 1024 * 1024
@@ -124,6 +124,11 @@ def _writable(descriptor: int) -> bool:
     return bool(poller.poll(0))
 
 
+def last_lines(text: str, lines: int = 50) -> str:
+    """The last lines of a text."""
+    return "\n".join(text.splitlines()[-lines:])
+
+
 class Source:
     """One stream of one replica, copied to a sink as it is."""
 
@@ -179,8 +184,11 @@ class Source:
 
     def tail(self, lines: int = 50) -> str:
         """The last lines that passed."""
-        text = b"".join(self._tail)[-_KEEP:].decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        return last_lines(self.kept(), lines)
+
+    def kept(self) -> str:
+        """The last 64 KiB that passed."""
+        return b"".join(self._tail)[-_KEEP:].decode(errors="replace")
 
     def close(self) -> None:
         """Close our end."""

@@ -16,7 +16,6 @@ from xmp._errors import ReplicaError, ReplicaTimeout, XmpError
 from xmp._limits import TOTAL
 from xmp._types import Limits
 
-from . import report
 from .account import StartAccount
 from .job import Job, ReplicaProcess
 from .launch import Launch, live
@@ -251,5 +250,5 @@ def _is_final(cause: Failure) -> bool:
 def _words(error: Exception) -> str:
     """One line: which rank, and what."""
     if isinstance(error, ReplicaError) and not isinstance(error, ReplicaTimeout):
-        return f"rank {error.rank} {report.what(error.failures[0])}"
+        return f"rank {error.rank} {error.failures[0].what}"
     return f"{error}".partition("\n")[0]

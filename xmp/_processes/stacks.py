@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-__all__ = ["Asked", "frames", "grouped", "phase", "phases", "ranks", "take"]
+__all__ = ["Asked", "crash", "frames", "grouped", "phase", "phases", "ranks", "take"]
 
 _WAIT = 0.5
 _STEP = 0.002
@@ -75,6 +75,19 @@ def frames(stacks: str) -> list[str]:
     return [line.strip() for line in main.splitlines() if line.strip()]
 
 
+def crash(stacks: str) -> str:
+    """What faulthandler wrote of a native crash: the user's frames of every thread."""
+    told, _, _ = stacks.partition("\nExtension modules:")  # hundreds, in one line
+    heads = [*_THREAD.finditer(told)]
+    if not heads:
+        return told.strip()
+    parts = [told[: heads[0].start()].strip()]
+    for head, end in zip(heads, [*(h.start() for h in heads[1:]), len(told)], strict=True):
+        lines = [line.rstrip() for line in told[head.end() : end].splitlines() if line.strip()]
+        parts.append("\n".join([head[0].rstrip(), *_shortened(_users_part(lines))]))
+    return "\n\n".join(filter(None, parts))
+
+
 def _file(frame: str) -> str:
     return frame[6:].partition('"')[0] if frame.startswith('File "') else ""
 
@@ -89,8 +102,12 @@ def grouped(stacks: Mapping[int, str]) -> list[str]:
 
 def _users_part(lines: list[str]) -> list[str]:
     """Without what called the replica: a fork has the whole stack of its parents below it."""
-    ends = [n for n, line in enumerate(lines) if _file(line) == _RUN and line.endswith(" in run")]
+    ends = [n for n, line in enumerate(lines) if _is_run(line.strip())]
     return lines[: ends[0]] if ends and ends[0] else lines
+
+
+def _is_run(frame: str) -> bool:
+    return _file(frame) == _RUN and frame.endswith(" in run")
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -18,17 +18,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xmp import _inside
-from xmp._payload import Image, load, pack_image
+from xmp._payload import Image, load
 from xmp._payload.script import import_main, main_is_shared
 
 from . import family, identity, kernel, marked, pools, randomness, replica, safety, state
 from .account import Timeline
 from .channel import Channel
+from .exceptions import pack_exception
 from .gang import Gang
 from .members import Member
 from .order import Order
 from .output import Outlets, Sink
 from .role import Role, Seat, entrance
+from .tracebacks import name_of, told, words_of
 from .wire import Closed, Wire, pair
 
 if TYPE_CHECKING:
@@ -132,11 +134,8 @@ class _Supervisor:
             importlib.import_module(order.framework)
 
     def _refuse_load(self, error: BaseException) -> None:
-        try:
-            data = pack_image(error, kernel.memory_file).data
-        except Exception:
-            data = None
-        self.wire.send(("failed", traceback.format_exc(), f"{type(error).__name__}: {error}", data))
+        words = f"{name_of(error)}: {words_of(error)}"
+        self.wire.send(("failed", told(error), words, pack_exception(error)))
 
     # --- starting ------------------------------------------------------------------------------
 

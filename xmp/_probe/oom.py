@@ -1,0 +1,57 @@
+"""Whether the kernel has ended processes for lack of memory: its counters, read twice.
+
+A control group counts the kills among its own processes, whichever limit made the kernel do it: the
+group's own, one further up, or the machine's memory. Cgroup v2 and v1 name the files differently.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import limits, read
+
+__all__ = ["Bound", "Counted", "bound", "count"]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What has been counted so far."""
+
+    kills: int
+    peak: int | None = None
+    """Bytes that the group has used at most since it was made, where the kernel tells."""
+    everywhere: bool = False
+    """Kills on the whole machine: no group of this process can be read."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What bounds the memory of this process, in bytes, and whether a group does."""
+
+    size: int
+    of_group: bool
+
+
+def count(root: Path = Path("/")) -> Counted | None:
+    """The counters as they are now; None where nothing can be read."""
+    for folder, unified in limits.cgroups(root, "memory"):
+        names = ("events", "peak") if unified else ("oom_control", "max_usage_in_bytes")
+        kills = _kills(folder / f"memory.{names[0]}")
+        if kills is not None:
+            peak = read.text(folder / f"memory.{names[1]}")
+            return Counted(kills, int(peak) if peak.isdigit() else None)
+    kills = _kills(root / "proc/vmstat")
+    return None if kills is None else Counted(kills, everywhere=True)
+
+
+def _kills(path: Path) -> int | None:
+    found = re.search(r"^oom_kill (\d+)$", read.text(path), re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def bound(root: Path = Path("/")) -> Bound | None:
+    """The tightest limit up the tree, or the machine's memory; None where neither is told."""
+    size, machine = limits.memory(root), limits.installed(root)
+    return None if size is None else Bound(size, size != machine)
