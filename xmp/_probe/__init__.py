@@ -6,6 +6,7 @@ read once; environment, affinity and loaded modules are read at every call, sinc
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 from xmp._runtimes._imports import NAMES
 from xmp._types import HostFacts
 
-from . import limits, metadata, packages
+from . import limits, metadata, packages, read
 from .devices import hardware
 from .holders import TPU_FILES
 from .initialised import initialised
@@ -66,13 +67,17 @@ def facts(
 
 def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     """What the variables that imports write were when this process began, where they changed."""
-    try:
-        text = (root / "proc/self/environ").read_bytes().decode(errors="replace")
-    except OSError:
+    began = _began(root)
+    if not began:
         return {}
-    began = dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
     changed = [name for name in NAMES if env.get(name, "") != began.get(name, "")]
     return {name: began.get(name, "") for name in changed}
+
+
+@functools.lru_cache(maxsize=8)
+def _began(root: Path) -> dict[str, str]:
+    text = read.text(root / "proc/self/environ")
+    return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
 
 def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:

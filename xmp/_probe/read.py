@@ -11,7 +11,8 @@ __all__ = ["hexadecimal", "number", "text"]
 def text(path: Path) -> str:
     """The file's text without surrounding blanks; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        with open(path, "rb", buffering=0) as file:
+            return (file.readall() or b"").decode(errors="replace").strip()
     except OSError:
         return ""
 
