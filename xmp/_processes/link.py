@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp._errors import StartError
 from xmp._payload import Packed, pack
 from xmp._payload.script import main_source
+from xmp._types import Output
 
 from . import family, kernel, state
 from .job import Job
@@ -20,9 +21,12 @@ from .order import Order
 from .parents import Parents
 from .patience import Patience
 from .templates import templates
-from .terminal import say
+from .terminal import in_notebook, say
 from .warm import Template
 from .wire import Closed, Wire, pair
+
+if TYPE_CHECKING:
+    from .notebook import Pump
 
 __all__ = ["END_WAIT", "Link"]
 
@@ -50,6 +54,8 @@ class Link:
         self._packed: Packed | None = None
         self._template: Template | None = None
         self._lifeline = -1
+        self._in_notebook = in_notebook()
+        self._pump: Pump | None = None
 
     @property
     def open(self) -> bool:
@@ -97,7 +103,7 @@ class Link:
             restart_count=job.restart_count,
             limits=job.limits,
             told=job.telling is not None,
-            output=job.output,
+            output=job.output or (Output() if self._in_notebook else None),
         )
 
     # --- the supervisor ------------------------------------------------------------------------
@@ -170,12 +176,25 @@ class Link:
             theirs.close()
             os.close(heard)
         self.wire, self._lifeline, self._token, self._used = ours, lifeline, token, parent
-        streams = state.standard_streams()
+        streams = self._streams()
         try:
             ours.send(self.order, [*streams, *self._descriptors()])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
+
+    def _streams(self) -> list[int]:
+        """What the supervisor gets for standard input, output and error."""
+        streams = state.standard_streams()
+        if self._in_notebook:
+            from .notebook import Pump  # the only thread that a launcher ever has of ours
+
+            self._end_pump()
+            self._pump = Pump()
+            for end, descriptor in zip(self._pump.ends(), streams[1:], strict=True):
+                os.dup2(end, descriptor, inheritable=False)
+                os.close(end)
+        return streams
 
     def _descriptors(self) -> list[int]:
         """What travels with the order, after the standard streams."""
@@ -204,6 +223,12 @@ class Link:
             self.drop()
             if pid is not None and self._used.wait_end(pid, END_WAIT) is None:
                 family.wait_gone(pid, END_WAIT)  # its parent was killed
+        self._end_pump()
+
+    def _end_pump(self) -> None:
+        if self._pump is not None:
+            self._pump.finish()
+            self._pump = None
 
     def drop(self) -> None:
         """Close our ends."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["on_quit", "say", "say_once", "signals_of_the_user"]
+__all__ = ["in_notebook", "on_quit", "say", "say_once", "signals_of_the_user"]
 
 Handler = Callable[[int, object], None]
 
@@ -32,6 +32,12 @@ def say_once(line: str) -> None:
     if line not in _said:
         _said.add(line)
         say(line)
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook's kernel: standard output is no descriptor, but a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
 
 @contextmanager
