@@ -23,7 +23,6 @@ class Facts:
     code: int
     err: str
     fault: int | None
-    called: int
     said: Mapping[str, Any] | None
     left: Mapping[int, str] = field(default_factory=dict)
     """Processes that were there a second after the launcher's end."""
@@ -34,7 +33,7 @@ def seconds(round: Round, facts: Facts) -> float | None:
     """From the fault to the verdict, where there is one; from the end of a limit of the call."""
     if round.fault.verdict in ("", "gone") or facts.fault is None or not facts.said:
         return None
-    limit = facts.called + round.total * _SECOND if round.total else 0
+    limit = facts.said["called"] + round.total * _SECOND if round.total else 0
     return float((facts.said["at"] - max(facts.fault, limit)) / _SECOND)
 
 

@@ -180,6 +180,7 @@ def draw(seed: int, number: int, root: bool = True) -> Round:
     return Round(
         seed, number, kind.name, moment, method, nprocs, chance.randrange(nprocs),
         chance.randrange(20), others, chance.choice((0.5, 1.0, 2.0)),
-        # Where standard streams are closed, a queue's pipe would be one of them.
-        chance.random() < 0.5 and not kind.name.startswith("closed-"),
+        # Where standard streams are closed, a queue's pipe would be one of them; the tracker of
+        # what has names lives for as long as a child of the launcher has its pipe.
+        chance.random() < 0.5 and not kind.name.startswith(("closed-", "parent-")),
     )  # fmt: skip

@@ -85,7 +85,7 @@ def described(error):
 
 
 def main(round):
-    said = {}
+    said = {"called": time.monotonic_ns()}
     try:
         results = launch(round)
         said["at"] = time.monotonic_ns()

@@ -89,7 +89,6 @@ def _run(round: Round, stage: Stage, env: dict[str, str]) -> Facts:
     (stage.folder / "tmp").mkdir()
     path = os.pathsep.join(map(str, (HERE, SAFETY, ROOT)))
     env = {**env, "PYTHONPATH": path, "TMPDIR": str(stage.folder / "tmp")}
-    called = time.monotonic_ns()
     source = (HERE / "launching.py").read_text()
     process = stage.start(source, json.dumps(dataclasses.asdict(round)), env=env)
     fault, memory = None, -1
@@ -112,7 +111,7 @@ def _run(round: Round, stage: Stage, env: dict[str, str]) -> Facts:
     trouble = stage.folder / "trouble"
     err = trouble.read_text() if trouble.exists() else outcome.err
     return Facts(
-        outcome.code, err, fault, called,
+        outcome.code, err, fault,
         json.loads(said.read_text()) if said.exists() else None, left, tuple(files),
     )  # fmt: skip
 

@@ -19,10 +19,10 @@ ERROR = {
     "labels": {"1": "cause", "0": "stopped by xmp", "2": "collateral"},
 }  # fmt: skip
 SAID = {
-    "at": 3_000_000_000, "error": ERROR, "results": {}, "alive": {"7": "xmp-template"},
-    "again": [0, 1], "threads": 1, "children": [],
+    "called": 1_000_000_000, "at": 3_000_000_000, "error": ERROR, "results": {},
+    "alive": {"7": "xmp-template"}, "again": [0, 1], "threads": 1, "children": [],
 }  # fmt: skip
-GOOD = Facts(code=0, err="", fault=2_000_000_000, called=1_000_000_000, said=SAID)
+GOOD = Facts(code=0, err="", fault=2_000_000_000, said=SAID)
 
 
 def test_a_good_round_misses_nothing() -> None:

@@ -1,0 +1,14 @@
+"""The culprit is named though its victims fail at about the same time, or tell of it first."""
+
+from __future__ import annotations
+
+import culprit
+import pytest
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("framework", "how"), culprit.CASES)
+def test_the_culprit_is_named(framework: str, how: str) -> None:
+    *told, end = culprit.lines(framework, how, count=3, seed=1)
+    assert [line[:4] for line in told] == ["ok  "] * 3, told
+    assert end == ""
