@@ -211,6 +211,16 @@ def test_a_running_launch_whose_template_was_killed_is_left_alone(stage: Stage) 
     stage.gone()
 
 
+def test_orphans_of_a_running_launch_are_left_alone_without_subreapers(stage: Stage) -> None:
+    process = stage.start(SOURCE, "forkserver", "escaping", env={"XMP_WITHOUT": "subreaper"})
+    wait_for(stage, "in-fn", process)
+    escaped = {pid_in(stage.folder / "forked"), pid_in(stage.folder / "executed")}
+    (supervisor,) = stage.supervisors()
+    until(lambda: supervisor not in map(parent, escaped), 5, "orphans")
+    assert numbers(xmp("clean").stdout, "ended ").isdisjoint(stage.alive())
+    assert all(is_alive(pid) for pid in escaped)
+
+
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
 

@@ -100,6 +100,17 @@ def test_identical_stacks_are_told_once(stage: Stage, method: str) -> None:
     ends_well(stage, process)
 
 
+def test_hundreds_need_no_more_descriptors_than_one_may_have(stage: Stage) -> None:
+    process = start(stage, "forkserver")
+    command = f"ulimit -S -n 12; exec {sys.executable} -m xmp stacks {process.pid}"
+    told = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "ranks 0, 2:" in told.stdout
+    ends_well(stage, process)
+
+
 def test_without_a_pid_there_is_one_launch_or_a_list(stage: Stage) -> None:
     process, second = start(stage, "forkserver"), Stage(stage.folder / "second")
     second.folder.mkdir()

@@ -1,7 +1,7 @@
 """What launches have left behind: processes of ours that nobody is going to end.
 
-The launcher is gone, or it lives and the process is below neither it nor anything of the engine's.
-Whatever else is there, above all a launch that runs, is none.
+The launcher is gone, or it lives and the process is below neither it nor anything of the engine's,
+and older than its running launches. Whatever else is there, above all a launch that runs, is none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xmp import _marks
 from xmp._marks import Mark
 
 from .holders import Holder, holder
-from .launches import ENGINE, ROOT, Process, alive, line, pages, processes
+from .launches import ENGINE, ROOT, SUPERVISOR, Process, alive, line, pages, processes
 
 __all__ = ["described", "leftovers"]
 
@@ -65,7 +65,9 @@ def _is_left(process: Process, mark: Mark, known: Mapping[int, Process], root: P
     above = line(process, known)
     if mark.pid in above or any(pid and pid not in known for pid in above):
         return False  # in the second case somebody has ended since we looked
-    watching = (known[pid] for pid in (process.pid, *above) if pid)
+    watching = [known[pid] for pid in (process.pid, *above) if pid]
+    # Where the kernel has no subreapers, orphans of a launch that runs are nobody's children.
+    watching += [p for p in known.values() if p.name == SUPERVISOR and p.started <= process.started]
     return not any(p.name in ENGINE and mark in pages(p.pid, root) for p in watching)
 
 

@@ -30,6 +30,7 @@ def look() -> list[Holder]:
 
 def clean() -> tuple[list[Holder], list[Holder]]:
     """End what is left: SIGTERM, 2 s, SIGKILL. Returns what has ended, and what has not."""
+    kernel.raise_descriptor_limit()  # one for each process
     ended: list[Holder] = []
     stuck: list[Holder] = []
     found = leftovers()

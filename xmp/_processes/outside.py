@@ -6,6 +6,7 @@ the launcher nor the supervisor has a part in it.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import signal
@@ -75,6 +76,7 @@ def _what(launch: Launch) -> str:
 
 def tell(launch: Launch) -> str:
     """What the replicas of a launch are doing, equal stacks once."""
+    kernel.raise_descriptor_limit()  # two for each replica
     head = f"launch of process {launch.launcher}: {_what(launch)}"
     if launch.supervisor.state in "Tt":
         head += " (stopped)"
@@ -151,9 +153,10 @@ def _file_of(pid: int) -> tuple[int, int] | None:
             rank = os.readlink(place).partition(STACKS)[2].partition(" ")[0].partition("-")[0]
             if rank.isdigit():
                 return int(rank), os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        pass
-    return None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+    return None  # it has ended
 
 
 def _is_harmless(pid: int, number: int) -> bool:
