@@ -273,9 +273,10 @@ def is_left(mark: object, *arguments: str, **variables: str) -> bool:
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        found = {each.pid for each in leftovers(settle=0.1)}
-        process.kill()
-    return process.pid in found
+        try:
+            return process.pid in {each.pid for each in leftovers(settle=0.1)}
+        finally:
+            process.kill()
 
 
 def gone(mark: _marks.Mark) -> _marks.Mark:

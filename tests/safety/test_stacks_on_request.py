@@ -102,7 +102,7 @@ def test_identical_stacks_are_told_once(stage: Stage, method: str) -> None:
 
 def test_hundreds_need_no_more_descriptors_than_one_may_have(stage: Stage) -> None:
     process = start(stage, "forkserver")
-    command = f"ulimit -S -n 12; exec {sys.executable} -m xmp stacks {process.pid}"
+    command = f"ulimit -S -n 8; exec {sys.executable} -m xmp stacks {process.pid}"
     told = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False
     )
