@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import xmp
 from xmp import _inside
 from xmp._clusters.per_device import identity
 from xmp._types import ReplicaInfo
@@ -74,6 +75,7 @@ def test_outside_a_replica_is_a_world_of_one() -> None:
     assert (_inside.rank(), _inside.local_rank(), _inside.host_index()) == (0, 0, 0)
     assert (_inside.world_size(), _inside.local_world_size()) == (1, 1)
     assert _inside.restart_count() == 0
+    assert xmp.preempted() is False
     assert _inside.replica() == ReplicaInfo(0, 0, 1, 1)
     assert _inside.channel() is None
 

@@ -6,7 +6,7 @@ A map of the rest, from the face down; each floor knows only those below it:
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside       what user code calls in a replica; _frameworks/ readies torch and JAX there
-    _sharing      MpModelWrapper, MpSerialExecutor
+    _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted
     _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
     _watch        pure: who failed first, and what is done about it
     _probe, _ports, _payload   effects: what the host says, held ports, how calls travel
@@ -46,6 +46,7 @@ from ._inside import (
     restart_count,
     world_size,
 )
+from ._preemption import preempted
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import device_count, facts, plan, preload, spawn, start_processes
 from ._types import Event, HostFacts, JobPlan
@@ -85,6 +86,7 @@ __all__ = [
     "local_world_size",
     "once",
     "plan",
+    "preempted",
     "preload",
     "rank",
     "rank_zero_only",

@@ -70,6 +70,9 @@ class Channel(Protocol):
     def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
         """One local replica calls ``make`` (``owner``, or the first to ask); all get the value."""
 
+    def preempted(self) -> bool:
+        """Whether all replicas have agreed that they end at this call."""
+
     def turn(self, key: str) -> AbstractContextManager[None]:
         """Mutual exclusion between the local replicas; freed when its holder dies."""
 

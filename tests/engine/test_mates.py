@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _behaviour import wait_until
 
 import xmp
-from xmp import _inside, _runtimes
+from xmp import _inside, _preemption, _runtimes
+from xmp._processes.living import preempt_all
 from xmp._processes.mates import by_process, count, spread
+from xmp._processes.preempting import Sigterm
 from xmp._types import HostFacts, HostPlan, ReplicaPlan, Request
 
 FRAMEWORK = """
@@ -161,6 +164,35 @@ def test_each_thread_has_its_own_copy_of_a_wrapped_model(method: str) -> None:
 
 
 # --- ends --------------------------------------------------------------------------------------
+
+
+def steps(rank: int, marks: str) -> int:
+    count = 0
+    while not xmp.preempted():
+        count += 1
+        time.sleep(0.002 * (rank + 1))
+        if rank == 1 and count == 3:
+            return -1  # the thread ends, its process does not
+        if count == 5:
+            Path(marks, str(rank)).touch()
+    return count
+
+
+def test_threads_agree_on_their_end(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_preemption, "_noted", False)
+    monkeypatch.setattr(Sigterm, "carry_out", lambda self: None)  # it would end this process
+    context = xmp.spawn(
+        steps, (str(tmp_path),), nprocs=4, runtime="pairs", start_method=method, join=False
+    )
+    wait_until(lambda: len(os.listdir(tmp_path)) == 3, 30)
+    preempt_all()
+    first, gone, *rest = context.results()
+    assert gone == -1
+    assert rest == [first] * 2
+    assert first >= 5
+    assert xmp.preempted() is True
 
 
 def fails(rank: int, how: str, marks: str) -> int:

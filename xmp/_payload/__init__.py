@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Image", "Packed", "load", "load_image", "loading", "pack", "pack_image"]
+__all__ = ["Image", "Packed", "load", "load_image", "loading", "map_file", "pack", "pack_image"]
 
 _ALIGN = 64
 _HEAD = struct.Struct("<Q")
@@ -122,7 +122,7 @@ def build_image(
     return Image(None, size, descriptor)
 
 
-def _map(descriptor: int, size: int) -> memoryview:
+def map_file(descriptor: int, size: int) -> memoryview:
     """Map a file copy-on-write for as long as something refers to it.
 
     Not the mmap module: before Python 3.13 it keeps a duplicate of the descriptor open.
@@ -146,7 +146,7 @@ def load_image(image: Image) -> Any:
     if image.data is not None:
         whole = memoryview(bytearray(image.data))
     else:
-        whole = _map(image.descriptor, image.size)
+        whole = map_file(image.descriptor, image.size)
     (count,) = _HEAD.unpack_from(whole, 0)
     parts = []
     for index in range(count):

@@ -7,13 +7,14 @@ and whose turn it is (``turn``); both survive the death of any replica.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from xmp._payload import Image, load_image, pack_image
+from xmp._payload import Image, load_image, map_file, pack_image
 
 from . import kernel
 from .wire import Wire, prepared
@@ -37,6 +38,9 @@ class Channel:
         self._given: dict[str, threading.Event] = {}
         self._mates: tuple[int, ...] = ()
         self.local_rank = local_rank
+        self._steps = 0
+        self._flag: memoryview | None = None
+        self._agreed = 0
 
     def split(self, local_ranks: Sequence[int]) -> list[Channel]:
         """A channel for each replica of this process; all talk through the one connection."""
@@ -60,6 +64,27 @@ class Channel:
     def tell_entered(self) -> None:
         """Tell that the user's function begins."""
         self._wire.send_prepared(_ENTERED)
+
+    def preempted(self) -> bool:
+        """Whether all have agreed to end at this call; while they do, the supervisor is asked."""
+        self._steps += 1
+        if self._flag is not None and not self._flag[0]:
+            return False
+        if os.getpid() != os.getpgrp():
+            return False  # a child of the replica, whose connection this is not
+        if not self._agreed:
+            with self._lock:
+                self.tell("step", self.local_rank, self._steps)
+                (_, self._agreed), descriptors = self.receive()
+            if descriptors:
+                self._flag = map_file(descriptors[0], 1).cast("B")
+                os.close(descriptors[0])
+        return 0 < self._agreed <= self._steps
+
+    def tell_last_step(self) -> None:
+        """Tell that this replica asks no more; where it is a process, its end tells that."""
+        if self._steps:
+            self.tell("last_step", self.local_rank)
 
     def tell_phase(self, name: str) -> None:
         """Tell what begins now, before the function does."""

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .job import ReplicaProcess
-from .launch import Launch, live
+from .launch import Launch
+from .living import live
 from .parents import forget_in_child
 from .results import Results
 from .templates import templates

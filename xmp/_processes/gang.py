@@ -41,6 +41,7 @@ from .wire import Closed, Wire
 
 if TYPE_CHECKING:
     from .herald import Herald
+    from .preempting import Agreement
     from .pulse import Pulse
 
 __all__ = ["Gang"]
@@ -80,6 +81,7 @@ class Gang:
             order.called,
             time.monotonic_ns(),
         )
+        self._agreement: Agreement | None = None
         self._stacks: dict[int, str] = {}
         self._loop = Loop()
         self._herald = self._make_herald() if order.told else None
@@ -162,6 +164,9 @@ class Gang:
         if name == "grace":
             self._watch.grace = int(rest[0] * 1e9)
             return
+        if name == "preempt":
+            self._preempt()
+            return
         if name in _PAUSES:
             number, event = _PAUSES[name]
             for member in self._members:
@@ -169,6 +174,13 @@ class Gang:
             self._feed(event(time.monotonic_ns()))
             return
         self._feed(_ASKED[name](time.monotonic_ns()))
+
+    def _preempt(self) -> None:
+        """The launcher has got SIGTERM: the replicas that ask for it agree, others get it too."""
+        agreed = self._agreement is not None and self._agreement.begin()
+        self._wire.post(("preempted", agreed))
+        if not agreed:
+            self._feed(Stop(time.monotonic_ns()))
 
     def _launcher_gone(self) -> None:
         """Nobody is left to tell: end everything and go."""
@@ -196,6 +208,21 @@ class Gang:
         self._wire.post(("entered", member.rank, now))
         self._feed(Entered(member.rank, now))
 
+    def _on_step(self, member: Member, _: list[int], local_rank: int, count: int) -> None:
+        if self._agreement is None:
+            from .preempting import Agreement  # most programs never ask
+
+            self._agreement = Agreement()
+        number, flag = self._agreement.report(local_rank, count)
+        member.wire.post(("step", number), flag)
+        self._flush_member(member)
+
+    def _on_last_step(self, member: Member, _: list[int], local_rank: int) -> None:
+        """A replica that is a thread has ended; its process has not."""
+        plans = (member.plan, *member.plan.mates)
+        if self._agreement is not None:
+            self._agreement.forget(*(plan for plan in plans if plan.local_rank == local_rank))
+
     def _on_phase(self, member: Member, _: list[int], name: str, at: int) -> None:
         if self._herald is not None:
             self._herald.phase(member, name, at)
@@ -214,6 +241,8 @@ class Gang:
         self._wire.post(("returned", member.rank, data, size, timeline, imported), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+        if self._agreement is not None:
+            self._agreement.forget(member.plan, *member.plan.mates)
         self._feed(Returned(member.rank, at))
 
     def _on_exit(
@@ -279,6 +308,8 @@ class Gang:
             self._flow.end(source)
         member.note_end(now, status)
         self._shares.forget(member)
+        if self._agreement is not None:
+            self._agreement.forget(member.plan, *member.plan.mates)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not member.returned:  # os._exit(0): a success without a result
             self._wire.post(("returned", member.rank, None, 0, member.timeline, []))

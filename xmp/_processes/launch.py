@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xmp._errors import StartError, XmpError
 from xmp._limits import Overdue
@@ -19,31 +19,22 @@ from .account import StartAccount, Timeline
 from .exceptions import load_exception
 from .job import Job, ReplicaProcess
 from .link import Link
+from .living import live, preempt_all, put_away_ended
 from .mates import spread
 from .memory import Memory, Watcher
 from .order import Failure
 from .patience import Patience
+from .preempting import Sigterm
 from .stacks import grouped
 from .terminal import say, signals_of_the_user
 from .wire import Closed
 
-if TYPE_CHECKING:
-    from .restarts import Restarting
-
-__all__ = ["Launch", "live"]
+__all__ = ["Launch"]
 
 _ANSWER_WAIT = 5.0
 _BREATH = 0.25
 _ORDERLY: dict[type, str] = {KeyboardInterrupt: "interrupt", SystemExit: "stop"}
-_ENDINGS = ("interrupt", "stop", "kill")
-live: set[Launch | Restarting] = set()
-"""The launches of this process that have not ended; also those whose handle nobody keeps."""
-
-
-def put_away_ended() -> None:
-    """Of the launches that nobody joins: take in that they have ended."""
-    for launch in list(live):
-        launch.put_away()
+_ENDINGS = ("interrupt", "stop", "kill", "preempt")
 
 
 class Launch:
@@ -65,6 +56,7 @@ class Launch:
         self._imported: list[str] = []
         self._stacks_answer: dict[int, str] | None = None
         self._shows_stacks = False
+        self._sigterm = Sigterm()
         self._undo = ExitStack()
         self._undo.callback(release)
         self._plans = {plan.rank: plan for plan in job.host.replicas}
@@ -240,6 +232,9 @@ class Launch:
             self._shows_stacks = False
             say("\n".join(["xmp: where the living replicas are:", *grouped(stacks)]))
 
+    def _on_preempted(self, _: list[int], agreed: bool) -> None:
+        self._sigterm.answered(agreed)
+
     def _on_unsafe(self, _: list[int], culprits: list[str]) -> None:
         self._link.begin_with_fresh_interpreters(culprits)
 
@@ -307,6 +302,8 @@ class Launch:
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
         self.asked_to_end = self.asked_to_end or name in _ENDINGS
+        if name == "preempt":
+            self._sigterm.came(self._link.supervisor)
         if not self.finished:
             self._patience.asked(name)
             try:
@@ -320,7 +317,7 @@ class Launch:
         patience = _ANSWER_WAIT + 2 * self.job.grace
         while True:
             try:
-                with signals_of_the_user(self.ask, self.show_stacks):
+                with signals_of_the_user(self.ask, self.show_stacks, preempt_all):
                     if interrupt is None:
                         return self._pump_to_the_end(timeout)
                     self.end_within(patience)
@@ -338,6 +335,7 @@ class Launch:
             last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
             waits = [max(0.0, seconds) for seconds in (left, last) if seconds is not None]
             if self._pump_until(lambda: self.finished, min(waits, default=None)):
+                self._sigterm.carry_out()
                 return True
             if left == 0:
                 return False

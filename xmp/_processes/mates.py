@@ -74,7 +74,9 @@ def call_all(role: Role, framework: Framework | None, call: Callable[[int], Any]
         try:
             who = _info(role.info, each)
             _inside.install(who, beside(who), channel)
-            said.put((each.rank, call(each.rank), None))
+            value = call(each.rank)
+            channel.tell_last_step()
+            said.put((each.rank, value, None))
         except BaseException as error:
             said.put((each.rank, None, error))
 

@@ -18,7 +18,8 @@ from xmp._types import Limits
 
 from .account import StartAccount
 from .job import Job, ReplicaProcess
-from .launch import Launch, live
+from .launch import Launch
+from .living import live
 from .order import Failure
 from .outcome import UNSENDABLE
 from .terminal import say

@@ -41,11 +41,10 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def signals_of_the_user(ask: Callable[[str], None], show: Callable[[], None]) -> Iterator[None]:
-    """While inside, Ctrl-Z stops the replicas too, and SIGTERM ends a launcher that is pid 1.
-
-    Ctrl-\\ calls ``show``.
-    """
+def signals_of_the_user(
+    ask: Callable[[str], None], show: Callable[[], None], preempt: Callable[[], None]
+) -> Iterator[None]:
+    """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``."""
 
     def stop(number: int, _: object) -> None:
         ask("pause")
@@ -54,14 +53,11 @@ def signals_of_the_user(ask: Callable[[str], None], show: Callable[[], None]) ->
         signal.signal(signal.SIGTSTP, stop)
         ask("resume")
 
-    def terminate(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    wanted: dict[int, Handler] = {signal.SIGTSTP: stop, signal.SIGQUIT: lambda *_: show()}
-    if (
-        os.getpid() == 1
-    ):  # the kernel drops what the first process of a container has no handler for
-        wanted[signal.SIGTERM] = terminate
+    wanted: dict[int, Handler] = {
+        signal.SIGTSTP: stop,
+        signal.SIGQUIT: lambda *_: show(),
+        signal.SIGTERM: lambda *_: preempt(),
+    }
     with _handled(wanted):
         yield
 
