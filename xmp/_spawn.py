@@ -19,7 +19,7 @@ from ._checks import (
     refuse_options,
     whole_number,
 )
-from ._errors import PlanError, ReplicaError
+from ._errors import PlanError, XmpError
 from ._imports import without_collections
 
 if TYPE_CHECKING:
@@ -156,11 +156,12 @@ def spawn(
     call = Call(
         fn, args, kwargs, method, grace, daemon, seed, limits, observer, restarts, output=output
     )
-    context: ProcessContext[R] = launch(request, call)
     try:
+        context: ProcessContext[R] = launch(request, call)
         return context.results() if join else context
-    except ReplicaError as error:
-        raise error.with_traceback(None)  # noqa: B904 - frames of ours tell the user nothing
+    except XmpError as error:
+        # The user's call is above, and our frames below it tell nothing.
+        raise error.with_traceback(None) from error.__cause__
 
 
 def start_processes(

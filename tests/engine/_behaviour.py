@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ __all__ = [
     "Script",
     "failure",
     "launch",
+    "memory_group",
     "nothing_started",
     "run_script",
     "state",
@@ -143,6 +146,29 @@ def never_returns() -> None:
     """Wait for what ends this process; a signal that only asks for stacks ends no waiting."""
     while True:
         signal.pause()
+
+
+@contextmanager
+def memory_group() -> Iterator[Path]:
+    """A memory control group, version 1 or 2 as this host has it, without a limit."""
+    import pytest  # not above: replicas import this module
+
+    place = Path("/sys/fs/cgroup")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            place = place / "memory" / path.strip("/")
+    group = place / f"xmp-test-{uuid.uuid4().hex}"
+    try:
+        if place == Path("/sys/fs/cgroup"):
+            (place / "cgroup.subtree_control").write_text("+memory")
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory control group can be made here: {error}")
+    try:
+        yield group
+    finally:
+        group.rmdir()
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:

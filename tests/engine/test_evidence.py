@@ -8,13 +8,12 @@ import mmap
 import os
 import signal
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import Script, failure, never_returns
+from _behaviour import Script, failure, memory_group, never_returns
 
 import xmp
 from xmp._probe import oom
@@ -61,22 +60,10 @@ def test_who_was_stopped_by_us_was_not_killed_from_outside() -> None:
 
 
 @pytest.fixture
-def memory_group() -> Iterator[Path]:
-    """A memory control group, version 1 or 2 as this host has it, without a limit."""
-    place = Path("/sys/fs/cgroup")
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "memory":
-            place = place / "memory" / path.strip("/")
-    group = place / f"xmp-test-{uuid.uuid4().hex}"
-    try:
-        if place == Path("/sys/fs/cgroup"):
-            (place / "cgroup.subtree_control").write_text("+memory")
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory control group can be made here: {error}")
-    yield group
-    group.rmdir()
+def group() -> Iterator[Path]:
+    """A memory control group without a limit."""
+    with memory_group() as made:
+        yield made
 
 
 EATS = """
@@ -118,8 +105,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.root
-def test_lack_of_memory_is_told_with_numbers(script: Script, memory_group: Path) -> None:
-    done = script(EATS, str(memory_group), "itself")
+def test_lack_of_memory_is_told_with_numbers(script: Script, group: Path) -> None:
+    done = script(EATS, str(group), "itself")
     first, *rest = done.out.splitlines()
     assert first.endswith("was killed by SIGKILL (out of memory)"), done
     told = next(line for line in rest if line.startswith("Out of memory: "))
@@ -130,9 +117,9 @@ def test_lack_of_memory_is_told_with_numbers(script: Script, memory_group: Path)
 
 @pytest.mark.root
 def test_a_helpers_lack_of_memory_is_told_of_the_replica_that_raised(
-    script: Script, memory_group: Path
+    script: Script, group: Path
 ) -> None:
-    done = script(EATS, str(memory_group), "helper")
+    done = script(EATS, str(group), "helper")
     assert "raised RuntimeError: helper ended with 9" in done.out.splitlines()[0], done
     assert "\n\nA process was killed for lack of memory: limit " in done.out
 

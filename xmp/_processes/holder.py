@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import traceback
 from typing import Any
 
 from xmp._payload.script import MainSource, import_main
@@ -14,6 +13,7 @@ from xmp._types import ForkRules
 from . import kernel, replica, safety, state
 from .rehearsal import rehearse
 from .server import Become, Server, settle
+from .tracebacks import name_of, told, words_of
 from .trial import silence
 from .wire import Wire
 
@@ -43,7 +43,7 @@ def hold_script(
     try:
         import_main(source)
     except BaseException as error:
-        wire.send(("failed", traceback.format_exc(), f"{type(error).__name__}: {error}"))
+        wire.send(("failed", told(error), f"{name_of(error)}: {words_of(error)}"))
         return
     finally:
         sys.stdout.flush()

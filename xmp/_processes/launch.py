@@ -240,7 +240,9 @@ class Launch:
 
     def _on_failed(self, _: list[int], text: str, words: str, pickled: bytes | None) -> None:
         cause = load_exception(pickled)
-        error = StartError(f"loading the function and its arguments failed: {words}\n\n{text}")
+        error = StartError(
+            f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}"
+        )
         self._stop_short(_with_cause(error, cause))
 
     def _on_cannot(self, _: list[int], text: str) -> None:

@@ -115,7 +115,7 @@ class Parents:
         if refusal is None:
             raise StartError(f"importing {main.path} ended the process that did it")
         if refusal[0] == "failed":
-            raise StartError(f"importing {main.path} failed: {refusal[2]}\n\n{refusal[1]}")
+            raise StartError(f"importing {main.path} failed: {refusal[2]}\n\n{refusal[1].rstrip()}")
         self.remember_unsafe(main, main.path, refusal[1])
         return None
 

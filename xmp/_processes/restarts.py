@@ -252,4 +252,4 @@ def _words(error: Exception) -> str:
     """One line: which rank, and what."""
     if isinstance(error, ReplicaError) and not isinstance(error, ReplicaTimeout):
         return f"rank {error.rank} {error.failures[0].what}"
-    return f"{error}".partition("\n")[0]
+    return f"{error}".partition("\n\n")[0].replace("\n", " ")

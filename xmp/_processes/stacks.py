@@ -96,7 +96,8 @@ def grouped(stacks: Mapping[int, str]) -> list[str]:
     """The main threads' stacks, from the user's function on; ranks with the same one together."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, text in stacks.items():
-        alike.setdefault(tuple(_shortened(_users_part(frames(text)))), []).append(rank)
+        lines = _without_callers(_users_part(frames(text)))
+        alike.setdefault(tuple(_shortened(lines)), []).append(rank)
     return ["\n  ".join([f"{ranks(group)}:", *lines]) for lines, group in alike.items()]
 
 
@@ -104,6 +105,12 @@ def _users_part(lines: list[str]) -> list[str]:
     """Without what called the replica: a fork has the whole stack of its parents below it."""
     ends = [n for n, line in enumerate(lines) if _is_run(line.strip())]
     return lines[: ends[0]] if ends and ends[0] else lines
+
+
+def _without_callers(lines: list[str]) -> list[str]:
+    """Without frames of ours below the user's own, as while an argument is loaded."""
+    users = [n for n, line in enumerate(lines) if _file(line) and not _file(line).startswith(_OURS)]
+    return lines[: users[-1] + 1] if users else lines
 
 
 def _is_run(frame: str) -> bool:

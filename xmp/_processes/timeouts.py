@@ -64,14 +64,14 @@ def _words(overdue: Overdue, world_size: int, host: str) -> str:
     limit, waited = seconds(overdue.limit), f"{ranks(overdue.ranks)} of {world_size} on {host}"
     if overdue.at_the_end:
         return (
-            f"every function has returned, but {waited} did not end: a thread that is no daemon, "
+            f"every function has returned, but {waited} did not end:\na thread that is no daemon, "
             "an exit handler or the framework's shutdown still waits"
         )
     if overdue.name == START:
-        return f"{waited} had not reached the function {limit} s after the call"
+        return f"{waited} not in the function {limit} s after the call"
     if overdue.diverged:
         had = f"{ranks(overdue.finished)} had finished while {waited} waited"
-        return f"{had}, without progress for {limit} s: {DIVERGED}"
+        return f"{had},\nwithout progress for {limit} s: {DIVERGED}"
     if overdue.name == HANG:
-        return f"no replica has made progress for {limit} s; {waited} still running"
+        return f"no progress for {limit} s: {waited} still running"
     return f"not done {limit} s after the call: {waited} still running"

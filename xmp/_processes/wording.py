@@ -16,6 +16,7 @@ from .timeouts import DIVERGED
 __all__ = ["text"]
 
 _COLUMNS = 100
+_CLASS = len("xmp.ReplicaRaised: ")  # stands before the first line
 _HINTS = {17: "what legacy torch_xla gives a replica whose function raised"}
 _LINES_AFTER_TRACEBACK = 10
 
@@ -30,7 +31,8 @@ def text(
 ) -> str:
     """What is said of a launch that failed like this."""
     where = ", ".join(filter(None, [cause.device, f"pid {cause.pid} on {host}"]))
-    parts = [_fitting(f"rank {cause.rank} of {world_size} ({where}) {cause.what}")]
+    head = f"rank {cause.rank} of {world_size} ({where}) {cause.what}"
+    parts = [_fitting(head, _COLUMNS - _CLASS)]
     # The next sentences are torch.multiprocessing's, word for word: programs search for them.
     if cause.kind == "raised":
         parts.append(f"-- Process {cause.local_rank} terminated with the following error:")
@@ -100,10 +102,10 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
     )
     label = "" if group[0].label == "unknown" else f", {group[0].label}"
     words = f"  {ranks(failure.rank for failure in group)} {group[0].what}"
-    return _fitting(words, f"  ({when}{label})")
+    behind = f"  ({when}{label})"
+    return _fitting(words, _COLUMNS - len(behind)) + behind
 
 
-def _fitting(words: str, behind: str = "") -> str:
-    """Both on one line of a terminal; what does not fit is in the traceback or in ``failures``."""
-    room = max(_COLUMNS - len(behind), _COLUMNS // 2)
-    return (words if len(words) <= room else f"{words[: room - 1]}…") + behind
+def _fitting(words: str, room: int) -> str:
+    """On one line of a terminal; what does not fit is in the traceback or in ``failures``."""
+    return words if len(words) <= room else f"{words[: room - 1]}…"

@@ -108,7 +108,7 @@ def check_names(runtime: Runtime, request: Request) -> None:
     for name in sorted({name for entry in request.env or () for name, _ in entry}):
         if matches(name, (*IDENTITY, *runtime.owned)):
             raise PlanError(
-                f"env= names {name}, which says who a replica is or what it holds. xmp sets it; "
+                f"env= names {name}, which says who a replica is or what it holds.\nxmp sets it; "
                 "choose with nprocs= and devices=, and leave it out of env=."
             )
 
