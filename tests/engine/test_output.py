@@ -41,12 +41,16 @@ def fn(rank):
     for n in range(100):
         print("line", n)
     print("error of", rank, file=sys.stderr)
+    libc.printf(b"no end from C")
 
 if __name__ == "__main__":
+    # Pending in the launcher, whose own it is.
+    ctypes.CDLL(None).printf(b"the launcher's\\n")
     start(fn, **json.loads(sys.argv[2]))
 """
 )
-LINES = ["half and half", "from C", *(f"line {n}" for n in range(100))]
+LINES = ["half and half", "from C", *(f"line {n}" for n in range(100)), "no end from C"]
+LAUNCHERS = "the launcher's"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +68,8 @@ def of_rank(text: str, rank: int, prefix: str = "[{rank}] ") -> list[str]:
 def test_every_line_has_its_rank_and_keeps_its_order(method: str, script: Script) -> None:
     done = script(SPEAKS, method, '{"prefix": true}')
     assert done.code == 0, done
-    assert len(done.out.splitlines()) == 2 * (len(LINES) + 1), done
+    assert len(done.out.splitlines()) == 2 * (len(LINES) + 1) + 1, done
+    assert done.out.splitlines()[-1] == LAUNCHERS
     for rank in (0, 1):
         assert of_rank(done.out, rank) == [f"from {rank}", *LINES]
         assert of_rank(done.err, rank) == [f"error of {rank}"]
@@ -93,7 +98,7 @@ def test_which_ranks_are_shown(show: object, ranks: list[int], script: Script) -
     options = json.dumps({"nprocs": 3, "show": show, "prefix": True})
     done = script(SPEAKS, "forkserver", options)
     assert done.code == 0, done
-    assert sorted({int(line[1]) for line in done.out.splitlines()}) == ranks
+    assert sorted({int(line[1]) for line in done.out.splitlines()[:-1]}) == ranks
     assert sorted({int(line[1]) for line in done.err.splitlines()}) == ranks
 
 
@@ -102,7 +107,7 @@ def test_files_have_everything_also_of_ranks_that_are_not_shown(
 ) -> None:
     logs = tmp_path / "deep" / "logs"
     done = script(SPEAKS, method, '{"show": "0", "log_dir": "deep/logs"}', cwd=tmp_path)
-    assert done.out.splitlines() == ["from 0", *LINES], done
+    assert done.out == "\n".join(["from 0", *LINES]) + LAUNCHERS + "\n", done
     assert done.err == "error of 0\n"
     assert stat.S_IMODE(logs.stat().st_mode) == 0o700
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in logs.iterdir()} == {
@@ -389,6 +394,22 @@ def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
     assert output.log_file(both, "stdout") == "/logs/rank2-3.stdout.log"
     assert output.shows(both)
     assert not output.shows(ReplicaPlan(0, 0, 0, mates=(ReplicaPlan(1, 1, 0),)))
+
+
+@pytest.mark.first_pass
+def test_a_launch_that_nobody_waits_for(method: str, tmp_path: Path) -> None:
+    context = launch(method, speaks_slowly, tmp_path, log_dir=tmp_path, show="none", join=False)
+    log = tmp_path / "rank1.stdout.log"
+    wait_until(lambda: log.read_text() == "one\n")  # while it runs
+    (tmp_path / "go").touch()
+    wait_until(lambda: log.read_text() == "one\ntwo\n")
+    context.join()
+
+
+def speaks_slowly(rank: int, folder: Path) -> None:
+    print("one")
+    wait_until((folder / "go").exists)
+    print("two")
 
 
 @pytest.mark.first_pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from xmp._types import Output, ReplicaPlan
@@ -17,24 +18,48 @@ from .lines import Lines
 from .logs import Log
 from .output import Outlets, Sink, Source, open_stream
 
-__all__ = ["Capture", "Captured", "write_lines_at_once"]
+__all__ = ["Capture", "Captured", "flush", "write_lines_at_once"]
 
 _PORTION = 64 * 1024
 _COLOURS = (36, 33, 32, 35, 34, 31)
 _LINE_BUFFERED = 1  # _IOLBF
+_libc: Any = ctypes.CDLL(None)
+try:
+    _c_stdout: Any = ctypes.c_void_p.in_dll(_libc, "stdout")
+except ValueError:  # pragma: no cover - in other C libraries it may be no symbol
+    _c_stdout = None
 
 
-def write_lines_at_once() -> None:
-    """Let standard output pass whole lines on, C's too: what is killed has said what it had to."""
+def write_lines_at_once(inherited: bool = False) -> None:
+    """Let standard output pass whole lines on, C's too: what is killed has said what it had to.
+
+    What C holds back is forgotten where it is ``inherited``: the launcher itself will say it.
+    """
     reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)
-    libc = ctypes.CDLL(None)
-    try:
-        stream = ctypes.c_void_p.in_dll(libc, "stdout")
-        libc.setvbuf(stream, None, _LINE_BUFFERED, ctypes.c_size_t(0))
-    except (ValueError, AttributeError):
-        pass  # another C library's stdout may be no symbol
+    if _c_stdout is not None:
+        _libc.setvbuf(_c_stdout, None, _LINE_BUFFERED, ctypes.c_size_t(0))
+    # glibc keeps to the new way only after a flush of what was there.
+    if inherited:
+        _into_nowhere(flush)
+    else:
+        flush()
+
+
+def _into_nowhere(write: Callable[[], None]) -> None:
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    write()
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(nowhere)
+
+
+def flush() -> None:
+    """Say what C still holds back: a process that ends as ours do drops it."""
+    if _c_stdout is not None:
+        _libc.fflush(_c_stdout)  # and nothing else: files of the launcher's are its own to write
 
 
 class Captured(Source):

@@ -260,6 +260,9 @@ def _leave(framework: Framework | None, channel: Channel, code: int) -> None:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass
+    capture = sys.modules.get(f"{__package__}.capture")
+    if capture is not None:  # it is there where output passes through the supervisor
+        capture.flush()
     os._exit(code)
 
 

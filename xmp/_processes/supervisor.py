@@ -174,7 +174,7 @@ class _Supervisor:
             return Outlets(errors)
         from .capture import Capture, write_lines_at_once  # as below: only where it is wanted
 
-        write_lines_at_once()
+        write_lines_at_once(inherited=self.order.method == "inherit")
         return Capture(errors, self.order.output, self.seat.above)
 
     def _prepare_stacks(self) -> None:
