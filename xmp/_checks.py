@@ -23,25 +23,19 @@ __all__ = [
 ]
 
 METHODS = ("forkserver", "spawn", "fork")
-_LATER = {
-    "progress": None,
-}  # fmt: skip
 _YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
 _LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
 _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
 _PADDLE = ("gpus", "xpus", "ips", "print_config")
 
 
-def refuse_options(later: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    for name, value in later.items():
-        if value != _LATER[name]:
-            raise PlanError(f"{name}={value!r}: xmp cannot do that yet; leave it out")
+def refuse_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name in _PADDLE:
             raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
         known = (
             "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
-            "hang_timeout, grace, max_restarts, log_dir, prefix, show, events"
+            "hang_timeout, grace, max_restarts, log_dir, prefix, show, progress, events"
         )
         raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
@@ -111,10 +105,16 @@ def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
     return max(1, int(value * 1e9))
 
 
-def make_observer(events: object) -> Observer | None:
-    """Who wants to see how the launch goes; None where nobody does."""
+def make_observer(events: object, progress: object) -> Observer:
+    """Who wants to see how the launch goes."""
+    if progress is not None and not isinstance(progress, bool):
+        kind = type(progress).__name__
+        raise TypeError(
+            f"progress must be True, False or None (on a terminal, when the start takes long), "
+            f"not {kind}: {progress!r}"
+        )
     if events is None:
-        return None
+        return Observer(None, progress)
     if isinstance(events, (str, os.PathLike)):
         if not os.fspath(events):
             raise PlanError(f"events={events!r}: give the path of a file, or a function")
@@ -124,7 +124,7 @@ def make_observer(events: object) -> Observer | None:
             f"events must be a function of one event or the path of a file of JSON lines, not "
             f"{kind}: {events!r}"
         )
-    return Observer(events)
+    return Observer(events, progress)
 
 
 def make_output(log_dir: object, prefix: object, show: object) -> Output | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _inside, _planner, _ports, _probe
 from ._host import refuse_unready, telling_to
@@ -16,6 +16,9 @@ from ._processes.account import StartAccount, Timeline
 from ._processes.randomness import seed_all
 from ._processes.results import Results
 from ._types import Framework, Observer, ReplicaInfo, Request
+
+if TYPE_CHECKING:
+    from ._processes.telling import Telling
 
 __all__ = ["run_here"]
 
@@ -54,7 +57,7 @@ def run_here(
         with nullcontext() if telling is None else telling.here(called, plan):
             value = _inside_here(
                 plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
-                telling.say if telling is not None else None,
+                _listeners(telling, observer, called),
             )  # fmt: skip
     return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
 
@@ -65,11 +68,14 @@ def _inside_here(
     seed: int | None,
     timeline: Timeline,
     call: Callable[[], Any],
-    say: Callable[..., None] | None,
+    listeners: Sequence[Callable[..., None]],
 ) -> Any:
-    if say is not None:
-        call = partial(_said, say, info.rank, call)
-        say("joining", info.rank, os.getpid())
+    def say(name: str, words: str = "") -> None:
+        for listener in listeners:
+            listener(name, info.rank, os.getpid(), words)
+
+    say("joining")
+    call = partial(_said, say, call)
     framework: Framework | None = importlib.import_module(module).enter(info) if module else None
     _inside.install(info, framework, None)
     try:
@@ -84,14 +90,24 @@ def _inside_here(
             framework.leave()
 
 
-def _said(say: Callable[..., None], rank: int, call: Callable[[], Any]) -> Any:
+def _listeners(
+    telling: Telling | None, observer: Observer | None, called: int
+) -> list[Callable[..., None]]:
+    listeners: list[Callable[..., None]] = [] if telling is None else [telling.say]
+    if observer is not None and observer.progress:
+        from ._processes.progress import said_here
+
+        listeners.append(said_here(called))
+    return listeners
+
+
+def _said(say: Callable[..., None], call: Callable[[], Any]) -> Any:
     """The call, with its begin and its end told."""
-    pid = os.getpid()
-    say("running", rank, pid)
+    say("running")
     try:
         value = call()
     except BaseException as error:
-        say("raised", rank, pid, f"{type(error).__name__}: {error}")
+        say("raised", f"{type(error).__name__}: {error}")
         raise
-    say("returned", rank, pid)
+    say("returned")
     return value

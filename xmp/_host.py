@@ -186,9 +186,9 @@ def _head_start(plan: JobPlan, method: str) -> Iterator[None]:
     importlib.import_module(_ENGINE)
     try:
         yield
-    except TypeError:
+    except (TypeError, PlanError):
         if first:
-            templates.close()  # what cannot be sent is refused as if no process had existed
+            templates.close()  # what is refused is refused as if no process had existed
         raise
 
 
@@ -239,11 +239,12 @@ def _job(call: Call, plan: JobPlan, leases: Mapping[str, int], called: int) -> J
         telling=call.telling or telling_to(call.observer),
         restart_count=call.restart_count,
         output=call.output,
+        progress=call.observer.progress if call.observer is not None else False,
     )
 
 
 def telling_to(observer: Observer | None, several: bool = False) -> Telling | None:
-    if observer is None:
+    if observer is None or observer.events is None:
         return None
     from ._processes.telling import Telling
 

@@ -116,6 +116,9 @@ def spawn(
             (which counts for all attempts together) and a result that cannot be sent end the
             launch. ``args`` and ``kwargs`` are sent anew: shared tensors have what an attempt has
             written into them, everything else is as in this process.
+        progress: True shows in which phase each replica is until all run ``fn``: on a terminal as
+            a few lines at its bottom, elsewhere as plain lines, one for each change. None does so
+            on a terminal when the start takes longer than 2 s; False never.
         events: gets every change of the launch's state, in order: a function that takes one
             ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
             function runs in this process, in the thread that waits for the launch, which waits
@@ -136,14 +139,11 @@ def spawn(
         ReplicaRaised, ReplicaDied: a replica failed; the others have been ended.
         ReplicaTimeout: one of the time limits was over; has the stacks of all live replicas.
     """
-    later = {
-        "progress": progress,
-    }  # fmt: skip
-    refuse_options(later, options)
+    refuse_options(options)
     method = check_call(fn, args, kwargs, start_method, grace, seed)
     limits = make_limits(timeout, start_timeout, hang_timeout)
     restarts = count_from_zero("max_restarts", max_restarts)
-    observer = make_observer(events)
+    observer = make_observer(events, progress)
     output = make_output(log_dir, prefix, show)
     request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
@@ -284,7 +284,7 @@ def _run_here(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     seed: int | None,
-    observer: Observer | None,
+    observer: Observer,
 ) -> Results[R]:
     """``nprocs=1``: the replica is this very process, for debuggers and profilers."""
     from ._here import run_here

@@ -71,6 +71,8 @@ class Observer:
 
     events: Any = None
     """A function that takes an ``Event``, or the path of a file of JSON lines."""
+    progress: bool | None = None
+    """Whether the start is shown; None: on a terminal, if it takes long."""
 
 
 @dataclass(frozen=True)

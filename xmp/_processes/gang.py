@@ -184,6 +184,10 @@ class Gang:
 
     def _launcher_gone(self) -> None:
         """Nobody is left to tell: end everything and go."""
+        if self._order.phases and self._errors.terminal:
+            from .screen import RESTORE  # it may have shown where the replicas are
+
+            self._errors.put(RESTORE)
         for member in self._members:
             member.signal(signal.SIGKILL, group=True)
         family.end_descendants()
@@ -226,6 +230,7 @@ class Gang:
     def _on_phase(self, member: Member, _: list[int], name: str, at: int) -> None:
         if self._herald is not None:
             self._herald.phase(member, name, at)
+        self._wire.post(("phase", member.rank, name))
 
     def _on_returned(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,23 @@ from xmp._types import HostPlan, JobPlan, Limits, Output
 if TYPE_CHECKING:
     from .telling import Telling
 
-__all__ = ["Job", "ReplicaProcess"]
+__all__ = ["Job", "ReplicaProcess", "Silence"]
+
+
+class Silence:
+    """What is done with the events of a launch where nobody wants to hear them."""
+
+    def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
+        """It has been planned."""
+
+    def tell(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """The supervisor tells these."""
+
+    def end(self, error: BaseException | None) -> None:
+        """It is over, with this error or well."""
+
+    def drop(self) -> None:
+        """In a forked child of the launcher: it is not ours."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,8 @@ class Job:
     """Who hears of every change of state; None where nobody does."""
     restart_count: int = 0
     output: Output | None = None
+    progress: bool | None = False
+    """Whether the start is shown; None: on a terminal, if it takes long."""
 
     @property
     def name(self) -> str:

@@ -12,12 +12,11 @@ from typing import Any
 
 from xmp._errors import StartError, XmpError
 from xmp._limits import Overdue
-from xmp._payload import Image, load_image
 
 from . import report, timeouts
 from .account import StartAccount, Timeline
 from .exceptions import load_exception
-from .job import Job, ReplicaProcess
+from .job import Job, ReplicaProcess, Silence
 from .link import Link
 from .living import live, preempt_all, put_away_ended
 from .mates import spread
@@ -25,6 +24,8 @@ from .memory import Memory, Watcher
 from .order import Failure
 from .patience import Patience
 from .preempting import Sigterm
+from .progress import Progress
+from .results import received
 from .stacks import grouped
 from .terminal import say, signals_of_the_user
 from .wire import Closed
@@ -62,8 +63,10 @@ class Launch:
         self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._changed = threading.Condition()
         self._reading = False
-        self._patience = Patience(job.called, job.limits)
         self._found = Memory()
+        self._telling = job.telling or Silence()
+        self._progress = Progress(job.host.replicas, job.called, job.progress)
+        self._patience = Patience(job.called, job.limits, self._progress)
         self._link = Link(job, self._patience, self._undo.callback)
 
     # --- starting ------------------------------------------------------------------------------
@@ -76,8 +79,7 @@ class Launch:
         """
         put_away_ended()
         try:
-            if self.job.telling is not None:
-                self.job.telling.begin(self.job.called, self.job.plan, self.job.restart_count)
+            self._telling.begin(self.job.called, self.job.plan, self.job.restart_count)
             self._link.prepare()
             self._link.begin()
             self._memory = Watcher()
@@ -87,6 +89,7 @@ class Launch:
             raise
         if self._broken is not None:
             raise self._broken
+        self._progress.hide()
         live.add(self)
 
     def _wait_for_start(self) -> None:
@@ -175,10 +178,15 @@ class Launch:
         self._link.has_started(pid)
         for rank, replica, forked in pids:
             self.processes[rank] = ReplicaProcess(rank, replica)
+            self._progress.reached(rank, self._link.order.first_phase, replica)
             self.timeline[rank] = Timeline(self._link.order.called, received, loaded, forked)
 
     def _on_entered(self, _: list[int], rank: int, at: int) -> None:
         self.timeline[rank].entered = at
+        self._progress.reached(rank, "running")
+
+    def _on_phase(self, _: list[int], rank: int, name: str) -> None:
+        self._progress.reached(rank, name)
 
     def _on_returned(
         self,
@@ -191,18 +199,10 @@ class Launch:
     ) -> None:
         self.timeline[rank] = timeline.completed(self.timeline[rank])
         self._imported += imported
-        plan = self._plans[rank]
-        if data is None and not descriptors:
-            self.results |= spread(plan, None)
-            return
-        image = Image(data, size, descriptors[0] if descriptors else -1)
         try:
-            self.results |= spread(plan, load_image(image))
-        except Exception as error:
-            text = f"rank {rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
-            self._broken = self._broken or _with_cause(XmpError(text), error)
-        finally:
-            image.close()
+            self.results |= received(self._plans[rank], data, size, descriptors)
+        except XmpError as error:
+            self._broken = self._broken or error
 
     @property
     def stood_still(self) -> int:
@@ -221,10 +221,10 @@ class Launch:
     def _on_ended(self, _: list[int], rank: int, code: int, largest: int) -> None:
         self.processes[rank].exitcode = code
         self._memory.largest[rank] = largest
+        self._progress.reached(rank, "failed" if code else "done")
 
     def _on_events(self, _: list[int], events: list[tuple[Any, ...]]) -> None:
-        if self.job.telling is not None:
-            self.job.telling.tell(events)
+        self._telling.tell(events)
 
     def _on_stacks(self, _: list[int], stacks: dict[int, str]) -> None:
         self._stacks_answer = stacks
@@ -273,6 +273,7 @@ class Launch:
         if self.finished:
             return
         self.finished = True
+        self._progress.close()
         live.discard(self)
         self._link.end()
         self._undo.close()
@@ -280,26 +281,26 @@ class Launch:
             say(slow)
         self._link.parents.offer(self._imported)
         put_away_ended()
-        if self.job.telling is not None:
-            self.job.telling.end(self._error())
+        self._telling.end(self._error())
 
     def _abandon(self, error: BaseException) -> None:
         """Undo a start that did not succeed."""
         ended = self.finished
+        self._progress.close()
         self._link.end()
         self.finished = True
         self._undo.close()
-        if self.job.telling is not None and not ended:
-            self.job.telling.end(error)
+        if not ended:
+            self._telling.end(error)
 
     def drop(self) -> None:
         """In a forked child of the launcher: this launch is not ours."""
         self.finished = True
+        self._progress.drop()
         launcher = self._link.order.state.pid
         self._broken = XmpError(f"only process {launcher}, which launched it, can join it")
         self._link.drop()
-        if self.job.telling is not None:
-            self.job.telling.drop()
+        self._telling.drop()
 
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
@@ -307,6 +308,7 @@ class Launch:
         if name == "preempt":
             self._sigterm.came(self._link.supervisor)
         if not self.finished:
+            self._progress.asked(name)
             self._patience.asked(name)
             try:
                 self._link.wire.send((name, *rest))
@@ -335,12 +337,14 @@ class Launch:
         while True:
             left = None if end is None else max(0.0, end - time.monotonic())
             last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
-            waits = [max(0.0, seconds) for seconds in (left, last) if seconds is not None]
+            wishes = (left, last, self._progress.next())
+            waits = [max(0.0, seconds) for seconds in wishes if seconds is not None]
             if self._pump_until(lambda: self.finished, min(waits, default=None)):
                 self._sigterm.carry_out()
                 return True
             if left == 0:
                 return False
+            self._progress.glance(self._link.doing)
             if last is not None and last <= 0:
                 self._broken = self._patience.not_ended(self._link.supervisor)
                 self.end_within(0)
@@ -376,16 +380,11 @@ class Launch:
     def _error(self) -> BaseException | None:
         told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)
         if self.overdue is not None:
-            return timeouts.build(self.overdue, *told, self._places())
+            pids = {rank: process.pid for rank, process in self.processes.items()}
+            return timeouts.build(self.overdue, *told, timeouts.places(self._plans, pids))
         if self.failures:
             return report.build(*told, self._found)
         return self._broken
-
-    def _places(self) -> dict[int, timeouts.Place]:
-        return {
-            rank: timeouts.Place(plan.local_rank, self.processes[rank].pid, [*spread(plan, None)])
-            for rank, plan in self._plans.items()
-        }
 
 
 def _with_cause(error: BaseException, cause: BaseException | None) -> BaseException:

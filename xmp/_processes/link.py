@@ -104,7 +104,14 @@ class Link:
             limits=job.limits,
             told=job.telling is not None,
             output=job.output or (Output() if self._in_notebook else None),
+            phases=self._phases(),
         )
+
+    def _phases(self) -> str:
+        """A fork that nobody has asked about tells nothing: it is in its framework at once."""
+        if self._job.telling is not None or self._job.progress:
+            return "all"
+        return "fresh" if self._patience.progress.possible else ""
 
     # --- the supervisor ------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class Order:
     """None, and not one without limits, where the user gave none: replicas read it."""
     told: bool = False
     """Whether every change of state shall be told."""
+    phases: str = ""
+    """Who tells what it does before the function: "all" replicas, "fresh" interpreters, nobody."""
 
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
@@ -56,6 +58,16 @@ class Order:
     def hang(self) -> int:
         """Nanoseconds without progress after which the launch hangs; 0 where nobody asks."""
         return self.limits.hang or 0 if self.limits is not None else 0
+
+    @property
+    def tells_phases(self) -> bool:
+        """Whether its replicas tell what they do before the function."""
+        return self.phases == "all" or (self.phases == "fresh" and self.method == "exec")
+
+    @property
+    def first_phase(self) -> str:
+        """What a new replica does, as far as it tells us."""
+        return "joining" if self.framework and not self.tells_phases else "starting"
 
     @property
     def has_file(self) -> bool:

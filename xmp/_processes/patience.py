@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from xmp._errors import ReplicaTimeout
 from xmp._limits import SAY_AFTER, START, TOTAL
@@ -12,6 +13,9 @@ from xmp._watch import KILL_WAIT
 
 from .terminal import on_quit, say
 from .timeouts import seconds
+
+if TYPE_CHECKING:
+    from .progress import Progress
 
 __all__ = ["Patience"]
 
@@ -26,7 +30,9 @@ _TO_ACT = 0.25
 class Patience:
     """How long one launch may take, as its launcher sees it."""
 
-    def __init__(self, called: int, limits: Limits | None) -> None:
+    def __init__(self, called: int, limits: Limits | None, progress: Progress) -> None:
+        self.progress = progress
+        """What the user sees meanwhile."""
         self._limits = limits or Limits()
         self._called = called
         self._said = False
@@ -56,6 +62,7 @@ class Patience:
         step: float | None,
     ) -> None:
         while not until(self._next(step)):
+            self.progress.glance(doing)
             now = time.monotonic_ns()
             first = min(self._given(), default=None)
             if first is not None and now >= first[0]:
@@ -86,7 +93,8 @@ class Patience:
         due = [at for at, _, _ in self._given()]
         due += [] if self._said else [self._begun + SAY_AFTER]
         steps = [max(0, at - time.monotonic_ns()) / 1e9 for at in due]
-        return min([*steps, *([] if step is None else [step])], default=None)
+        wishes = [wish for wish in (step, self.progress.next()) if wish is not None]
+        return min([*steps, *wishes], default=None)
 
     # --- while there is a supervisor -----------------------------------------------------------
 

@@ -112,7 +112,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         kernel.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
         _settle_anew(order, plan, lifeline, stacks)
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
-        told = wire if order.told else None
+        told = wire if order.tells_phases else None
         if told is not None:
             told.tell_phase("importing")
         seat, enter = Seat(channel, lifeline, stacks), entrance(order.framework, False, told)

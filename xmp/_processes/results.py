@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
+
+from xmp._errors import XmpError
+from xmp._payload import Image, load_image
+from xmp._types import ReplicaPlan
 
 from .account import StartAccount
+from .mates import spread
 
-__all__ = ["Results"]
+__all__ = ["Results", "received"]
 
 R = TypeVar("R")
 
@@ -47,3 +52,19 @@ class Results(Sequence[R], Generic[R]):
 
     def __repr__(self) -> str:
         return f"Results({self._values!r})"
+
+
+def received(
+    plan: ReplicaPlan, data: bytes | None, size: int, descriptors: Sequence[int]
+) -> dict[int, Any]:
+    """What the replicas of a process have sent, by rank; XmpError where it does not load here."""
+    if data is None and not descriptors:
+        return spread(plan, None)
+    image = Image(data, size, descriptors[0] if descriptors else -1)
+    try:
+        return spread(plan, load_image(image))
+    except Exception as error:
+        text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
+        raise XmpError(text) from error
+    finally:
+        image.close()

@@ -255,7 +255,7 @@ class _Supervisor:
         self.channel = Channel(Wire(self.seat.channel))
         forked = self.order.method != "exec"
         self.streams = randomness.OwnStreams() if forked and self.order.seed is None else None
-        told = self.channel if self.order.told else None
+        told = self.channel if self.order.tells_phases else None
         self.enter = entrance(self.order.framework if forked else "", forked, told)
         ours.close()
         theirs.close()
@@ -317,7 +317,7 @@ class _Supervisor:
     def _call_in_replica(self) -> replica.Call:
         if self.call is not None:
             return self.call
-        if self.order.told:
+        if self.order.tells_phases:
             self.channel.tell_phase("importing")
         return load(self.got.image, self.got.arguments)
 

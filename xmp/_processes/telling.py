@@ -19,6 +19,7 @@ from typing import Any
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
 from xmp._types import Event, JobPlan, Observer
 
+from .job import Silence
 from .terminal import say
 
 __all__ = ["Telling"]
@@ -27,7 +28,7 @@ Listener = Callable[[Event], None]
 _count = itertools.count(1)
 
 
-class Telling:
+class Telling(Silence):
     """The events of one call, from ``begin`` to ``end``."""
 
     def __init__(self, observer: Observer, several: bool = False) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 from xmp._errors import ReplicaTimeout
 from xmp._limits import HANG, START, Overdue
+from xmp._types import ReplicaPlan
 
+from .mates import spread
 from .order import Failure
 from .stacks import grouped, ranks
 
-__all__ = ["DIVERGED", "Place", "build", "seconds"]
+__all__ = ["DIVERGED", "Place", "build", "places", "seconds"]
 
 DIVERGED = "the ranks diverged, as when not all make the same collective calls"
 
@@ -24,6 +26,14 @@ class Place:
     local_rank: int
     pid: int
     ranks: Sequence[int]
+
+
+def places(plans: Mapping[int, ReplicaPlan], pids: Mapping[int, int]) -> dict[int, Place]:
+    """The places of all processes, by their first rank."""
+    return {
+        rank: Place(plan.local_rank, pids[rank], [*spread(plan, None)])
+        for rank, plan in plans.items()
+    }
 
 
 def build(
