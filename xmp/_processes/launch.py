@@ -281,7 +281,8 @@ class Launch:
             say(slow)
         self._link.parents.offer(self._imported)
         put_away_ended()
-        self._telling.end(self._error())
+        if self.job.telling is not None:
+            self._telling.end(self._error())
 
     def _abandon(self, error: BaseException) -> None:
         """Undo a start that did not succeed."""
