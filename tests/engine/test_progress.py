@@ -327,6 +327,24 @@ def test_elsewhere_nothing_comes_by_itself(script: Script, tmp_path: Path) -> No
     assert "xmp:" not in script(PROGRAM, "forkserver", "None", "2", str(flag)).err
 
 
+def test_a_notebook_is_no_terminal(tmp_path: Path) -> None:
+    """Its standard error has a terminal's descriptor, where its server was started from one."""
+    flag = tmp_path / "go"
+    flag.touch()
+    begin = 'if __name__ == "__main__":\n'
+    source = PROGRAM.replace(
+        begin,
+        f"{begin}    import io\n"
+        "    class Cell(io.TextIOWrapper):\n"
+        "        def isatty(self): return False\n"
+        "    sys.stderr = Cell(open(os.dup(2), 'wb', buffering=0), write_through=True)\n",
+    )
+    with terminal(tmp_path, "forkserver", "True", "2", str(flag), source=source) as there:
+        assert there.end() == 0
+    assert b"\x1b" not in there.raw
+    assert any(re.match(r"xmp: \d\.\d s: 2 \w+", row) for row in there.text())
+
+
 def test_one_replica_in_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
     xmp.spawn(lambda rank: None, nprocs=1, runtime="cpu", progress=True)
     first, second = capsys.readouterr().err.splitlines()

@@ -6,7 +6,6 @@ bottom, elsewhere plain lines, one for each change that lasts.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -208,9 +207,12 @@ def said_here(called: int) -> Callable[..., None]:
 
 
 def _terminal() -> int:
-    """The descriptor of standard error where that is a terminal, else -1."""
+    """The descriptor of standard error where that is a terminal, else -1.
+
+    A notebook's stream has the descriptor of the terminal that the server was started from, and
+    says that it is none.
+    """
     try:
-        descriptor = sys.stderr.fileno()
-        return descriptor if os.isatty(descriptor) else -1
+        return sys.stderr.fileno() if sys.stderr.isatty() else -1
     except (AttributeError, OSError, ValueError):
-        return -1  # none, or one of a notebook or of a test
+        return -1  # there is none, or it is closed
