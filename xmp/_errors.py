@@ -13,8 +13,8 @@ XmpError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 __all__ = [
     "HostLost",
@@ -70,6 +70,14 @@ class ReplicaError(XmpError, RuntimeError):
     failures: Sequence[Any] = ()
     results: Mapping[int, Any] = {}
     stacks: Mapping[int, str] = {}
+    _render_traceback_: ClassVar[Callable[[Any], list[str]]]
+    """What IPython asks for; set where notebooks are known."""
+
+    def _repr_html_(self) -> str:
+        """A table: what became of each rank."""
+        from ._failure_table import table
+
+        return table(self)
 
     @property
     def error_index(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
 
+from . import showing as showing  # an error of ours knows how notebooks show it
 from .exceptions import load_exception
 from .memory import Memory
 from .order import Failure

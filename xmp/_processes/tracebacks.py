@@ -5,18 +5,21 @@ Its causes, the members of a group and the notes are part of it, as Python itsel
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["cut", "name_of", "told", "words_of"]
+__all__ = ["cut", "name_of", "told", "with_source", "words_of"]
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TEXT = 32 * 1024
 _MESSAGE = 8 * 1024
 _FIRST, _LAST = 20, 30  # frames of a stack that is longer than both together
 _CYCLE = 8  # functions that call each other in turn
+_PLACE = re.compile(r'([ |]*)File "(.+)", line (\d+), in ')
 _SHOWN = 3  # times that a repeated part is shown; as in Python's own tracebacks
 
 
@@ -56,6 +59,19 @@ def cut(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n  … {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+
+
+def with_source(text: str) -> str:
+    """The traceback with the lines of notebook cells, which only the launcher has."""
+    lines = text.splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        found = _PLACE.match(lines[number])
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        if found and not below.startswith(f"{found[1]}  "):
+            source = linecache.getline(found[2], int(found[3])).strip()
+            if source:
+                lines.insert(number + 1, f"{found[1]}  {source}")
+    return "\n".join(lines)
 
 
 def _all_of(whole: traceback.TracebackException) -> Iterator[traceback.TracebackException]:

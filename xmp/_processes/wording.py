@@ -12,6 +12,7 @@ from .memory import Memory
 from .order import Failure
 from .stacks import crash, ranks
 from .timeouts import DIVERGED
+from .tracebacks import with_source
 
 __all__ = ["text"]
 
@@ -36,7 +37,7 @@ def text(
     # The next sentences are torch.multiprocessing's, word for word: programs search for them.
     if cause.kind == "raised":
         parts.append(f"-- Process {cause.local_rank} terminated with the following error:")
-        parts[-1] += f"\n{cause.traceback.rstrip()}"
+        parts[-1] += f"\n{with_source(cause.traceback.rstrip())}"
     else:
         parts += _how_it_died(cause)
     streams = {"standard error": cause.stderr, "standard output": cause.stdout}
@@ -58,7 +59,7 @@ def _how_it_died(failure: Failure) -> list[str]:
         ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
     parts = [f"process {failure.local_rank} terminated with {ending}"]
     if failure.traceback:
-        parts.append(failure.traceback.rstrip())
+        parts.append(with_source(failure.traceback.rstrip()))
     if failure.signal_name not in (None, "SIGKILL", "SIGTERM", "SIGINT") and failure.stacks:
         parts.append(f"Its Python stacks:\n{crash(failure.stacks)}")
     return parts
