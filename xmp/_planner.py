@@ -46,7 +46,10 @@ NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
 """Importing them may ask the metadata server, start threads or take libtpu's lock."""
 
 DRIVER_PROBES = (("libcuda.so.1", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
-DEVICE_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/neuron[0-9]*", "/dev/kfd")
+DEVICE_FILES = (
+    *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/neuron[0-9]*", "/dev/kfd"),
+    "/tmp/libtpu_lockfile",  # libtpu's word that the chips are its own
+)
 
 
 def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str, ...]]:

@@ -23,6 +23,9 @@ __all__ = [
     "wait_gone",
 ]
 
+_KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
+_STEP = 0.005
+
 
 def children(pid: int) -> list[int]:
     """The living children of a process, also those that it adopted."""
@@ -108,35 +111,45 @@ def largest(usage: resource.struct_rusage) -> int:
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def end_descendants(spare: Iterable[int] = ()) -> None:
+def end_descendants(spare: Iterable[int] = ()) -> set[int]:
     """SIGKILL and reap every child that is not spared, until none is left.
 
     For subreapers: each one that dies hands its own children up to us, so the loop ends with
-    the last of a double-forked or ``setsid`` tree. What sits in an uninterruptible system call
-    is left after a bounded wait; the kernel ends it when the call returns.
+    the last of a double-forked or ``setsid`` tree. Returns what sits in an uninterruptible system
+    call, after a bounded wait; the kernel ends it when the call returns.
     """
-    spared = set(spare)
+    spared, left = set(spare), set[int]()
     for _ in range(1000):
-        doomed = [pid for pid in children(os.getpid()) if pid not in spared]
+        doomed = [pid for pid in children(os.getpid()) if pid not in spared | left]
         if not doomed:
-            return
+            break
         for pid in doomed:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        for pid in doomed:
-            _reap(pid)
+        end = time.monotonic() + _KILLED_WAIT
+        left |= {pid for pid in doomed if not _reap(pid, end)}
+    return left
 
 
-def _reap(pid: int, seconds: float = 2.0) -> None:
+def _reap(pid: int, end: float) -> bool:
+    """Wait for a child that was killed; False when the time is over."""
     watch = open_pidfd(pid)
     try:
-        if watch is not None:
-            select.select([watch], [], [], seconds) if watch < 1024 else None
-        os.waitpid(pid, os.WNOHANG if watch is not None else 0)
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            if watch is None:
+                time.sleep(_STEP)
+            else:
+                poller = select.poll()
+                poller.register(watch, select.POLLIN)
+                poller.poll(left * 1000)
     except ChildProcessError:
         pass
     finally:
         if watch is not None:
             os.close(watch)
+    return True

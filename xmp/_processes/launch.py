@@ -13,7 +13,7 @@ from typing import Any
 from xmp._errors import StartError, XmpError
 from xmp._limits import Overdue
 
-from . import report, timeouts
+from . import remains, report, timeouts
 from .account import StartAccount, Timeline
 from .exceptions import load_exception
 from .job import Job, ReplicaProcess, Silence
@@ -58,6 +58,7 @@ class Launch:
         self._stacks_answer: dict[int, str] | None = None
         self._shows_stacks = False
         self._sigterm = Sigterm()
+        self._remains = ""
         self._undo = ExitStack()
         self._undo.callback(release)
         self._plans = {plan.rank: plan for plan in job.host.replicas}
@@ -276,6 +277,7 @@ class Launch:
         self._progress.close()
         live.discard(self)
         self._link.end()
+        self._remains = remains.after(self.processes.values(), self._link.parents.needs.rules)
         self._undo.close()
         if slow := self.account().slow():
             say(slow)
@@ -376,7 +378,7 @@ class Launch:
         """Raise what went wrong, if anything did."""
         error = self._error()
         if error is not None:
-            raise error
+            raise remains.added(error, self._remains)
 
     def _error(self) -> BaseException | None:
         told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)

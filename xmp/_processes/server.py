@@ -88,6 +88,8 @@ class Server:
         self._lifeline = lifeline
         self._idle = idle
         self._own: set[int] = set()
+        self._unended: set[int] = set()
+        """What no signal ends: it is not to be waited for again and again."""
         self._candidates: list[str] = []
         self._rules = ForkRules()
         self._spare: Spare | None = None
@@ -255,6 +257,7 @@ class Server:
                 break
             if pid == 0:
                 break
+            self._unended.discard(pid)
             if pid in self._own:
                 self._own.discard(pid)
                 ended.append((pid, status))
@@ -274,7 +277,7 @@ class Server:
             strangers = set(family.children(os.getpid())) - self._own
             self._own |= {pid for pid in strangers if _command(pid) == SUPERVISOR}
         others = {child.pid for child in (self._trial, self._spare) if child is not None}
-        family.end_descendants(self._own | others)
+        self._unended |= family.end_descendants(self._own | others | self._unended)
 
     # --- candidates: modules that the next launch would like to find imported ------------------
 
