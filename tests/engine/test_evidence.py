@@ -67,7 +67,7 @@ def group() -> Iterator[Path]:
 
 
 EATS = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 import xmp
 
@@ -92,13 +92,17 @@ def fn(rank, group):
         Path("/proc/self/oom_score_adj").write_text("1000")
         while True:
             eaten.append(bytearray(os.urandom(1 << 20)))
-    raise RuntimeError(f"helper ended with {os.waitpid(child, 0)[1]}")
+    status = os.waitpid(child, 0)[1]
+    while sys.argv[2] == "for ever":
+        signal.pause()
+    raise RuntimeError(f"helper ended with {status}")
 
 if __name__ == "__main__":
     group = Path(sys.argv[1])
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
-        xmp.spawn(fn, (group,), nprocs=2, runtime="cpu")
+        limit = {"timeout": 6} if sys.argv[2] == "for ever" else {}
+        xmp.spawn(fn, (group,), nprocs=2, runtime="cpu", **limit)
     except xmp.ReplicaError as error:
         print(error)
 """
@@ -121,6 +125,15 @@ def test_a_helpers_lack_of_memory_is_told_of_the_replica_that_raised(
 ) -> None:
     done = script(EATS, str(group), "helper")
     assert "raised RuntimeError: helper ended with 9" in done.out.splitlines()[0], done
+    assert "\n\nA process was killed for lack of memory: limit " in done.out
+
+
+@pytest.mark.root
+def test_a_helpers_lack_of_memory_is_told_of_those_that_wait_for_it(
+    script: Script, group: Path
+) -> None:
+    done = script(EATS, str(group), "for ever")
+    assert done.out.startswith("timeout=6: not done 6 s after the call: rank 1 of 2 "), done
     assert "\n\nA process was killed for lack of memory: limit " in done.out
 
 

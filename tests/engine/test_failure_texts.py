@@ -143,6 +143,19 @@ def train(rank):
 if __name__ == "__main__":
     xmp.spawn(train, nprocs=4, runtime="cpu", timeout=2)
 """,
+    "joined": """
+def train(rank):
+    if rank == 1:
+        for step in range(3):
+            print(f"\\r{step + 1}/3 batches", end="", file=sys.stderr, flush=True)
+        print("\\nlast batch is empty", file=sys.stderr)
+        sys.exit(3)
+    wait()
+
+if __name__ == "__main__":
+    context = xmp.spawn(train, nprocs=2, runtime="cpu", join=False)
+    context.join()
+""",
     "hang": """
 def train(rank):
     wait()

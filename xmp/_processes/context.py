@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from xmp._errors import XmpError
+
 from .job import ReplicaProcess
 from .launch import Launch
 from .living import live
@@ -57,7 +59,11 @@ class ProcessContext(Generic[R]):
             self._launch.ask("grace", grace_period)
         if not self._launch.wait(timeout):
             return False
-        self._launch.outcome()
+        try:
+            self._launch.outcome()
+        except XmpError as error:
+            # The user's call is above, and our frames below it tell nothing.
+            raise error.with_traceback(None) from error.__cause__
         return True
 
     def results(self) -> Results[R]:

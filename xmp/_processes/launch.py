@@ -384,7 +384,9 @@ class Launch:
         told = (self.failures, self.job.world_size, os.uname().nodename, self.results, self.stacks)
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
-            return timeouts.build(self.overdue, *told, timeouts.places(self._plans, pids))
+            return timeouts.build(
+                self.overdue, *told, timeouts.places(self._plans, pids), self._found
+            )
         if self.failures:
             return report.build(*told, self._found)
         return self._broken

@@ -125,8 +125,9 @@ def _writable(descriptor: int) -> bool:
 
 
 def last_lines(text: str, lines: int = 50) -> str:
-    """The last lines of a text."""
-    return "\n".join(text.splitlines()[-lines:])
+    """The last lines of a text, as a terminal would show them: a progress bar is its last state."""
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
+    return "\n".join(shown[-lines:])
 
 
 class Source:

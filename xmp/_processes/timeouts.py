@@ -11,6 +11,7 @@ from xmp._limits import HANG, START, Overdue
 from xmp._types import ReplicaPlan
 
 from .mates import spread
+from .memory import Memory
 from .order import Failure
 from .stacks import grouped, ranks
 
@@ -44,6 +45,7 @@ def build(
     results: Mapping[int, Any],
     stacks: Mapping[int, str],
     places: Mapping[int, Place],
+    memory: Memory,
 ) -> ReplicaTimeout:
     """The exception; its attributes describe the first of the ranks that were waited for.
 
@@ -55,6 +57,7 @@ def build(
         finished=tuple(rank for first in overdue.finished for rank in places[first].ranks),
     )
     parts = [f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}"]
+    parts += filter(None, [memory.found(killed=False)])  # whoever waits may wait for one of those
     error = ReplicaTimeout("\n\n".join([*parts, *grouped(stacks)]))
     error.host, error.rank = host, overdue.ranks[0]
     error.local_rank, error.pid = places[error.rank].local_rank, places[error.rank].pid
