@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from _behaviour import Script, launch
+from _behaviour import Script, launch, never_returns
 
 import xmp
 from xmp._frameworks.torch_dist import enter as join
@@ -80,6 +80,20 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for(method: str) -> None:
         context.join()
     assert 2.9 < time.monotonic() - began < 5
     assert not psutil.pid_exists(supervisor)
+
+
+def stops_its_supervisor(rank: int) -> None:
+    if rank == 0:
+        os.kill(os.getppid(), signal.SIGSTOP)
+    never_returns()
+
+
+def test_a_supervisor_that_is_stopped_while_it_makes_replicas(method: str) -> None:
+    """It cannot notice that its launcher has given up."""
+    began = time.monotonic()
+    error = timeout(method, stops_its_supervisor, nprocs=16, timeout=4)
+    assert time.monotonic() - began < 6
+    assert isinstance(error, TimeoutError)
 
 
 # --- the start ---------------------------------------------------------------------------------

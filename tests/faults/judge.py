@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acts import HUGE, value
-from kinds import HANG, Round
+from kinds import Round
 
 __all__ = ["PATIENCE", "Facts", "limit", "misses", "seconds"]
 
@@ -39,7 +39,7 @@ def seconds(round: Round, facts: Facts) -> float | None:
 
 def limit(round: Round) -> float:
     """Seconds that may pass from the fault to the verdict."""
-    return PATIENCE + round.grace + (HANG if "hang_timeout" in round.limits else 0)
+    return PATIENCE + round.grace + round.limits.get("hang_timeout", 0)
 
 
 def misses(round: Round, facts: Facts) -> list[str]:

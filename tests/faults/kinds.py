@@ -137,7 +137,12 @@ class Round:
         limit = self.fault.limit
         if limit == "hang_timeout" and self.moment == "import":
             return {"start_timeout": TOTAL}
-        return {limit: HANG if limit == "hang_timeout" else TOTAL} if limit else {}
+        return {limit: self.hang if limit == "hang_timeout" else TOTAL} if limit else {}
+
+    @property
+    def hang(self) -> float:
+        """Seconds of ``hang_timeout``: on a busy machine a piece of torch's import takes one."""
+        return 4 * HANG if self.moment in MEETING and self.method == "spawn" else HANG
 
     @property
     def total(self) -> float:

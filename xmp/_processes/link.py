@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["END_WAIT", "Link"]
 
 END_WAIT = 5.0
+_LOOK = 0.25
 
 
 class Link:
@@ -228,8 +229,16 @@ class Link:
         if self.open:
             pid = self._used.pid_of(self._token, END_WAIT) or self.supervisor or None
             self.drop()
-            if pid is not None and self._used.wait_end(pid, END_WAIT) is None:
-                family.wait_gone(pid, END_WAIT)  # its parent was killed
+            if pid is not None and self._used.wait_end(pid, _LOOK) is None:
+                self._insist(pid)
+
+    def _insist(self, pid: int) -> None:
+        """It takes its time, or cannot notice that it shall end, or its parent was killed."""
+        if family.is_stopped(pid):
+            say(f"xmp: supervisor {pid} is stopped and does not answer: killed")
+            os.kill(pid, signal.SIGKILL)  # its replicas go with it
+        if self._used.wait_end(pid, END_WAIT) is None:
+            family.wait_gone(pid, END_WAIT)
         self._end_pump()
 
     def _end_pump(self) -> None:
