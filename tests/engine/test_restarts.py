@@ -223,6 +223,24 @@ def test_terminate_ends_it(method: str, moment: str) -> None:
     assert context.pids() == first
 
 
+def test_an_end_that_one_thread_asks_for_holds_for_all_that_wait(method: str) -> None:
+    context = launch(method, lambda rank: never_returns(), max_restarts=3, join=False, grace=1)
+    first, got = context.pids(), []
+
+    def join() -> None:
+        try:
+            context.join()
+        except xmp.ReplicaError as error:
+            got.append(error.history)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    context._launch.ask("stop")  # as terminate() does, which then waits itself
+    thread.join(20)
+    assert got == [()]
+    assert context.pids() == first
+
+
 # --- join=False --------------------------------------------------------------------------------
 
 
