@@ -14,7 +14,7 @@ PROMISED = {
     *("spawn", "start_processes", "Results", "ProcessContext", "plan", "facts", "device_count"),
     *("preload", "MpModelWrapper", "MpSerialExecutor", "once", "rank", "local_rank"),
     *("world_size", "local_world_size", "host_index", "device", "replica", "init_process_group"),
-    *("barrier", "beat", "preempted", "all_reduce", "broadcast", "all_gather"),
+    *("barrier", "beat", "breakpoint", "preempted", "all_reduce", "broadcast", "all_gather"),
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "HostLost", "JobPlan", "HostFacts"),
     "Event",

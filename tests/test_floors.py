@@ -23,7 +23,7 @@ FLOORS = (
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks"},  # effects
-    {"_frameworks", "_inside", "_sharing", "_data_parallel", "_preemption"},
+    {"_frameworks", "_inside", "_sharing", "_data_parallel", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here"},
     {"_engines"},
@@ -44,6 +44,7 @@ NEIGHBOURS = {
     "_here": {"_host"},
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
+    "_breakpoint": {"_inside"},
     "_data_parallel": {"_inside"},
     "_launch": {"_spawn", "_checks"},
     "_spawn": {"_checks"},

@@ -231,3 +231,23 @@ def test_while_the_user_has_stopped_it_no_time_passes() -> None:
     assert watch.deadline == at(109), "the hang begins anew"
     watch.feed(Progress(0, at(108)))
     assert watch.deadline == at(110), "6 of 10 seconds were left"
+
+
+def test_two_reasons_hold_the_clocks_until_both_are_gone() -> None:
+    watch, _ = watched(*inside(), Pause(at(4), "debugger"), Pause(at(5)), total=10)
+    watch.feed(Resume(at(6)))
+    assert watch.deadline is None
+    watch.feed(Resume(at(8), "debugger"))
+    assert watch.deadline == at(14)
+    watch.feed(Resume(at(9), "debugger"))
+    assert watch.deadline == at(14), "what did not hold them frees nothing"
+
+
+def test_a_failure_waits_until_the_clocks_go_on() -> None:
+    """Who debugs is not taken away by another's failure; what the user asks for comes at once."""
+    watch, actions = watched(*inside(), Pause(at(4)), Raised(0, at(5)), Tick(at(60)), total=10)
+    assert actions == []
+    assert watch.deadline is None
+    assert [action.name for action in watch.feed(Resume(at(90)))] == ["stacks", "SIGTERM"]
+    watch, _ = watched(*inside(), Pause(at(4)), Raised(0, at(5)))
+    assert [action.name for action in watch.feed(Interrupt(at(6)))] == ["SIGINT"]

@@ -6,7 +6,7 @@ A map of the rest, from the face down; each floor knows only those below it:
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside       what user code calls in a replica; _frameworks/ readies torch and JAX there
-    _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted
+    _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted; _breakpoint
     _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
     _watch        pure: who failed first, and what is done about it
     _probe, _ports, _payload   effects: what the host says, held ports, how calls travel
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._breakpoint import breakpoint
 from ._errors import (
     HostLost,
     PlanError,
@@ -76,6 +77,7 @@ __all__ = [
     "all_reduce",
     "barrier",
     "beat",
+    "breakpoint",
     "broadcast",
     "device",
     "device_count",

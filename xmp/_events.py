@@ -92,16 +92,19 @@ class Kill:
 
 @dataclass(frozen=True)
 class Pause:
-    """The user has stopped all replicas (Ctrl-Z)."""
+    """The user has stopped all replicas (Ctrl-Z), or debugs one of them."""
 
     at: int
+    why: str = "stopped"
+    """Several may hold the clocks, each for its own reason."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """They go on."""
+    """They go on, as far as this reason is concerned."""
 
     at: int
+    why: str = "stopped"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How long a launch may take: the clocks beside the failure rules. Pure, like ``_watch``.
 
-All times are monotonic nanoseconds. While the user has stopped the launch (Ctrl-Z) the clocks
-stand still.
+All times are monotonic nanoseconds. While the user has stopped the launch (Ctrl-Z) or debugs a
+replica the clocks stand still.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Clocks:
     """When somebody was last seen to get on."""
     _say_at: int | None = field(init=False)
     _paused: int | None = None
+    _why: set[str] = field(default_factory=set)
     _lost: int = 0
 
     def __post_init__(self) -> None:
@@ -83,18 +84,25 @@ class Clocks:
         self._silent.discard(rank)
         self._calm = max(self._calm, at)
 
-    def pause(self, at: int) -> None:
-        """The user has stopped all replicas."""
+    def pause(self, at: int, why: str = "") -> None:
+        """Stand still, for one reason more."""
+        self._why.add(why)
         if self._paused is None:
             self._paused = at
 
-    def resume(self, at: int) -> None:
-        """They go on; what passed meanwhile does not count."""
-        if self._paused is not None:
+    def resume(self, at: int, why: str = "") -> None:
+        """Go on, if that was the last reason; what passed meanwhile does not count."""
+        self._why.discard(why)
+        if self._paused is not None and not self._why:
             self._lost += at - self._paused
             self._calm, self._paused = max(self._calm, at), None
 
     # --- what is due ---------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether they stand still."""
+        return self._paused is not None
 
     @property
     def deadline(self) -> int | None:

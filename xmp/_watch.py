@@ -131,6 +131,8 @@ class Watch:
     @property
     def deadline(self) -> int | None:
         """When the next Tick is due."""
+        if self._clocks.paused:
+            return None
         return self._clocks.deadline if self.phase == "running" else self._step
 
     def feed(self, event: Event) -> list[Action]:
@@ -167,9 +169,9 @@ class Watch:
         elif isinstance(event, (Entered, Returned, Ended)):
             self._clocks.arrived(event.rank, event.at)
         elif isinstance(event, Pause):
-            self._clocks.pause(event.at)
+            self._clocks.pause(event.at, event.why)
         elif isinstance(event, Resume):
-            self._clocks.resume(event.at)
+            self._clocks.resume(event.at, event.why)
 
     def _failed(self, rank: int, death: Died) -> None:
         self._failures.setdefault(rank, death)
@@ -197,6 +199,8 @@ class Watch:
     # --- actions -------------------------------------------------------------------------------
 
     def _due(self, now: int) -> list[Action]:
+        if self._clocks.paused:
+            return []
         if self.phase == "running":
             return self._out_of_time(now)
         if self._step is None or now < self._step:

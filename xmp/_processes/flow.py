@@ -14,6 +14,8 @@ from .output import Sink, Source
 
 __all__ = ["Flow"]
 
+_PORTIONS = 64
+
 
 class Flow:
     """All sources and sinks of a launch, in the supervisor's loop."""
@@ -39,7 +41,7 @@ class Flow:
         if source.full:
             self._loop.forget(source.descriptor)
             self._paused.append(source)
-        elif not source.copy():
+        elif not source.copy() and source.ended:  # others may have read what we were woken for
             self._loop.forget(source.descriptor)
         self._note(source)
 
@@ -58,6 +60,15 @@ class Flow:
             self._ended.append(source)
         else:
             source.finish()
+
+    def hurry(self, sources: Sequence[Source]) -> None:
+        """Copy what is there, as far as the sinks take it: a prompt shall come after it."""
+        for source in sources:
+            for _ in range(_PORTIONS):
+                if source.full or not self._loop.listens(source.descriptor) or not source.copy():
+                    break
+            self._note(source)
+        self.write_out()
 
     def write_out(self) -> None:
         """Write what the sinks take now; be woken when they take more."""

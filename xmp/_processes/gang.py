@@ -40,6 +40,7 @@ from .output import Outlets
 from .wire import Closed, Wire
 
 if TYPE_CHECKING:
+    from .debugging import Debugging
     from .herald import Herald
     from .preempting import Agreement
     from .pulse import Pulse
@@ -83,6 +84,7 @@ class Gang:
         )
         self._agreement: Agreement | None = None
         self._stacks: dict[int, str] = {}
+        self._debugging: Debugging | None = None
         self._loop = Loop()
         self._herald = self._make_herald() if order.told else None
         self._flow = Flow(self._loop, outlets.sinks)
@@ -154,9 +156,12 @@ class Gang:
 
     def _hear_launcher(self) -> None:
         try:
-            (name, *rest), _ = self._wire.recv()
+            (name, *rest), descriptors = self._wire.recv()
         except Closed:
             self._launcher_gone()
+            return
+        if name == "debugging" and self._debugging is not None:
+            self._debugging.told(descriptors, *rest)
             return
         if name == "stacks":
             self._wire.post(("stacks", self._take_stacks(self._watch.live)))
@@ -173,14 +178,20 @@ class Gang:
                 member.signal(number, group=True)
             self._feed(event(time.monotonic_ns()))
             return
-        self._feed(_ASKED[name](time.monotonic_ns()))
+        self._end(_ASKED[name](time.monotonic_ns()))
+
+    def _end(self, event: Event) -> None:
+        """Somebody wants the launch to end: no debugger holds it up."""
+        if self._debugging is not None:
+            self._debugging.end()
+        self._feed(event)
 
     def _preempt(self) -> None:
         """The launcher has got SIGTERM: the replicas that ask for it agree, others get it too."""
         agreed = self._agreement is not None and self._agreement.begin()
         self._wire.post(("preempted", agreed))
         if not agreed:
-            self._feed(Stop(time.monotonic_ns()))
+            self._end(Stop(time.monotonic_ns()))
 
     def _launcher_gone(self) -> None:
         """Nobody is left to tell: end everything and go."""
@@ -281,6 +292,15 @@ class Gang:
         failure.pickled = pickled
         self._feed(Raised(member.rank, at, f"{name}: {words}", interrupted))
 
+    def _on_breakpoint(self, member: Member, descriptors: list[int], rank: int) -> None:
+        if self._debugging is None:
+            from .debugging import Debugging  # what a template has loaded costs every replica pages
+
+            self._debugging = Debugging(
+                self._loop, self._flow, self._errors, self._wire.post, self._feed
+            )
+        self._debugging.arrive(member, rank, *descriptors)
+
     # --- deaths --------------------------------------------------------------------------------
 
     def _woken(self) -> None:
@@ -315,6 +335,8 @@ class Gang:
         self._shares.forget(member)
         if self._agreement is not None:
             self._agreement.forget(member.plan, *member.plan.mates)
+        if self._debugging is not None:
+            self._debugging.forget(member)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not member.returned:  # os._exit(0): a success without a result
             self._wire.post(("returned", member.rank, None, 0, member.timeline, []))
@@ -330,6 +352,8 @@ class Gang:
             self._herald.take(event, actions)
         for action in actions:
             self._do(action)
+        if self._debugging is not None and self._watch.phase == "settling":
+            self._debugging.failing()
 
     def _do(self, action: Action) -> None:
         chosen = [member for member in self._members if member.rank in action.ranks]
@@ -338,8 +362,10 @@ class Gang:
         elif action.name == "phases":
             self._say_phases(self._take_stacks(action.ranks))
         elif action.name == "SIGINT":
+            quitters = self._debugging.quitters if self._debugging is not None else ()
             for member in chosen:
-                member.signal(signal.SIGINT)
+                if member not in quitters:
+                    member.signal(signal.SIGINT)
         elif action.name == "SIGTERM":
             for member in chosen:
                 member.signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ from typing import Any
 from xmp._payload.script import MainSource, import_main
 from xmp._types import ForkRules
 
-from . import kernel, replica, safety, state
+from . import breakpoints, kernel, replica, safety, state
 from .rehearsal import rehearse
 from .server import Become, Server, settle
 from .tracebacks import name_of, told, words_of
@@ -40,6 +40,7 @@ def hold_script(
     state.apply(launcher, None)
     os.environ.update(state.while_loading(rules))
     state.take_streams(streams)
+    breakpoints.install()
     try:
         import_main(source)
     except BaseException as error:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +17,7 @@ from . import remains, report, timeouts
 from .account import StartAccount, Timeline
 from .exceptions import load_exception
 from .job import Job, ReplicaProcess, Silence
+from .lending import Lender
 from .link import Link
 from .living import live, preempt_all, put_away_ended
 from .mates import spread
@@ -69,6 +70,7 @@ class Launch:
         self._progress = Progress(job.host.replicas, job.called, job.progress)
         self._patience = Patience(job.called, job.limits, self._progress)
         self._link = Link(job, self._patience, self._undo.callback)
+        self._lender = Lender(self.ask, self._patience)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -236,6 +238,10 @@ class Launch:
     def _on_preempted(self, _: list[int], agreed: bool) -> None:
         self._sigterm.answered(agreed)
 
+    def _on_debugging(self, _: list[int], *told: Any) -> None:
+        self._progress.close()
+        self._lender.told(*told)
+
     def _on_unsafe(self, _: list[int], culprits: list[str]) -> None:
         self._link.begin_with_fresh_interpreters(culprits)
 
@@ -244,7 +250,7 @@ class Launch:
         error = StartError(
             f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}"
         )
-        self._stop_short(_with_cause(error, cause))
+        self._stop_short(report.with_cause(error, cause))
 
     def _on_cannot(self, _: list[int], text: str) -> None:
         self._stop_short(StartError(text))
@@ -276,6 +282,7 @@ class Launch:
         self.finished = True
         self._progress.close()
         live.discard(self)
+        self._lender.close()
         self._link.end()
         self._remains = remains.after(self.processes.values(), self._link.parents.needs.rules)
         self._undo.close()
@@ -305,7 +312,7 @@ class Launch:
         self._link.drop()
         self._telling.drop()
 
-    def ask(self, name: str, *rest: Any) -> None:
+    def ask(self, name: str, *rest: Any, descriptors: Sequence[int] = ()) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
         self.asked_to_end = self.asked_to_end or name in _ENDINGS
         if name == "preempt":
@@ -314,7 +321,7 @@ class Launch:
             self._progress.asked(name)
             self._patience.asked(name)
             try:
-                self._link.wire.send((name, *rest))
+                self._link.wire.send((name, *rest), list(descriptors))
             except Closed:
                 pass  # the next message that is read says why
 
@@ -324,7 +331,7 @@ class Launch:
         patience = _ANSWER_WAIT + 2 * self.job.grace
         while True:
             try:
-                with signals_of_the_user(self.ask, self.show_stacks, preempt_all):
+                with signals_of_the_user(self._lender.by_signal, self.show_stacks, preempt_all):
                     if interrupt is None:
                         return self._pump_to_the_end(timeout)
                     self.end_within(patience)
@@ -338,13 +345,18 @@ class Launch:
         """Take in messages until the end; a supervisor that forgets the time is killed."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
+            look = self._lender.look
+            left = None if end is None or look else max(0.0, end - time.monotonic())
             last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
-            wishes = (left, last, self._progress.next())
+            wishes = (left, last, look, self._progress.next())
             waits = [max(0.0, seconds) for seconds in wishes if seconds is not None]
-            if self._pump_until(lambda: self.finished, min(waits, default=None)):
-                self._sigterm.carry_out()
-                return True
+            if self._pump_until(
+                lambda: self.finished or self._lender.pending, min(waits, default=None)
+            ):
+                if not self._lender.settle():
+                    self._sigterm.carry_out()
+                    return True
+                continue
             if left == 0:
                 return False
             self._progress.glance(self._link.doing)
@@ -390,8 +402,3 @@ class Launch:
         if self.failures:
             return report.build(*told, self._found)
         return self._broken
-
-
-def _with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
-    error.__cause__ = cause
-    return error

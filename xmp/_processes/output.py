@@ -142,6 +142,8 @@ class Source:
         self.sink = sink
         self._tail: deque[bytes] = deque()
         self._kept = 0
+        self.ended = False
+        """Whether nothing will ever come."""
 
     @property
     def full(self) -> bool:
@@ -159,6 +161,7 @@ class Source:
         if data:
             self._take(data)
             self._keep(data)
+        self.ended = not data
         return bool(data)
 
     def _take(self, data: bytes) -> None:

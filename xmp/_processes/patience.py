@@ -37,8 +37,8 @@ class Patience:
         self._called = called
         self._said = False
         self._paused: int | None = None
-        self.stood_still = 0
-        """Nanoseconds for which the user has stopped the launch."""
+        self._why: set[str] = set()
+        self._lost = 0
 
     def wait(
         self,
@@ -81,6 +81,12 @@ class Patience:
         return [(since + limit, name, limit) for since, name, limit in limits if limit is not None]
 
     @property
+    def stood_still(self) -> int:
+        """Nanoseconds for which the user has stopped the launch, or debugged."""
+        paused = self._paused
+        return self._lost + (0 if paused is None else time.monotonic_ns() - paused)
+
+    @property
     def _begun(self) -> int:
         return self._called + self.stood_still
 
@@ -101,9 +107,20 @@ class Patience:
     def asked(self, name: str) -> None:
         """While the user has stopped the launch its time does not pass."""
         if name == "pause":
-            self._paused = time.monotonic_ns()
-        elif name == "resume" and self._paused is not None:
-            self.stood_still += time.monotonic_ns() - self._paused
+            self.pause("stopped")
+        elif name == "resume":
+            self.resume("stopped")
+
+    def pause(self, why: str) -> None:
+        """Stand still, for one reason more."""
+        self._why.add(why)
+        self._paused = self._paused or time.monotonic_ns()
+
+    def resume(self, why: str) -> None:
+        """Go on, if that was the last reason."""
+        self._why.discard(why)
+        if self._paused is not None and not self._why:
+            self._lost += time.monotonic_ns() - self._paused
             self._paused = None
 
     def left_to_supervisor(self, grace: float, stopped: Callable[[], bool]) -> float | None:

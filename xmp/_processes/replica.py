@@ -25,7 +25,7 @@ from xmp._payload import load
 from xmp._payload.script import import_main
 from xmp._types import Framework, ReplicaPlan
 
-from . import identity, kernel, marked, pools, randomness, state
+from . import breakpoints, identity, kernel, marked, pools, randomness, state
 from .account import Timeline
 from .channel import Channel
 from .mates import call_all
@@ -111,6 +111,7 @@ def exec_main(channel: int, lifeline: int, stacks: int) -> None:
         marked.leave(environment.get(marked.VARIABLE, ""))
         kernel.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
         _settle_anew(order, plan, lifeline, stacks)
+        breakpoints.install()
         leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
         told = wire if order.tells_phases else None
         if told is not None:

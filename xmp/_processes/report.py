@@ -14,7 +14,13 @@ from .memory import Memory
 from .order import Failure
 from .wording import text
 
-__all__ = ["build"]
+__all__ = ["build", "with_cause"]
+
+
+def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
+    """The error, as if raised from its cause."""
+    error.__cause__ = cause
+    return error
 
 
 def build(

@@ -21,7 +21,18 @@ from xmp import _inside
 from xmp._payload import Image, load
 from xmp._payload.script import import_main, main_is_shared
 
-from . import family, identity, kernel, marked, pools, randomness, replica, safety, state
+from . import (
+    breakpoints,
+    family,
+    identity,
+    kernel,
+    marked,
+    pools,
+    randomness,
+    replica,
+    safety,
+    state,
+)
 from .account import Timeline
 from .channel import Channel
 from .exceptions import pack_exception
@@ -100,6 +111,7 @@ class _Supervisor:
         if order.method != "inherit":
             state.apply(order.state, self.got.tracker)
         state.take_streams(self.got.streams)
+        breakpoints.install()
         if order.method == "exec":
             return True
         sockets = safety.connected_sockets()

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["in_notebook", "on_quit", "say", "say_once", "signals_of_the_user"]
 
@@ -44,7 +45,10 @@ def in_notebook() -> bool:
 def signals_of_the_user(
     ask: Callable[[str], None], show: Callable[[], None], preempt: Callable[[], None]
 ) -> Iterator[None]:
-    """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``."""
+    """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``.
+
+    Ctrl-C is asked about: "interrupt" raises KeyboardInterrupt, unless it was for a debugger.
+    """
 
     def stop(number: int, _: object) -> None:
         ask("pause")
@@ -57,6 +61,7 @@ def signals_of_the_user(
         signal.SIGTSTP: stop,
         signal.SIGQUIT: lambda *_: show(),
         signal.SIGTERM: lambda *_: preempt(),
+        signal.SIGINT: lambda *_: ask("interrupt"),
     }
     with _handled(wanted):
         yield
@@ -86,13 +91,19 @@ def _handled(wanted: Mapping[int, Handler]) -> Iterator[None]:
         yield
     finally:
         for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, _usual(number))
+
+
+def _usual(number: int) -> Any:
+    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
 
 
 def _has_none(number: int) -> bool:
     """Whether a signal has no handler, not even one that Python does not know of."""
-    if signal.getsignal(number) is not signal.SIG_DFL:
+    if signal.getsignal(number) is not _usual(number):
         return False
+    if number == signal.SIGINT:
+        return True
     action = (ctypes.c_void_p * 32)()  # faulthandler.register asks the kernel for its own
     _libc.sigaction(number, None, action)
     return action[0] is None
