@@ -156,10 +156,10 @@ def ended(screen: Screen, seconds: float = 20) -> Any:
     path = screen.stage.folder / "ended"
     until(path.exists, seconds, f"the end of the launch; shown:\n{screen.text}")
     told = json.loads(path.read_text())
-    assert screen.modes_now() == screen.modes
+    assert screen.modes_now() == screen.modes, screen.text
     assert told["front"]
     assert told["handler"]
-    assert set(told["left"]) <= {"xmp-template", "xmp-script"}
+    assert set(told["left"]) <= {"xmp-template", "xmp-script"}, (told, screen.text)
     return told["ended"]
 
 

@@ -102,19 +102,25 @@ class Wire:
         self._waiting.append((mark + data, owned))
 
     def flush(self) -> bool:
-        """Send what can be sent without waiting; True when nothing is left."""
-        while self._waiting:
-            data, owned = self._waiting[0]
+        """Send what can be sent without waiting; True when nothing is left.
+
+        A signal's handler may send too, in the midst of this: each takes what it sends.
+        """
+        while True:
+            try:
+                data, owned = self._waiting.popleft()
+            except IndexError:
+                return True
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             try:
                 self._socket.sendmsg([data], rights if owned else [], socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
+                self._waiting.appendleft((data, owned))
                 return False
             except OSError as error:
+                _close(owned)
                 raise Closed(str(error)) from error
-            self._waiting.popleft()
             _close(owned)
-        return True
 
     def recv(self, timeout: float | None = None) -> tuple[Any, list[int]]:
         """The next message and its descriptors, which are the caller's from now on.
