@@ -414,9 +414,11 @@ def test_a_background_job_stops_until_it_is_in_front(screen: Screen) -> None:
     process = shell(screen)
     screen.type(command(screen, "waiting") + " &\n")
     screen.see("fg brings us there")
-    screen.type("jobs\n")
-    screen.see("Stopped")
-    screen.answer("shell> ", "fg")
+    for _ in range(20):  # the line comes just before
+        screen.type("jobs\n")
+        if screen.sees("Stopped", 0.5) is not None:
+            break
+    bring_to_front(screen, process)
     screen.answer(PROMPT.format(2), "p 50 + 5")
     screen.see("55")
     screen.answer(PROMPT.format(2), "c")
