@@ -93,7 +93,7 @@ class Debugging:
         turn = self._line[0]
         self._unheard = 0
         self._say(f"rank {turn.rank} is at a breakpoint (pid {turn.member.pid})")
-        self._tell(("debugging", "breakpoint", turn.rank))
+        self._tell(("debugging", "breakpoint", (turn.rank, turn.member.pid)))
 
     def _hear(self, turn: _Turn) -> None:
         try:

@@ -15,7 +15,6 @@ from xmp._limits import Overdue
 
 from . import remains, report, timeouts
 from .account import StartAccount, Timeline
-from .exceptions import load_exception
 from .job import Job, ReplicaProcess, Silence
 from .lending import Lender
 from .link import Link
@@ -246,11 +245,7 @@ class Launch:
         self._link.begin_with_fresh_interpreters(culprits)
 
     def _on_failed(self, _: list[int], text: str, words: str, pickled: bytes | None) -> None:
-        cause = load_exception(pickled)
-        error = StartError(
-            f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}"
-        )
-        self._stop_short(report.with_cause(error, cause))
+        self._stop_short(report.not_loaded(text, words, pickled))
 
     def _on_cannot(self, _: list[int], text: str) -> None:
         self._stop_short(StartError(text))

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .family import is_stopped
 from .patience import Patience
 from .terminal import in_notebook, say
 
@@ -40,6 +41,7 @@ _WHY = "debugger"
 _TRIES = 10
 _BREATH = 0.05
 _LOOK = 1.0
+_GLANCE = 0.001
 
 Modes = list[Any]
 
@@ -111,6 +113,7 @@ class Lender:
         self._ask = ask
         self._patience = patience
         self._wanted: int | None = None
+        self._pid = 0
         self._lent = False
         self._terminal: _Terminal | None = None
         self._end = ""
@@ -118,11 +121,11 @@ class Lender:
     # --- what the supervisor tells -------------------------------------------------------------
 
     def told(self, name: str, value: Any) -> None:
-        """A replica of this rank is at a "breakpoint"; or it has "left" it, and why the launch
-        shall be interrupted, if it shall."""
+        """A replica, by rank and pid, is at a "breakpoint"; or it has "left" it, and why the
+        launch shall be interrupted, if it shall."""
         if name == "breakpoint":
             self._patience.pause(_WHY)
-            self._wanted = value
+            self._wanted, self._pid = value
         else:
             self.close()
             self._end = value
@@ -185,11 +188,22 @@ class Lender:
         elif name == "pause":
             self._ask(name)
             if self._terminal is not None:
+                self._stop_reading()
                 self._terminal.suspend()
         else:
             if self._terminal is not None:
                 self._terminal.resume()
             self._ask(name)
+
+    def _stop_reading(self) -> None:
+        """The supervisor stops it too, but later: what is typed now is for the shell."""
+        end = time.monotonic() + _LOOK
+        try:
+            os.kill(self._pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            return
+        while not is_stopped(self._pid) and time.monotonic() < end:
+            time.sleep(_GLANCE)
 
     # --- what there is to lend -----------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, StartError
 
 from . import showing as showing  # an error of ours knows how notebooks show it
 from .exceptions import load_exception
@@ -14,12 +14,13 @@ from .memory import Memory
 from .order import Failure
 from .wording import text
 
-__all__ = ["build", "with_cause"]
+__all__ = ["build", "not_loaded"]
 
 
-def with_cause(error: BaseException, cause: BaseException | None) -> BaseException:
-    """The error, as if raised from its cause."""
-    error.__cause__ = cause
+def not_loaded(text: str, words: str, pickled: bytes | None) -> StartError:
+    """The exception for a function or arguments that cannot be loaded."""
+    error = StartError(f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}")
+    error.__cause__ = load_exception(pickled)
     return error
 
 
