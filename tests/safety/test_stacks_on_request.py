@@ -14,6 +14,9 @@ from in_script import parent, state
 from stages import Stage, until
 from test_interrupts import CTRL_C, HEAD, Terminal
 
+from xmp._errors import XmpError
+from xmp._processes import outside
+
 METHODS = ("forkserver", "spawn", "fork")
 CTRL_BACKSLASH = b"\x1c"
 
@@ -172,6 +175,14 @@ def test_adopted_children_are_no_replicas(stage: Stage) -> None:
     assert "in orphan" not in told.stdout
     assert ask(orphans[0]).stdout.startswith(f"launch of process {process.pid}:")
     ends_well(stage, process)
+
+
+def test_where_nothing_runs_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside.launches, "launches", list)  # others may launch here meanwhile
+    with pytest.raises(XmpError, match=r"^no launch of yours is running here$"):
+        outside.find(None)
+    with pytest.raises(XmpError, match=rf"^process {os.getpid()} is no .*; no launch of yours"):
+        outside.find(os.getpid())
 
 
 def test_a_process_without_a_launch_is_refused() -> None:

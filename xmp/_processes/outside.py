@@ -23,9 +23,11 @@ from .replica import DUMP_SIGNAL
 
 __all__ = ["find", "taken", "tell"]
 
+_NONE = "no launch of yours is running here"
+
 
 def find(pid: int | None) -> list[Launch]:
-    """The launches of a launcher, or the one of a process inside; None where only one runs.
+    """The launches of a launcher, or the one of a process inside; None for the only one.
 
     Raises XmpError for a process that has no launch of this user's, and for None where there is
     none or more than one.
@@ -34,7 +36,8 @@ def find(pid: int | None) -> list[Launch]:
     if pid is None:
         if len(running) == 1:
             return running
-        raise XmpError("more than one launch is running: give a pid" + _listed(running))
+        told = "more than one launch is running: give a pid" + _listed(running)
+        raise XmpError(told if running else _NONE)
     found = [launch for launch in running if pid in _inside(launch)]
     found = found or [launch for launch in running if pid == launch.launcher]
     if found:
@@ -65,7 +68,7 @@ def _name(uid: int) -> str:
 
 def _listed(running: Sequence[Launch]) -> str:
     if not running:
-        return "; no launch of yours is running here"
+        return f"; {_NONE}"
     lines = [f"\n  pid {each.launcher}: {_what(each)}" for each in running]
     return "; running are" + "".join(lines)
 
