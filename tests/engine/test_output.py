@@ -194,6 +194,15 @@ def test_without_any_of_these_standard_output_is_the_launchers(method: str) -> N
         assert (theirs.st_dev, theirs.st_ino) == (mine.st_dev, mine.st_ino)
 
 
+def test_what_the_program_has_written_comes_first_and_once(method: str, script: Script) -> None:
+    source = BEGIN + (
+        "def fn(rank):\n    print('replica')\n"
+        "if __name__ == '__main__':\n    print('launcher')\n    start(fn, nprocs=2)\n"
+    )
+    done = script(source, method)
+    assert done.out.splitlines() == ["launcher", "replica", "replica"], done
+
+
 # --- floods and slow readers ---------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from .order import Order
 from .parents import Parents
 from .patience import Patience
 from .templates import templates
-from .terminal import in_notebook, say
+from .terminal import flush, in_notebook, say
 from .warm import Template
 from .wire import Closed, Wire, pair
 
@@ -65,6 +65,7 @@ class Link:
 
     def prepare(self) -> None:
         """Pack the call and write the order; TypeError for what cannot be packed."""
+        flush()
         self._main = main_source() if self._job.method != "fork" else None
         self._state, self._tracker = state.capture()
         self._packed = self._pack()

@@ -14,12 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["in_notebook", "on_quit", "say", "say_once", "signals_of_the_user"]
+__all__ = ["flush", "in_notebook", "on_quit", "say", "say_once", "signals_of_the_user"]
 
 Handler = Callable[[int, object], None]
 
 _said: set[str] = set()
 _libc = ctypes.CDLL(None)
+
+
+def flush() -> None:
+    """Let what the program has written come before what its replicas write, and only once."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # none, or closed
 
 
 def say(line: str) -> None:
