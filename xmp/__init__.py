@@ -50,11 +50,11 @@ from ._inside import (
 from ._preemption import preempted
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import device_count, facts, plan, preload, spawn, start_processes
-from ._types import Event, HostFacts, JobPlan
 
 if TYPE_CHECKING:
     from ._processes.context import ProcessContext
     from ._processes.results import Results
+    from ._types import Event, HostFacts, JobPlan
 
 __all__ = [
     "Event",
@@ -99,7 +99,13 @@ __all__ = [
     "world_size",
 ]
 
-_LAZY = {"ProcessContext": "context", "Results": "results"}
+_LAZY = {
+    "Event": "_types",
+    "HostFacts": "_types",
+    "JobPlan": "_types",
+    "ProcessContext": "_processes.context",
+    "Results": "_processes.results",
+}
 for _name in __all__:
     # Tracebacks and reprs show the public name, not the file that it lives in.
     if _name not in _LAZY:
@@ -107,12 +113,12 @@ for _name in __all__:
 
 
 def __getattr__(name: str) -> Any:
-    """The engine's classes: importing it takes longer than many programs want to wait."""
+    """Classes of modules whose import takes longer than many programs want to wait."""
     if name not in _LAZY:
         raise AttributeError(f"module 'xmp' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"xmp._processes.{_LAZY[name]}"), name)
+    value = getattr(importlib.import_module(f"xmp.{_LAZY[name]}"), name)
     value.__module__ = "xmp"
     globals()[name] = value
     return value

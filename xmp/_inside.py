@@ -20,11 +20,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from xmp._imports import on_import
-from xmp._types import Framework, ReplicaInfo
+
+if TYPE_CHECKING:
+    from xmp._types import Framework, ReplicaInfo
 
 __all__ = [
     "OPS",
@@ -77,14 +78,16 @@ class Channel(Protocol):
         """Mutual exclusion between the local replicas; freed when its holder dies."""
 
 
-@dataclass
 class _Place:
     """One replica: who it is, what it can do, how often it called ``once``."""
 
-    info: ReplicaInfo
-    framework: Framework | None
-    channel: Channel | None
-    calls: Iterator[int] = field(default_factory=itertools.count)
+    def __init__(
+        self, info: ReplicaInfo, framework: Framework | None, channel: Channel | None
+    ) -> None:
+        self.info = info
+        self.framework = framework
+        self.channel = channel
+        self.calls: Iterator[int] = itertools.count()
 
 
 _in_this_context: ContextVar[_Place | None] = ContextVar("xmp_replica", default=None)

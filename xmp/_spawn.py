@@ -9,16 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import _inside
-from ._checks import (
-    check_call,
-    count_from_zero,
-    make_limits,
-    make_observer,
-    make_output,
-    make_request,
-    refuse_options,
-    whole_number,
-)
 from ._errors import PlanError, XmpError
 from ._imports import without_collections
 
@@ -139,13 +129,15 @@ def spawn(
         ReplicaRaised, ReplicaDied: a replica failed; the others have been ended.
         ReplicaTimeout: one of the time limits was over; has the stacks of all live replicas.
     """
-    refuse_options(options)
-    method = check_call(fn, args, kwargs, start_method, grace, seed)
-    limits = make_limits(timeout, start_timeout, hang_timeout)
-    restarts = count_from_zero("max_restarts", max_restarts)
-    observer = make_observer(events, progress)
-    output = make_output(log_dir, prefix, show)
-    request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
+    from . import _checks
+
+    _checks.refuse_options(options)
+    method = _checks.check_call(fn, args, kwargs, start_method, grace, seed)
+    limits = _checks.make_limits(timeout, start_timeout, hang_timeout)
+    restarts = _checks.count_from_zero("max_restarts", max_restarts)
+    observer = _checks.make_observer(events, progress)
+    output = _checks.make_output(log_dir, prefix, show)
+    request = _checks.make_request(nprocs, runtime, devices, backend, env, threads, bind)
     _refuse_while_importing()
     alone = (start_method, env, devices, limits, restarts or None, output, show)
     if nprocs == 1 and join and all(value is None for value in alone):
@@ -178,8 +170,10 @@ def start_processes(
     join, else a context whose ``join(timeout)`` returns True when all are done; always starts
     processes. Raises as ``spawn`` does.
     """
-    method = check_call(fn, args, None, start_method, 5.0, None)
-    count = whole_number("nprocs", nprocs)
+    from . import _checks
+
+    method = _checks.check_call(fn, args, None, start_method, 5.0, None)
+    count = _checks.whole_number("nprocs", nprocs)
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     _refuse_while_importing()
@@ -216,9 +210,10 @@ def plan(
     ``facts`` are those of this host, or recorded ones: of one host or of several. Ports that are
     only known once they are leased have the runtime's documented numbers. Raises PlanError.
     """
+    from . import _checks
     from ._host import plan_for
 
-    request = make_request(nprocs, runtime, devices, backend, env, threads, bind)
+    request = _checks.make_request(nprocs, runtime, devices, backend, env, threads, bind)
     return plan_for(request, facts)
 
 
