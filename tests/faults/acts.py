@@ -126,7 +126,7 @@ def _out_of_memory(round: Round) -> None:
 
 
 def _out_of_memory_result(round: Round) -> Any:
-    result = b"x" * HUGE
+    result = b"x" * (4 * HUGE)  # more than the others free when they end
     surroundings.limit_memory(16 * MEGABYTE)
     return result
 

@@ -7,7 +7,7 @@ what the others do meanwhile.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["HANG", "KINDS", "METHODS", "Kind", "Round", "draw"]
 
@@ -52,6 +52,11 @@ def _hang(name: str) -> Kind:
     return Kind(name, ALL, "ReplicaTimeout", limit="hang_timeout")
 
 
+def _out_of_memory(name: str) -> Kind:
+    words = "out of memory"
+    return Kind(name, RUNNING, "ReplicaDied", signal="SIGKILL", words=words, root=True)
+
+
 def _fine(name: str, moments: tuple[str, ...] = RUNNING, **more: object) -> Kind:
     return Kind(name, moments, "", **more)  # type: ignore[arg-type]
 
@@ -85,8 +90,8 @@ KINDS = (
     _raises("unpicklable-result", "cannot be sent back"),
     _raises("file-limit", "cannot be sent back"),
     _raises("full-shm", "cannot be sent back", root=True),
-    Kind("out-of-memory", RUNNING, "ReplicaDied", signal="SIGKILL", root=True),
-    Kind("out-of-memory-result", RUNNING, "ReplicaDied", signal="SIGKILL", root=True),
+    _out_of_memory("out-of-memory"),
+    _out_of_memory("out-of-memory-result"),
     _raises("memory-error", "MemoryError"),
     _fine("daemon", _AWAKE),
     _raises("daemon-raise", "ValueError: planned"),
@@ -129,7 +134,11 @@ class Round:
 
     @property
     def fault(self) -> Kind:
-        return next(kind for kind in KINDS if kind.name == self.kind)
+        kind = next(kind for kind in KINDS if kind.name == self.kind)
+        if self.moment == "import" and kind.name.startswith("sys-exit"):
+            # A script must not take the process with it that imports it: an error of its import.
+            return replace(kind, verdict="ReplicaRaised", exit_code=None, words="ended itself")
+        return kind
 
     @property
     def limits(self) -> dict[str, float]:
