@@ -252,6 +252,23 @@ def test_ctrl_c_while_the_phases_are_shown(tmp_path: Path) -> None:
     assert not there.shows("rank 1  starting")
 
 
+def test_before_there_are_replicas(tmp_path: Path) -> None:
+    source = PROGRAM.replace(
+        "import xmp", "import xmp\nif __name__ != '__main__': time.sleep(60)", 1
+    )
+    there_not = str(tmp_path / "no")
+    with terminal(
+        tmp_path, "forkserver", "None", "4", there_not, columns=200, source=source
+    ) as there:
+        there.wait(
+            lambda: there.shows(r"^xmp: 2\.\d s: 4 importing \(.*train.py is being imported\)$")
+        )
+        os.write(there.master, b"\x03")
+        assert there.end() in (1, -signal.SIGINT)
+    assert there.whole
+    assert not there.shows("importing")
+
+
 def test_ctrl_z_while_the_phases_are_shown(tmp_path: Path) -> None:
     flag = tmp_path / "go"
     with terminal(tmp_path, "forkserver", "True", "2", str(flag), shell=SHELL) as there:
