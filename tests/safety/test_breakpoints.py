@@ -358,6 +358,55 @@ def test_the_prompt_is_on_the_terminal_where_output_goes_elsewhere(screen: Scree
     screen.stage.gone()
 
 
+@pytest.mark.parametrize("where", ["prefix", "log_dir", "show"])
+def test_the_prompt_is_on_the_terminal_where_output_is_captured(screen: Screen, where: str) -> None:
+    options = {"prefix": True, "log_dir": str(screen.stage.folder / "logs"), "show": "0"}
+    begin(screen, "plain", **{where: options[where]})
+    assert "have a look" in screen.answer(PROMPT.format(2), "p secret")
+    assert screen.see("22").strip() == "p secret"
+    screen.answer(PROMPT.format(2), "c")
+    assert ended(screen) == [1, 12, 23, 34]
+    screen.stage.gone()
+
+
+def test_replicas_that_are_threads_take_turns(screen: Screen) -> None:
+    (screen.stage.folder / "framework_of_pairs.py").write_text(
+        "class Pair:\n"
+        "    def __init__(self, info): pass\n"
+        "    def beside(self, info): return Pair(info)\n"
+        "    def leave(self): pass\n"
+        "enter = Pair\n"
+    )
+    pairs = """
+    import sys
+    sys.path.insert(0, "")
+    from xmp import _runtimes
+
+    class Pairs(_runtimes.Runtime):
+        name = "pairs"
+        framework = "framework_of_pairs"
+
+        def fit(self, facts, request, hosts):
+            return _runtimes.Fit(4, (2, 4), "2 pairs")
+
+        def share(self, job, place, local):
+            return _runtimes.Share({}, f"bead:{local}", {"threads_per_process": "2"}, local // 2)
+
+    _runtimes.register(Pairs())
+    """
+    screen.start(pairs + HEAD, json.dumps({"fn": "named", "args": [0, 1], "runtime": "pairs"}))
+    screen.see("it waits for its turn")
+    first = int(screen.text.partition(" is at a breakpoint (")[0][-1])
+    for rank in (first, 1 - first):
+        if PROMPT.format(rank) not in screen.text:
+            screen.see(PROMPT.format(rank))
+        screen.type("p secret\n")
+        screen.see(f"{rank * 11}\n")
+        screen.answer(PROMPT.format(rank), "c")
+    assert ended(screen) == [1, 12, 23, 34]
+    screen.stage.gone()
+
+
 # --- a shell with job control --------------------------------------------------------------------
 
 
