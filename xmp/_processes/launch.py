@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from xmp._limits import Overdue
 
 from . import remains, report, timeouts
 from .account import StartAccount, Timeline
+from .hearing import Ear
 from .job import Job, ReplicaProcess, Silence
 from .lending import Lender
 from .link import Link
@@ -62,14 +62,13 @@ class Launch:
         self._undo = ExitStack()
         self._undo.callback(release)
         self._plans = {plan.rank: plan for plan in job.host.replicas}
-        self._changed = threading.Condition()
-        self._reading = False
         self._found = Memory()
         self._telling = job.telling or Silence()
         self._progress = Progress(job.host.replicas, job.called, job.progress)
         self._patience = Patience(job.called, job.limits, self._progress)
         self._link = Link(job, self._patience, self._undo.callback)
         self._lender = Lender(self.ask, self._patience)
+        self._ear = Ear(self._readable, self._hear)
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -99,7 +98,7 @@ class Launch:
             return bool(self.processes) or self.finished
 
         def arrives(seconds: float | None) -> bool:
-            if self._pump_until(there, seconds):
+            if self._ear.until(there, seconds):
                 return True
             self._link.replace_stopped()
             return False
@@ -109,7 +108,7 @@ class Launch:
         except KeyboardInterrupt:
             # While it loads, a supervisor hears nothing: the lifeline ends it. But what has just
             # reached the user's function shall end in order.
-            if not self._link.open or not self._pump_until(there, _BREATH):
+            if not self._link.open or not self._ear.until(there, _BREATH):
                 raise
             self.ask("interrupt")
             self.wait(None)
@@ -117,57 +116,24 @@ class Launch:
 
     # --- hearing -------------------------------------------------------------------------------
 
-    def _pump_until(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Take in messages until ``done()``; False when the time is over.
-
-        Of several waiting threads one reads for all: what it reads last closes the connection, and
-        whoever began to wait on its number then would wait for ever, or for another's file.
-        """
-        if done():  # in a forked child, whose lock another thread may have held
-            return True
-        end = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while not done():
-                left = None if end is None else max(0.0, end - time.monotonic())
-                if self._reading:
-                    heard = self._changed.wait(left)
-                else:
-                    heard = self._read_one(left)
-                if not heard:
-                    return done()
-        return True
-
-    def _read_one(self, timeout: float | None) -> bool:
-        """Take one message in, if one comes in time; lets go of the lock while it waits."""
-        self._reading, readable = True, False
-        self._changed.release()
-        try:
-            readable = self._link.wire.readable(timeout)
-        finally:
-            self._changed.acquire()
-            self._reading = False
-            self._changed.notify_all()
-        if readable and not self.finished:
-            self._hear()
-        return readable
-
     def put_away(self) -> None:
-        """Take in what has come, unless somebody is at it; called within other launches' locks."""
-        if not self._changed.acquire(blocking=False):
-            return
-        try:
-            while not self._reading and not self.finished and self._link.wire.readable(0):
-                self._hear()
-        finally:
-            self._changed.release()
+        """Take in what has come, unless somebody is at it."""
+        self._ear.take_in()
 
-    def _hear(self) -> None:
+    def _readable(self, timeout: float | None) -> bool:
+        return not self.finished and self._link.wire.readable(timeout)
+
+    def _hear(self) -> bool:
+        """Take in one message; False when the last one has been heard."""
+        if self.finished:
+            return False
         try:
             (name, *rest), descriptors = self._link.wire.recv()
         except Closed:
             self._lost()
-            return
+            return False
         getattr(self, f"_on_{name}")(descriptors, *rest)
+        return not self.finished
 
     def _on_started(
         self,
@@ -345,7 +311,7 @@ class Launch:
             last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
             wishes = (left, last, look, self._progress.next())
             waits = [max(0.0, seconds) for seconds in wishes if seconds is not None]
-            if self._pump_until(
+            if self._ear.until(
                 lambda: self.finished or self._lender.pending, min(waits, default=None)
             ):
                 if not self._lender.settle():
@@ -361,16 +327,16 @@ class Launch:
 
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; a supervisor that does not answer is killed."""
-        if not self._pump_until(lambda: self.finished, seconds):
+        if not self._ear.until(lambda: self.finished, seconds):
             say(f"xmp: supervisor {self._link.supervisor} does not answer: killed")
             os.kill(self._link.supervisor, signal.SIGKILL)  # its replicas go with it
-            self._pump_until(lambda: self.finished, None)
+            self._ear.until(lambda: self.finished, None)
 
     def live_stacks(self) -> dict[int, str]:
         """The stacks of all living replicas, now."""
         self._stacks_answer = None
         self.ask("stacks")
-        if self._pump_until(lambda: self._stacks_answer is not None or self.finished, _ANSWER_WAIT):
+        if self._ear.until(lambda: self._stacks_answer is not None or self.finished, _ANSWER_WAIT):
             return self._stacks_answer or {}
         from . import outside  # the supervisor hangs
 
