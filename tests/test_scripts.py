@@ -72,7 +72,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--libtpu",
         "--paddle",
         "--ray",
-        "--safety",
+        "--failing",
         "--faults",
         "--all",
     ):
