@@ -7,7 +7,9 @@ import collections
 import dataclasses
 import datetime
 import enum
+import gc
 import time
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +163,21 @@ def test_results_outlive_their_launch(method: str) -> None:
     kept = launch(method, lambda rank: np.full(1 << 18, rank))[1]
     launch(method, lambda rank: np.full(1 << 18, 9))
     assert (kept == 1).all()
+
+
+def test_results_go_with_their_last_user_and_need_no_collection(method: str) -> None:
+    gc.disable()
+    try:
+        results = launch(method, gives_arrays)
+        first = weakref.ref(results[0])
+        del results
+        assert first() is None
+    finally:
+        gc.enable()
+
+
+def gives_arrays(rank: int) -> np.ndarray:
+    return np.full(100_000, rank)
 
 
 def test_many_results_of_middle_size(method: str) -> None:

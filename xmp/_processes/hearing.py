@@ -62,3 +62,15 @@ class Ear:
                 pass
         finally:
             self._changed.release()
+
+    def close(self) -> None:
+        """Nothing comes any more; let go of who hears, who holds us."""
+        self._readable, self._hear = _never, _nothing
+
+
+def _never(_: float | None) -> bool:
+    return False
+
+
+def _nothing() -> bool:
+    return False

@@ -243,7 +243,9 @@ class Launch:
         self.finished = True
         self._progress.close()
         live.discard(self)
-        self._lender.close()
+        # Results are large: they go with their last user, not with the next collection.
+        self._lender.end()
+        self._ear.close()
         self._link.end()
         self._remains = remains.after(self.processes.values(), self._link.parents.needs.rules)
         self._undo.close()

@@ -89,6 +89,10 @@ class _Terminal:
         os.close(self.descriptor)
 
 
+def _nobody(*_: Any, **__: Any) -> None:
+    pass
+
+
 def _modes(descriptor: int) -> Modes | None:
     try:
         return termios.tcgetattr(descriptor)
@@ -139,6 +143,11 @@ class Lender:
             terminal.close()
         if Lender._busy is self:
             Lender._busy = None
+
+    def end(self) -> None:
+        """The launch is over; let go of who asks, who holds us."""
+        self.close()
+        self._ask = _nobody
 
     # --- while the launcher waits --------------------------------------------------------------
 
