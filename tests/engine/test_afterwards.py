@@ -58,15 +58,30 @@ def test_files_that_the_launcher_opens_afterwards_have_low_numbers(method: str) 
 
 
 TEN = """
-import json, os, psutil, sys, threading
+import json, os, psutil, sys, threading, time
 import xmp
 
 def fn(rank):
     return rank
 
+def names():
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            found.append(process.name())
+        except psutil.Error:  # it has ended
+            pass
+    return sorted(found)
+
 def census():
-    return [len(os.listdir("/proc/self/fd")), threading.active_count(),
-            len(psutil.Process().children(recursive=True))]
+    return [len(os.listdir("/proc/self/fd")), threading.active_count(), names()]
+
+def at_rest(wanted):
+    '''The census once these run: when a launch has ended, its template forks this and that.'''
+    end = time.monotonic() + 10
+    while names() != wanted and time.monotonic() < end:
+        time.sleep(0.005)
+    return census()
 
 def start(n):
     assert list(xmp.spawn(fn, nprocs=n, runtime="cpu", start_method=sys.argv[1])) == list(range(n))
@@ -74,11 +89,12 @@ def start(n):
 if __name__ == "__main__":
     __import__("multiprocessing.resource_tracker").resource_tracker.ensure_running()
     before = census()
+    ours = ["xmp-script", "xmp-spare", "xmp-template"] if sys.argv[1] == "forkserver" else []
     start(2)
-    first = census()
+    first = at_rest(sorted(before[2] + ours))
     for n in (4, 2, 3, 2, 4, 3, 2, 4, 2):
         start(n)
-    tenth = census()
+    tenth = at_rest(first[2])
     xmp.preload(None)
     print(json.dumps([before, first, tenth, census()]))
 """

@@ -106,11 +106,11 @@ def test_stacks_of_a_running_launch(method: str) -> None:
 
 def test_terminate(method: str) -> None:
     go = event()
-    context = launch(method, waits, go, join=False)
+    context = launch(method, waits, go, join=False, grace=25)
     pids = context.pids()
     begin = time.monotonic()
     context.terminate()
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 15, "not the grace, and not until they return"
     assert not any(psutil.pid_exists(pid) for pid in pids)
     context.terminate()
 
@@ -143,18 +143,23 @@ def test_several_launches_at_once(method: str) -> None:
     assert [list(context.results()) for context in contexts] == [[0, 10]] * 3
 
 
-def test_the_grace_period_of_join(method: str) -> None:
+def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+
     def fn(rank: int) -> None:
         if rank == 1:
+            wait_until(deaf.exists)
             raise ValueError
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        deaf.touch()
         never_returns()
 
     context = launch(method, fn, join=False, grace=30)
     begin = time.monotonic()
-    with pytest.raises(xmp.ReplicaRaised):
+    with pytest.raises(xmp.ReplicaRaised) as caught:
         context.join(grace_period=0.2)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
+    assert caught.value.failures[1].signal_name == "SIGKILL"
 
 
 # --- threads -----------------------------------------------------------------------------------
@@ -351,11 +356,11 @@ def test_a_launcher_ended_by_a_signal_leaves_nothing(
     launcher.send_signal(number)
     with launcher:
         try:
-            launcher.wait(10)
+            launcher.wait(20)
         finally:
             launcher.kill()
     try:
-        wait_until(lambda: not any(map(living, family)), 3)
+        wait_until(lambda: not any(map(living, family)), 10)
     finally:
         for process in filter(living, family):
             process.kill()

@@ -7,13 +7,14 @@ import faulthandler
 import mmap
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import Script, failure, memory_group, never_returns
+from _behaviour import Script, failure, memory_group, never_returns, wait_until
 
 import xmp
 from xmp._probe import oom
@@ -47,14 +48,19 @@ def test_a_shells_code_for_a_killed_program_is_looked_into() -> None:
     assert "counted no out-of-memory kill" in str(error)
 
 
-def test_who_was_stopped_by_us_was_not_killed_from_outside() -> None:
+def test_who_was_stopped_by_us_was_not_killed_from_outside(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf"
+
     def fn(rank: int) -> None:
         if rank == 1:
+            wait_until(deaf.exists)
             raise ValueError("x")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        deaf.touch()
         never_returns()
 
     error = failure("forkserver", fn, grace=0.1)
+    assert error.failures[1].signal_name == "SIGKILL"
     assert "outside" not in str(error)
     assert "memory" not in str(error)
 
@@ -209,8 +215,7 @@ def null_pointer() -> None:
 
 
 def past_the_end_of_a_file() -> None:
-    with open("/proc/self/exe", "rb") as source, open(f"/tmp/xmp-{os.getpid()}", "w+b") as file:
-        os.unlink(file.name)
+    with open("/proc/self/exe", "rb") as source, tempfile.TemporaryFile() as file:
         file.write(source.read(mmap.PAGESIZE))
         file.flush()
         view = mmap.mmap(file.fileno(), mmap.PAGESIZE)

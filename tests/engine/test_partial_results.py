@@ -20,6 +20,7 @@ pytestmark = pytest.mark.first_pass
 def half(rank: int, folder: str) -> str | None:
     if rank == 2:
         wait_until(lambda: len(os.listdir(folder)) == 2)
+        wait_until(lambda: not any(link.exists() for link in Path(folder).iterdir()))  # ended
         raise ValueError("<b>no & label</b>")
     if rank == 3:
         never_returns()
@@ -58,7 +59,7 @@ def test_a_time_limit_has_a_table_too() -> None:
         if rank == 1:
             never_returns()
 
-    error = failure("forkserver", fn, timeout=2)
+    error = failure("forkserver", fn, timeout=4)
     html = error._repr_html_()
     assert "<td>0</td><td>finished</td>" in html
     assert "<td>1</td><td>stopped by xmp</td>" in html

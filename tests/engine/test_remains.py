@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _behaviour import Script
+from _behaviour import Script, wait_until
 
 import xmp
 from xmp._processes import remains
@@ -102,14 +103,13 @@ if __name__ == "__main__":
 def test_a_replica_that_cannot_be_killed_does_not_keep_the_launcher(
     script: Script, tmp_path: Path
 ) -> None:
-    group = FREEZER / f"xmp-test-{os.getpid()}"
+    group = FREEZER / f"xmp-test-{uuid.uuid4().hex}"
     group.mkdir()
     try:
         done = script(FROZEN, str(group), cwd=tmp_path, timeout=40)
     finally:
         (group / "freezer.state").write_text("THAWED")
-        while (group / "cgroup.procs").read_text():
-            pass
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()
     first, second = done.out.splitlines()
     assert first.startswith(f"process PID (rank 0) holds {tmp_path}/accel0 and did not end "), done

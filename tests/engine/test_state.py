@@ -224,7 +224,7 @@ if __name__ == "__main__":
     try:
         xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], grace=20)
     except xmp.ReplicaRaised as error:
-        print(time.monotonic() - error.__cause__.args[0] < 3)
+        print(time.monotonic() - error.__cause__.args[0] < 10)
 """,
         method,
     )

@@ -31,7 +31,7 @@ def test_the_behaviour_is_the_same_without_kernel_features() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=500,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, f"without {FEATURES}:\n{done.stdout}"
