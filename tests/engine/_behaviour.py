@@ -21,12 +21,16 @@ import psutil
 import xmp
 
 __all__ = [
+    "BEGIN",
     "METHODS",
     "Done",
     "Script",
+    "always_fails",
     "failure",
+    "gone",
     "launch",
     "memory_group",
+    "never_returns",
     "nothing_started",
     "run_script",
     "state",
@@ -35,6 +39,15 @@ __all__ = [
 ]
 
 METHODS = ["forkserver", "spawn", "fork"]
+
+BEGIN = """
+import ctypes, json, os, sys, time
+import xmp
+
+def start(fn, nprocs=2, **options):
+    return xmp.spawn(fn, nprocs=nprocs, runtime="cpu", start_method=sys.argv[1], **options)
+"""
+"""How a program begins whose first argument is the start method."""
 
 
 def launch(method: str, fn: Callable[..., Any], *args: Any, nprocs: int = 2, **options: Any) -> Any:
@@ -142,6 +155,13 @@ def run_script(
     return Done(process.returncode, out, err, time.monotonic() - begin)
 
 
+def always_fails(rank: int) -> None:
+    """Rank 1 raises in every attempt, the others wait."""
+    if rank == 1:
+        raise ValueError(f"attempt {xmp.restart_count()}")
+    never_returns()
+
+
 def never_returns() -> None:
     """Wait for what ends this process; a signal that only asks for stacks ends no waiting."""
     while True:
@@ -169,6 +189,12 @@ def memory_group() -> Iterator[Path]:
         yield group
     finally:
         group.rmdir()
+
+
+def gone(path: Path) -> bool:
+    """Whether the process that has written its number into this file has ended."""
+    number = path.read_text() if path.exists() else ""
+    return bool(number) and not os.path.exists(f"/proc/{number}")
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10) -> None:

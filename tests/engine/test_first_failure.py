@@ -11,40 +11,47 @@ from pathlib import Path
 from _behaviour import Done, Script, failure, never_returns, wait_until
 
 
-def one_fails(rank: int, others: str) -> None:
+def one_fails(rank: int, others: str, folder: Path) -> None:
     if rank == 1:
+        wait_until(lambda: len(os.listdir(folder)) == 2)
         raise ValueError(time.monotonic())
     if others == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / str(rank)).touch()
     never_returns()
 
 
-def seconds_to_error(method: str, others: str, grace: float) -> float:
-    error = failure(method, one_fails, others, nprocs=3, grace=grace)
+def seconds_to_error(method: str, others: str, grace: float, folder: Path) -> float:
+    folder.mkdir()
+    error = failure(method, one_fails, others, folder, nprocs=3, grace=grace)
     assert error.rank == 1
     assert isinstance(error.__cause__, ValueError)
     began: float = error.__cause__.args[0]
     return time.monotonic() - began
 
 
-def test_a_failure_ends_the_others_within_half_a_second(method: str) -> None:
-    assert min(seconds_to_error(method, "asleep", 5) for _ in range(2)) < 0.5
+def test_a_failure_ends_the_others_at_once(method: str, tmp_path: Path) -> None:
+    """Half a second on a quiet host; whoever waits for the grace needs thirty."""
+    assert seconds_to_error(method, "asleep", 30, tmp_path / "there") < 5
 
 
-def test_who_ignores_sigterm_is_killed_after_the_grace(method: str) -> None:
-    assert 0.2 < seconds_to_error(method, "deaf", 0.2) < 2.5
+def test_who_ignores_sigterm_is_killed_after_the_grace(method: str, tmp_path: Path) -> None:
+    assert 0.2 < seconds_to_error(method, "deaf", 0.2, tmp_path / "there") < 5
 
 
-def test_a_blocked_native_call_does_not_hold_the_launch_up(method: str) -> None:
+def test_a_blocked_native_call_does_not_hold_the_launch_up(method: str, tmp_path: Path) -> None:
     """SIGTERM is handled by C's default action, not by Python between two bytecodes."""
 
     def fn(rank: int) -> None:
         if rank == 1:
+            wait_until((tmp_path / "there").exists)
             raise ValueError(time.monotonic())
-        ctypes.PyDLL(None).sleep(60)  # holds the interpreter lock
+        sleep = ctypes.PyDLL(None).sleep
+        (tmp_path / "there").touch()
+        sleep(60)  # holds the interpreter lock
 
-    error = failure(method, fn, grace=3)
-    assert time.monotonic() - error.__cause__.args[0] < 1.5  # type: ignore[union-attr]
+    error = failure(method, fn, grace=30)
+    assert time.monotonic() - error.__cause__.args[0] < 10  # type: ignore[union-attr]
 
 
 def is_stopped(stat: Path) -> bool:
@@ -62,8 +69,8 @@ def test_a_stopped_replica_does_not_hold_the_launch_up(method: str, tmp_path: Pa
         os.kill(os.getpid(), signal.SIGSTOP)
         never_returns()
 
-    error = failure(method, fn, grace=3)
-    assert time.monotonic() - error.__cause__.args[0] < 2.5  # type: ignore[union-attr]
+    error = failure(method, fn, grace=30)
+    assert time.monotonic() - error.__cause__.args[0] < 10  # type: ignore[union-attr]
 
 
 def misses_a_peer(rank: int, folder: str) -> str:

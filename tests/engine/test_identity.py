@@ -14,6 +14,7 @@ import threading
 import time
 from multiprocessing import util
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -193,16 +194,18 @@ def test_an_exit_handler_that_raises_or_prints(
         assert "IndexError" in got.err
 
 
+def runs(code: CodeType | None) -> bool:
+    """Whether the main thread is in this function."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
 def test_threads_of_a_replica_are_joined(method: str, tmp_path: Path) -> None:
     def fn(rank: int) -> int:
-        def runs() -> bool:
-            frame = sys._current_frames()[threading.main_thread().ident]
-            while frame is not None and frame.f_code is not code:
-                frame = frame.f_back
-            return frame is not None
-
         def later() -> None:
-            while runs():
+            while runs(code):
                 time.sleep(0.001)
             (tmp_path / str(rank)).touch()
 
@@ -220,13 +223,30 @@ def test_an_executor_left_open_is_finished(method: str, tmp_path: Path) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         def work() -> None:
-            time.sleep(0.1)
+            while runs(code):
+                time.sleep(0.001)
             (tmp_path / str(rank)).touch()
 
+        code = sys._getframe().f_code
         ThreadPoolExecutor(1).submit(work)
 
     launch(method, fn)
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+
+
+class Told(int):
+    """A number that tells, through a pipe, when it is packed: after the function has returned."""
+
+    def __new__(cls, number: int, pipe: int) -> Told:
+        told = super().__new__(cls, number)
+        told.pipe = pipe
+        return told
+
+    pipe: int
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        os.write(self.pipe, b"x")
+        return int, (int(self),)
 
 
 def test_children_of_a_replica_are_joined_or_ended(method: str, tmp_path: Path) -> None:
@@ -235,14 +255,17 @@ def test_children_of_a_replica_are_joined_or_ended(method: str, tmp_path: Path) 
     def fn(rank: int) -> int:
         context = multiprocessing.get_context("fork")
 
+        reads, writes = os.pipe()
+
         def later() -> None:
-            time.sleep(0.2)
+            os.close(writes)
+            os.read(reads, 1)  # until the function has returned
             (tmp_path / str(rank)).touch()
 
         context.Process(target=later).start()
         daemon = context.Process(target=time.sleep, args=(600,), daemon=True)
         daemon.start()
-        return daemon.pid or 0
+        return Told(daemon.pid or 0, writes)
 
     pids = list(launch(method, fn))
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
@@ -255,10 +278,20 @@ import xmp
 
 FOLDER = tempfile.TemporaryDirectory(prefix="ebt-")
 
+def other_is_gone():
+    number = open(sys.argv[2]).read() if os.path.exists(sys.argv[2]) else ""
+    return number and not os.path.exists(f"/proc/{number}")
+
 def fn(rank):
+    if rank == 0:
+        with open(sys.argv[2], "w") as file:
+            file.write(str(os.getpid()))
     open(os.path.join(FOLDER.name, f"made by {rank}"), "w").close()
     if rank == 1:
-        time.sleep(0.4)  # the other has ended
+        end = time.monotonic() + 20
+        while not other_is_gone():
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert os.path.isdir(FOLDER.name)
     return FOLDER.name
 
@@ -271,9 +304,9 @@ if __name__ == "__main__":
 
 
 def test_a_temporary_folder_of_the_script_lives_as_long_as_the_last_replica(
-    method: str, script: Script
+    method: str, script: Script, tmp_path: Path
 ) -> None:
-    done = script(FOLDER, method)
+    done = script(FOLDER, method, str(tmp_path / "first"))
     folders, left, own, here = done.json()
     assert here, "the launcher's own folder"
     assert "Error" not in done.err

@@ -129,7 +129,7 @@ def test_an_interrupted_cell_has_the_last_words(kernel: Kernel) -> None:
 def fn(rank):
     try:
         print('here', flush=True) if rank == 0 else None
-        time.sleep(60)
+        wait_for('never')
     finally:
         print('the last words of', rank)
 start(fn)""",

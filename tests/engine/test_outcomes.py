@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import failure, launch, never_returns, nothing_started, wait_until
+from _behaviour import failure, gone, launch, never_returns, nothing_started, wait_until
 
 import xmp
 
@@ -67,10 +66,9 @@ def test_what_the_error_knows(method: str) -> None:
 
 def finishes_first(rank: int, path: str) -> str:
     if rank != 0:
-        wait_until(lambda: os.path.exists(path))
-        time.sleep(0.1)  # its process ends
+        wait_until(lambda: gone(Path(path)))
         raise ValueError("late")
-    threading.Timer(0, Path(path).touch).start()
+    threading.Timer(0, lambda: Path(path).write_text(str(os.getpid()))).start()
     return "done"
 
 
@@ -174,7 +172,7 @@ def interrupts(rank: int, by_signal: bool) -> None:
     if rank == 1:
         if by_signal:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
+            never_returns()
         raise KeyboardInterrupt
 
 
@@ -252,7 +250,7 @@ def dies(rank: int, how: str) -> int:
             ctypes.string_at(0)
         else:
             os.kill(os.getpid(), getattr(signal, how))
-            time.sleep(10)
+            never_returns()
     return rank
 
 
@@ -297,7 +295,7 @@ def test_the_last_words_on_standard_error_are_in_the_report(
         if rank == 1:
             os.write(2, b"native: out of tiles\n")
             os.abort()
-        time.sleep(20)
+        never_returns()
 
     error = failure(method, fn)
     assert "native: out of tiles" in str(error)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
-import pyte
 import pytest
 from _behaviour import Script
+from terminals import terminal as on_a_terminal
 
 import xmp
 from xmp._processes.board import drawn
-
-DEADLINE = 25
 
 PROGRAM = """
 import multiprocessing.util, os, sys, time
@@ -75,95 +67,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 OUTPUT = [f"out {line} of a replica" for line in range(40)]
 
 
-class Terminal:
-    """A program on a terminal of its own, and what can be seen there."""
-
-    def __init__(self, command: list[str], rows: int, columns: int) -> None:
-        self.master, slave = os.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
-        self._stream = pyte.ByteStream(self.screen)
-        self.raw = b""
-        self.process = subprocess.Popen(
-            command,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env={**os.environ, "TERM": "xterm-256color"},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(slave)
-
-    def rows(self) -> list[str]:
-        return [row.rstrip() for row in self.screen.display]
-
-    def text(self) -> list[str]:
-        """All that was written and is not erased, also what has scrolled away."""
-        gone = [
-            "".join(row[column].data for column in range(self.screen.columns)).rstrip()
-            for row in self.screen.history.top
-        ]
-        return [row for row in [*gone, *self.rows()] if row]
-
-    def read(self, seconds: float) -> bool:
-        """Take in what comes; False at the end."""
-        if select.select([self.master], [], [], seconds)[0]:
-            try:
-                data = os.read(self.master, 65536)
-            except OSError:
-                return False
-            self.raw += data
-            self._stream.feed(data)
-            return bool(data)
-        return True
-
-    def wait(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + DEADLINE
-        while not condition():
-            assert self.read(0.02) or condition(), "\n".join(self.text())
-            assert time.monotonic() < end, "\n".join(self.text())
-
-    def shows(self, pattern: str) -> bool:
-        return re.search(pattern, "\n".join(self.rows()), re.MULTILINE) is not None
-
-    def end(self) -> int:
-        """Read to the end; the exit status."""
-        end = time.monotonic() + DEADLINE
-        while self.read(0.1):
-            assert time.monotonic() < end, "\n".join(self.text())
-            if self.process.poll() is not None and not select.select([self.master], [], [], 0)[0]:
-                break
-        return self.process.wait(5)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the terminal scrolls as a whole."""
-        margins = self.screen.margins
-        return margins is None or (margins.top, margins.bottom) == (0, self.screen.lines - 1)
-
-
-@contextmanager
-def terminal(
-    tmp_path: Path,
-    *arguments: str,
-    rows: int = 24,
-    columns: int = 100,
-    source: str = PROGRAM,
-    shell: str | None = None,
-) -> Iterator[Terminal]:
-    path = tmp_path / "train.py"
-    path.write_text(source)
-    command = [sys.executable, str(path), *arguments]
-    before = [] if shell is None else [sys.executable, "-c", shell]
-    there = Terminal([*before, *command], rows, columns)
-    try:
-        yield there
-    finally:
-        if there.process.poll() is None:
-            there.process.kill()
-        there.process.wait()
-        os.close(there.master)
+terminal = partial(on_a_terminal, source=PROGRAM)
 
 
 def test_output_comes_through_while_the_phases_are_shown(method: str, tmp_path: Path) -> None:
@@ -201,27 +105,34 @@ def test_a_start_that_takes_long_is_shown(method: str, tmp_path: Path) -> None:
     assert there.whole
 
 
+def with_patience(seconds: float) -> str:
+    """The program where a start takes long after that many seconds."""
+    begin = 'if __name__ == "__main__":\n'
+    patient = f"{begin}    import xmp._processes.progress as p; p._PATIENCE = {seconds}\n"
+    return PROGRAM.replace(begin, patient)
+
+
 @pytest.mark.parametrize("asked", ["None", "False"])
 def test_a_start_that_is_quick_is_not(asked: str, tmp_path: Path) -> None:
     flag = tmp_path / "go"
     flag.touch()
-    begin = 'if __name__ == "__main__":\n'  # a busy host: "quick" is longer here
-    patient = f"{begin}    import xmp._processes.progress as p; p._PATIENCE = 30.0\n"
-    source = PROGRAM.replace(begin, patient)
+    source = with_patience(30.0)  # on a busy host "quick" is longer
     with terminal(tmp_path, "forkserver", asked, "2", str(flag), source=source) as there:
         assert there.end() == 0
     assert b"\x1b" not in there.raw
     assert there.text()[-1] == "after the launch False"
 
 
-def test_false_is_never(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "shown"), [("None", True), ("False", False)])
+def test_false_is_never(asked: str, shown: bool, tmp_path: Path) -> None:
+    """Where any start takes too long for ``None``."""
     flag = tmp_path / "go"
-    with terminal(tmp_path, "forkserver", "False", "2", str(flag)) as there:
+    source = with_patience(0.0)
+    with terminal(tmp_path, "forkserver", asked, "2", str(flag), source=source) as there:
         there.wait(lambda: there.shows("begun,"))
-        time.sleep(2.5)  # longer than anybody waits for a view: nothing else would tell
         flag.touch()
         assert there.end() == 0
-    assert b"\x1b" not in there.raw
+    assert (b"\x1b" in there.raw) is shown
 
 
 def test_many_replicas_are_told_by_phase(tmp_path: Path) -> None:
@@ -254,7 +165,7 @@ def test_ctrl_c_while_the_phases_are_shown(tmp_path: Path) -> None:
 
 def test_before_there_are_replicas(tmp_path: Path) -> None:
     source = PROGRAM.replace(
-        "import xmp", "import xmp\nif __name__ != '__main__': time.sleep(60)", 1
+        "import xmp", "import signal, xmp\nif __name__ != '__main__': signal.pause()", 1
     )
     there_not = str(tmp_path / "no")
     with terminal(
@@ -299,12 +210,13 @@ def test_without_a_join_the_terminal_is_the_programs(tmp_path: Path) -> None:
     flag = tmp_path / "go"
     source = PROGRAM.replace("progress=asked)", "progress=asked, join=False)").replace(
         '    print("after',
-        '    time.sleep(0.5); print("meanwhile", flush=True); input()\n    print("after',
+        '    print("meanwhile", flush=True); input()\n    print("after',
     )
     source = source.replace("    xmp.spawn(", "    context = xmp.spawn(")
     source = source.replace("input()", "input(); open(flag, 'w').close(); context.join()")
     with terminal(tmp_path, "forkserver", "True", "2", str(flag), source=source) as there:
-        there.wait(lambda: there.shows("^meanwhile"))
+        there.wait(lambda: "meanwhile" in "".join(there.text()))
+        there.wait(lambda: "begun," in "".join(there.text()))
         assert there.whole
         os.write(there.master, b"\n")
         assert there.end() == 0
