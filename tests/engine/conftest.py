@@ -64,6 +64,12 @@ def deadline(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Non
 
 
 @pytest.fixture
+def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user: with this variable Python and C write everything at once."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> Script:
     """Write a program and run it as a user would: ``script(source, *argv)``."""
 

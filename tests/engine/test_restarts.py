@@ -1,4 +1,4 @@
-"""``max_restarts=``: what fails is started anew, as a whole, and what was wished for is not."""
+"""``max_restarts=``: what fails is started anew, as a whole."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from _behaviour import METHODS, Script, failure, launch, never_returns, wait_until
+from _behaviour import Script, always_fails, failure, launch, never_returns, wait_until
 
 import xmp
 
@@ -49,12 +47,6 @@ def test_each_attempt_has_ports_and_a_supervisor_of_its_own(method: str, tmp_pat
     assert sorted(said) == [f"{count}-{rank}" for count in range(3) for rank in range(2)]
     for which in range(2):
         assert len({words[which] for words in said.values()}) == 3
-
-
-def always_fails(rank: int) -> None:
-    if rank == 1:
-        raise ValueError(f"attempt {xmp.restart_count()}")
-    never_returns()
 
 
 def test_the_last_error_tells_of_those_before(method: str) -> None:
@@ -107,7 +99,7 @@ def test_one_replica_is_a_process_of_its_own() -> None:
     assert list(xmp.spawn(fn, nprocs=1, runtime="cpu", max_restarts=1)) != [os.getpid()]
 
 
-# --- what is a failure -------------------------------------------------------------------------
+# --- what is a failure: what is not stands in test_final_ends.py ---------------------------------
 
 
 def dies(rank: int, how: str) -> int:
@@ -136,7 +128,7 @@ def test_a_failure_of_any_kind(method: str, how: str, capfd: pytest.CaptureFixtu
 
 
 LATE = """
-import os, time
+import os, signal, time
 import xmp
 
 def fn(rank):
@@ -144,7 +136,7 @@ def fn(rank):
 
 if __name__ == "__mp_main__" and os.path.exists("late"):
     os.rename("late", "in-time")
-    time.sleep(600)
+    signal.pause()
 
 if __name__ == "__main__":
     open("late", "w").close()
@@ -163,82 +155,6 @@ def test_each_attempt_has_its_time_to_start(script: Script, tmp_path: Path) -> N
     done = script(LATE, cwd=tmp_path, timeout=40)
     assert done.out.splitlines() == ["[1]", "True"], done
     assert "xmp: restart 1 of 1: start_timeout=5: rank 0 of 1 on " in done.err
-
-
-# --- what is not -------------------------------------------------------------------------------
-
-
-def test_the_whole_call_has_one_timeout(method: str) -> None:
-    def fn(rank: int) -> None:
-        if xmp.restart_count() == 0:
-            raise ValueError("once")
-        never_returns()
-
-    error = failure(method, fn, max_restarts=5, timeout=3, grace=1)
-    assert isinstance(error, xmp.ReplicaTimeout)
-    assert str(error).startswith("timeout=3: not done 3 s after the call")
-    assert len(error.history) == 1
-
-
-def counts(rank: int, path: str, act: Callable[[], Any]) -> Any:
-    with open(path, "a") as file:
-        file.write("x")
-    return act()
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def unsendable() -> Any:
-    return threading.Lock()
-
-
-@pytest.mark.parametrize("act", [interrupt, unsendable])
-def test_some_ends_are_final(method: str, tmp_path: Path, act: Callable[[], Any]) -> None:
-    path = tmp_path / "attempts"
-    error = failure(method, counts, str(path), act, nprocs=1, max_restarts=3, join=True)
-    assert error.history == ()
-    assert path.read_text() == "x"
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_arguments_that_cannot_be_sent_are_refused_once(method: str) -> None:
-    with pytest.raises(TypeError):
-        launch(method, lambda rank, lock: None, threading.Lock(), max_restarts=3)
-
-
-@pytest.mark.parametrize("moment", ["running", "failed"])
-def test_terminate_ends_it(method: str, moment: str) -> None:
-    fn = always_fails if moment == "failed" else lambda rank: never_returns()
-    context = launch(method, fn, max_restarts=3, join=False, grace=1)
-    first = context.pids()
-    if moment == "failed":
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in first))
-    context.terminate()
-    assert context.pids() == first
-    with pytest.raises(xmp.ReplicaError) as caught:
-        context.join()
-    assert caught.value.history == ()
-    assert context.pids() == first
-
-
-def test_an_end_that_one_thread_asks_for_holds_for_all_that_wait(method: str) -> None:
-    context = launch(method, lambda rank: never_returns(), max_restarts=3, join=False, grace=1)
-    first, got = context.pids(), []
-
-    def join() -> None:
-        try:
-            context.join()
-        except xmp.ReplicaError as error:
-            got.append(error.history)
-
-    thread = threading.Thread(target=join)
-    thread.start()
-    context._launch.ask("stop")  # as terminate() does, which then waits itself
-    thread.join(20)
-    assert got == [()]
-    assert context.pids() == first
 
 
 # --- join=False --------------------------------------------------------------------------------
@@ -326,8 +242,8 @@ def test_at_exit_a_launch_that_nobody_joined_is_driven(
 
 
 def test_shared_tensors_keep_what_an_attempt_wrote(method: str) -> None:
-    torch = pytest.importorskip("torch")
     import numpy as np
+    import torch
 
     def fn(rank: int, shared: Any, array: Any) -> float:
         shared[0] += 1
@@ -339,94 +255,3 @@ def test_shared_tensors_keep_what_an_attempt_wrote(method: str) -> None:
     shared, array = torch.zeros(1), np.zeros(1)
     assert list(launch(method, fn, shared, array, nprocs=1, max_restarts=2)) == [1.0]
     assert shared.tolist() == [0.0 if method == "fork" else 3.0]
-
-
-# --- the user's wish ---------------------------------------------------------------------------
-
-INTERRUPTED = """
-import os, signal, sys, threading, time
-import xmp
-
-def attempts():
-    return len([name for name in os.listdir(".") if name.startswith("attempt-")])
-
-class Slow:
-    def __reduce__(self):
-        if attempts():  # the launcher packs it for the second attempt
-            open("packing", "w").close()
-            time.sleep(1)
-        return int, ()
-
-def fn(rank, slow):
-    open(f"attempt-{xmp.restart_count()}-{rank}", "w").close()
-    if xmp.restart_count() == 0 and sys.argv[2] != "running":
-        os._exit(4)
-    while True:
-        signal.pause()
-
-def main_waits():
-    frame, names = sys._current_frames()[threading.main_thread().ident], set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return {"join", "wait"} <= names
-
-def press(name):
-    while not (os.path.exists(name) and main_waits()):
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
-
-if __name__ == "__main__":
-    method, moment = sys.argv[1], sys.argv[2]
-    context = xmp.spawn(fn, (Slow(),), nprocs=1, runtime="cpu", join=False, max_restarts=5,
-                        grace=1, start_method=method)
-    mark = "attempt-0-0" if moment == "running" else "packing"
-    threading.Thread(target=press, args=(mark,), daemon=True).start()
-    if moment == "elsewhere":
-        threading.Thread(target=context.join, daemon=True).start()
-        while not os.path.exists("packing"):
-            time.sleep(0.01)
-    begin = time.monotonic()
-    try:
-        context.join()
-    except KeyboardInterrupt:
-        assert time.monotonic() - begin < 6
-        time.sleep(0.2)
-        print("interrupted", sorted(name for name in os.listdir(".") if "attempt" in name))
-    try:
-        context.join()
-    except xmp.ReplicaError as error:
-        gone = not any(os.path.exists(f"/proc/{pid}") for pid in context.pids())
-        print(len(error.history), gone)
-"""
-
-
-PACKED = [(m, at) for m in ("forkserver", "spawn") for at in ("restarting", "elsewhere")]
-
-
-@pytest.mark.parametrize(("method", "moment"), [*((m, "running") for m in METHODS), *PACKED])
-def test_ctrl_c_begins_nothing_anew(
-    method: str, moment: str, script: Script, tmp_path: Path
-) -> None:
-    done = script(INTERRUPTED, method, moment, cwd=tmp_path)
-    interrupted, told = done.out.splitlines()
-    assert interrupted.startswith("interrupted ['attempt-0-0'"), done
-    assert "attempt-2" not in interrupted
-    # Made by another thread, the second attempt came to be, and was ended at once.
-    assert told in (("0 True", "1 True") if moment == "elsewhere" else ("0 True",)), done
-
-
-def test_a_forked_child_of_the_launcher_restarts_nothing(method: str) -> None:
-    context = launch(method, always_fails, max_restarts=2, join=False, grace=1)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            context.join()
-        except xmp.XmpError as error:
-            code = 0 if "which launched it" in str(error) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    with pytest.raises(xmp.ReplicaRaised):
-        context.join()
