@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from screens import Screen
 from stages import Stage
 
 
@@ -31,3 +32,11 @@ def shared_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     stage = Stage(tmp_path_factory.mktemp("shared"))
     yield stage
     stage.end()
+
+
+@pytest.fixture
+def screen(stage: Stage) -> Iterator[Screen]:
+    """A terminal with somebody in front of it."""
+    screen = Screen(stage)
+    yield screen
+    screen.close()

@@ -81,6 +81,13 @@ def state(pid: int) -> str:
         return "X"
 
 
+def signals(pid: int | str, field: str) -> set[int]:
+    """One of the kernel's masks: SigCgt, SigIgn, SigBlk, SigPnd (a thread's), ShdPnd."""
+    with open(f"/proc/{pid}/status") as file:
+        mask = int(file.read().partition(f"{field}:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
 def is_alive(pid: int) -> bool:
     """Whether there is such a process and it is more than an exit code."""
     return state(pid) not in "ZX"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import in_script
@@ -152,14 +151,10 @@ class Ran:
 
     def terminate(self) -> None:
         """Once the launcher waits: it has a handler then."""
-        bit = 1 << (signal.SIGTERM - 1)
-        until(lambda: self.caught() & bit, 10, "a handler")
+        until(
+            lambda: signal.SIGTERM in in_script.signals(self.process.pid, "SigCgt"), 10, "a handler"
+        )
         self.process.terminate()
-
-    def caught(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("SigCgt"))
-        return int(line.split()[1], 16)
 
     def outcome(self) -> Outcome:
         return self.stage.outcome(self.process)

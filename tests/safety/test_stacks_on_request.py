@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_script import parent, state
+from in_script import parent, signals, state
 from stages import Stage, until
 from test_interrupts import CTRL_C, HEAD, Terminal
 
@@ -213,16 +213,10 @@ def said(stage: Stage, text: str, times: int = 1) -> bool:
     return Path(stage.folder, f"{name}.err").read_text().count(text) >= times
 
 
-def handles(pid: int, number: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    return bool(caught >> (number - 1) & 1)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_ctrl_backslash_tells_and_goes_on(terminal: Terminal, stage: Stage, method: str) -> None:
     process = terminal.start("waiting", method, "5", source=HEAD)
-    until(lambda: handles(process.pid, signal.SIGQUIT), 10, "the launcher waits")
+    until(lambda: signal.SIGQUIT in signals(process.pid, "SigCgt"), 10, "the launcher waits")
     before = stage.alive()
     for times in (1, 2):
         terminal.press(CTRL_BACKSLASH)
@@ -265,7 +259,7 @@ def test_before_there_are_replicas_it_tells_what_is_waited_for(stage: Stage) -> 
     """
     process = stage.start(slow)
     until((stage.folder / "importing").exists, 30, "import")
-    assert handles(process.pid, signal.SIGQUIT)
+    assert signal.SIGQUIT in signals(process.pid, "SigCgt")
     process.send_signal(signal.SIGQUIT)
     until(lambda: said(stage, "xmp: no replica exists yet: "), 5, "what is waited for")
     assert said(stage, f"{stage.last.script} is being imported")  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""Breakpoints where there is no terminal: a pipe, nobody, a notebook, another debugger."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from debugged import HEAD, METHODS
+from screens import Screen
+from stages import Stage
+
+
+def without_terminal(stage: Stage, fn: str, stdin: Any, **options: Any) -> tuple[Any, str]:
+    """What the launch came to, and all that was printed."""
+    environment = options.pop("environment", {})
+    source = options.pop("source", HEAD)
+    process = stage.start(
+        source, json.dumps({"fn": fn, **options}), stdin=stdin, env=environment
+    )  # fmt: skip
+    outcome = stage.outcome(process)
+    told = json.loads((stage.folder / "ended").read_text())
+    stage.gone()
+    return told["ended"], outcome.out + outcome.err
+
+
+def test_the_debuggers_read_a_pipe_in_turn(stage: Stage) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"p 'secret', secret\nc\np 'secret', secret\nc\n")
+    ended, shown = without_terminal(stage, "named", reads, args=[2, 1])
+    assert ended == [1, 12, 23, 34]
+    assert "('secret', 22)" in shown
+    assert "('secret', 11)" in shown
+    os.close(reads)
+    os.close(writes)
+
+
+def test_a_pipe_that_ends_quits(stage: Stage) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"p secret\n")
+    os.close(writes)
+    ended, shown = without_terminal(stage, "named", reads, args=[2])
+    os.close(reads)
+    assert ended == ["KeyboardInterrupt", "the debugger of rank 2 was quit"]
+    assert "22" in shown
+
+
+@pytest.mark.parametrize("stdin", ["null", "closed", "ended pipe"])
+def test_nobody_to_talk_to_is_said_in_one_sentence(stage: Stage, stdin: str) -> None:
+    reads, writes = os.pipe()
+    os.close(writes)
+    closing = "import os; os.close(0)\n" if stdin == "closed" else ""
+    (kind, text), _ = without_terminal(
+        stage, "named", reads if stdin == "ended pipe" else subprocess.DEVNULL, args=[2],
+        source=closing + HEAD.replace("\n    ", "\n"),
+    )  # fmt: skip
+    os.close(reads)
+    assert kind == "ReplicaRaised"
+    assert "RuntimeError: breakpoint() has nobody to talk to" in text
+    assert "BdbQuit" not in text
+    assert text.startswith("rank 2 of 4")
+
+
+def test_a_notebook_is_pointed_to_one_process(stage: Stage) -> None:
+    fake = """
+    import sys, types
+    sys.modules["IPython"] = types.SimpleNamespace(
+        get_ipython=lambda: types.SimpleNamespace(kernel=object()))
+    """
+    (kind, text), _ = without_terminal(
+        stage, "plain", subprocess.DEVNULL, source=fake + HEAD
+    )  # fmt: skip
+    assert kind == "ReplicaRaised"
+    assert "breakpoint() in a notebook needs nprocs=1" in text
+
+
+def test_breakpoints_can_be_passed_over(stage: Stage) -> None:
+    environment = {"PYTHONBREAKPOINT": "0"}
+    for fn, args in (("plain", []), ("named", [2])):
+        ended, shown = without_terminal(
+            stage, fn, subprocess.DEVNULL, args=args, environment=environment
+        )
+        assert ended == [1, 12, 23, 34]
+        assert "breakpoint" not in shown
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_hook_of_the_programs_own_wins(stage: Stage, method: str) -> None:
+    ended, _ = without_terminal(
+        stage, "plain", subprocess.DEVNULL, start_method=method, environment={"OWN_HOOK": "1"}
+    )
+    assert ended == [1, 12, 23, 34]
+    assert (stage.folder / "own-hook").read_text() == "x"
+
+
+def test_outside_a_launch_it_is_the_plain_breakpoint(screen: Screen) -> None:
+    source = """
+    import xmp
+    def here():
+        mine = 6 * 7
+        xmp.breakpoint()
+        return mine
+    print("got", here())
+    """
+    screen.start(source)
+    assert "-> return mine" in screen.answer("(Pdb) ", "mine += 1")
+    screen.answer("(Pdb) ", "c")
+    screen.see("got 43")
+    screen.stage.gone()
