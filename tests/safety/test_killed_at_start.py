@@ -143,6 +143,6 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
     launcher = stage.last
     launcher.kill()
     launcher.wait()
-    until(lambda: not stage.named(*stage.OURS), 1.0, "end of our processes")
+    stage.gone(*stage.OURS, *(f"xmp-replica-{rank}" for rank in range(3)))
     left = stage.alive()
     assert 1 <= len(left) <= 2, left  # the launcher's own children, no replica

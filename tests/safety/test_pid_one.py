@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from in_script import signals
 from stages import Stage, until
 
 INIT = """
@@ -31,7 +32,9 @@ INIT = """
             in_script.say(**{method: len(list(xmp.spawn(orphan, nprocs=3, runtime="cpu",
                                                         start_method=method)))})
         xmp.preload(None)
-        time.sleep(0.1)
+        end = time.monotonic() + 10
+        while in_script.belongings()["processes"] and time.monotonic() < end:
+            time.sleep(0.01)
         in_script.say(left=in_script.belongings()["processes"])
         xmp.spawn(waiting, nprocs=2, runtime="cpu")
 """
@@ -62,8 +65,10 @@ def test_the_launcher_may_be_pid_one(stage: Stage) -> None:
     assert process.poll() is None, stage.outcome(process)
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         (launcher,) = map(int, file.read().split())
+    # Without a handler the kernel would drop it.
+    until(lambda: signal.SIGTERM in signals(launcher, "SigCgt"), 10, "the launcher waits")
     os.kill(launcher, signal.SIGTERM)
-    outcome = stage.outcome(process, 10)
+    outcome = stage.outcome(process, 20)
     said = outcome.said
     assert said["own"] == 1
     assert said["forkserver"] == said["spawn"] == said["fork"] == 3

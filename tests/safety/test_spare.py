@@ -70,7 +70,7 @@ def test_one_that_somebody_ended_or_stopped_is_not_missed(stage: Stage, number: 
     """
     )
     said = stage.run(source, number).said
-    assert said["seconds"] < 2
+    assert said["seconds"] < 4  # it is not asked for an answer
 
 
 def test_what_it_lacks_is_forked_anew(stage: Stage) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_script import parent, signals, state
+from in_script import parent, state
 from stages import Stage, until
-from test_interrupts import CTRL_C, HEAD, Terminal
+from test_interrupts import CTRL_C, HEAD, Terminal, handles
 
 from xmp._errors import XmpError
 from xmp._processes import outside
@@ -32,8 +32,7 @@ SOURCE = """
 
     def all_reduce(name):
         open(name, "w").close()
-        while not os.path.exists("go"):
-            time.sleep(0.02)
+        while not os.access("go", os.F_OK): time.sleep(0.02)  # one line: it is in every stack
 
     def fn(rank):
         (load_batch if rank == 1 else all_reduce)(f"in-fn-{rank}")
@@ -70,6 +69,7 @@ def start(stage: Stage, method: str) -> subprocess.Popen[str]:
     marks = [stage.folder / f"in-fn-{rank}" for rank in range(3)]
     until(lambda: all(m.exists() for m in marks) or process.poll() is not None, 30, "replicas")
     assert process.poll() is None, stage.outcome(process)
+    until(lambda: {state(pid) for pid in stage.replicas()} == {"S"}, 10, "replicas sleep")
     return process
 
 
@@ -80,16 +80,11 @@ def ends_well(stage: Stage, process: subprocess.Popen[str]) -> None:
     stage.gone()
 
 
-def replicas(stage: Stage) -> list[int]:
-    names = {name: pid for pid, name in stage.alive().items()}
-    return [names[f"xmp-replica-{rank}"] for rank in range(3)]
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_identical_stacks_are_told_once(stage: Stage, method: str) -> None:
     process = start(stage, method)
     (supervisor,) = stage.supervisors()
-    for pid in (process.pid, supervisor, *replicas(stage)):
+    for pid in (process.pid, supervisor, *stage.replicas()):
         told = ask(pid)
         assert told.returncode == 0, told
         head, *lines = told.stdout.splitlines()
@@ -133,7 +128,7 @@ def test_without_a_pid_there_is_one_launch_or_a_list(stage: Stage) -> None:
 
 def test_stopped_processes_hide_nobody(stage: Stage) -> None:
     process = start(stage, "forkserver")
-    stopped = [process.pid, *stage.supervisors(), replicas(stage)[2]]
+    stopped = [process.pid, *stage.supervisors(), stage.replicas()[2]]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     until(lambda: all(state(pid) == "T" for pid in stopped), 5, "stopped")
@@ -216,11 +211,11 @@ def said(stage: Stage, text: str, times: int = 1) -> bool:
 @pytest.mark.parametrize("method", METHODS)
 def test_ctrl_backslash_tells_and_goes_on(terminal: Terminal, stage: Stage, method: str) -> None:
     process = terminal.start("waiting", method, "5", source=HEAD)
-    until(lambda: signal.SIGQUIT in signals(process.pid, "SigCgt"), 10, "the launcher waits")
+    until(lambda: handles(process.pid, signal.SIGQUIT), 10, "the launcher waits")
     before = stage.alive()
     for times in (1, 2):
         terminal.press(CTRL_BACKSLASH)
-        until(lambda times=times: said(stage, "\nranks 0-2:\n", times), 10, "the stacks")
+        until(lambda times=times: said(stage, "\nranks 0-2:\n", times), 20, "the stacks")
     assert said(stage, "xmp: where the living replicas are:", 2)
     assert said(stage, "in waiting", 2)
     assert before.keys() <= stage.alive().keys()
@@ -259,7 +254,7 @@ def test_before_there_are_replicas_it_tells_what_is_waited_for(stage: Stage) -> 
     """
     process = stage.start(slow)
     until((stage.folder / "importing").exists, 30, "import")
-    assert signal.SIGQUIT in signals(process.pid, "SigCgt")
+    until(lambda: handles(process.pid, signal.SIGQUIT), 10, "the launcher waits")
     process.send_signal(signal.SIGQUIT)
     until(lambda: said(stage, "xmp: no replica exists yet: "), 5, "what is waited for")
     assert said(stage, f"{stage.last.script} is being imported")  # type: ignore[attr-defined]

@@ -83,7 +83,7 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
     )
     said = stage.run(source, moment).said
     assert said["results"] == said["again"] == [0, 1]
-    assert said["seconds"] < 2
+    assert said["seconds"] < 4.5
     assert said["left"] == []
     assert said["other"] == (moment != "script")
 
@@ -154,7 +154,7 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
     """
     )
     outcome = stage.run(source, who, timeout=40)
-    assert outcome.said["seconds"] < 7
+    assert outcome.said["seconds"] < 15
     assert outcome.said["again"] == [0, 1]
     assert outcome.said.get("ranks") == [0, 1] or "does not answer" in outcome.err
 
@@ -202,7 +202,7 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage, without: str
         open("release", "w").close()
         results = context.results()
         in_script.say(results=[each[0] for each in results], template=results[0][1] == first)
-        end = time.monotonic() + 2
+        end = time.monotonic() + 10
         while in_script.is_alive(first) and time.monotonic() < end:
             time.sleep(0.01)
         in_script.say(after=in_script.is_alive(first), templates=len(in_script.templates()))
@@ -224,7 +224,7 @@ def test_idle_for_too_long_ends_it(stage: Stage) -> None:
         from xmp._processes import warm
         warm._IDLE_SECONDS = 0.3
         first = spawn()[0][1]
-        end = time.monotonic() + 5
+        end = time.monotonic() + 15
         while in_script.is_alive(first) and time.monotonic() < end:
             time.sleep(0.01)
         in_script.say(alive=in_script.is_alive(first), again=[each[0] for each in spawn()])
@@ -268,6 +268,8 @@ def test_it_is_idle_and_single_threaded(stage: Stage) -> None:
         spawn()
         (template,) = in_script.templates()
         (script,) = in_script.called("xmp-script")
+        while not in_script.called("xmp-spare"):
+            time.sleep(0.01)
         used = lambda: sum(in_script.cpu_ticks(pid) for pid in (template, script))
         before = used()
         time.sleep(1.0)  # what is measured is what happens while nothing happens
@@ -321,7 +323,7 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
     assert said["ranks"] == [0, 1]
     assert said["code"] == 7
     assert said["masks"] == [False] * 4
-    assert said["seconds"] < 2
+    assert said["seconds"] < 4  # grace is 5
     assert said["own"]
 
 
@@ -379,5 +381,5 @@ def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: s
     assert str(path) in said["error"] if what == "missing" else said["error"]
     if what == "speaking":
         assert "no licence" in said["error"]
-    assert said["seconds"] < 5
+    assert said["seconds"] < 20
     assert said["left"] == []
