@@ -12,6 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 
+SHARED = f"/dev/shm/xmp-left-by-test-{os.getpid()}"
 LEAVERS = {
     "process": (
         "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)",
@@ -26,7 +27,7 @@ LEAVERS = {
         r"thread 'late' \(daemon=True\)",
     ),
     "descriptor": ("import os; os.pipe()", r"2 descriptor\(s\) on pipe"),
-    "file": ("open('/dev/shm/xmp-left-by-test', 'w').close()", r"/dev/shm/xmp-left-by-test"),
+    "file": (f"open({SHARED!r}, 'w').close()", SHARED),
 }
 
 
@@ -49,7 +50,7 @@ def test_what_a_test_leaves_fails_it_and_is_named(tmp_path: Path, kind: str) -> 
     try:
         result = run_test(tmp_path, body)
     finally:
-        Path("/dev/shm/xmp-left-by-test").unlink(missing_ok=True)
+        Path(SHARED).unlink(missing_ok=True)
     assert result.returncode == 1, result.stdout
     assert "left behind by test_it.py::test_it" in result.stdout
     assert re.search(text, result.stdout), result.stdout

@@ -74,7 +74,7 @@ def test_rank_zero_waits_for_the_others_at_the_end() -> None:
 def terminated(rank: int) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(60)
+    time.sleep(300)
 
 
 def test_sigterm_ends_a_replica() -> None:
@@ -82,7 +82,7 @@ def test_sigterm_ends_a_replica() -> None:
     with pytest.raises(xmp.ReplicaDied) as raised:
         replicas(terminated)
     assert raised.value.signal_name == "SIGTERM"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 80
 
 
 def listening(rank: int) -> list[str]:

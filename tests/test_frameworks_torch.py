@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,11 +44,13 @@ def listeners() -> set[str]:
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
 
-def free_port() -> int:
+@contextmanager
+def free_port() -> Iterator[int]:
+    """One that nobody else is given meanwhile; who sets SO_REUSEADDR, as torch does, can listen."""
     with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+        yield sock.getsockname()[1]
 
 
 # --- the rendezvous ----------------------------------------------------------------------------
@@ -107,7 +113,9 @@ def torchs_own_tutorial(rank: int, world_size: int) -> float:
 
 
 def test_torchs_tutorial_with_its_own_port_is_unchanged() -> None:
-    weights = replicas(torchs_own_tutorial, 2, nprocs=2)
+    with open(Path(tempfile.gettempdir(), f"xmp-tests-12355-{os.geteuid()}"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another session of these tests has the same port
+        weights = replicas(torchs_own_tutorial, 2, nprocs=2)
     assert weights[0] == weights[1]
 
 
@@ -124,7 +132,8 @@ def tcp_of_its_own(rank: int, port: int) -> int:
 
 
 def test_a_tcp_address_of_its_own_is_torchs_business() -> None:
-    assert replicas(tcp_of_its_own, free_port(), nprocs=3) == [3] * 3
+    with free_port() as port:
+        assert replicas(tcp_of_its_own, port, nprocs=3) == [3] * 3
 
 
 def by_another_name(rank: int) -> int:
@@ -234,7 +243,7 @@ def leaves_early(rank: int) -> float | None:
 
 def test_ranks_that_diverge_are_named() -> None:
     with pytest.raises(xmp.ReplicaTimeout, match="rank 1 had finished while ranks 0, 2 of 3 on "):
-        replicas(leaves_early, nprocs=3, hang_timeout=2)
+        replicas(leaves_early, nprocs=3, hang_timeout=5)
 
 
 # --- on GPUs -----------------------------------------------------------------------------------

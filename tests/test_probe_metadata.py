@@ -119,14 +119,15 @@ def test_another_web_server_is_not_believed(server: Server) -> None:
     assert metadata.attributes({"GCE_METADATA_IP": address(server)}) == {}
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata._asked.cache_clear()
+    monkeypatch.setattr(metadata, "DEADLINE", 30.0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         env = {"GCE_METADATA_IP": f"127.0.0.1:{free.getsockname()[1]}"}
-    start = time.monotonic()
-    assert metadata.attributes(env) == {}
-    assert time.monotonic() - start < 1
+        start = time.monotonic()
+        assert metadata.attributes(env) == {}
+    assert time.monotonic() - start < 10
 
 
 def test_a_server_that_never_finishes_is_left_at_the_deadline(
@@ -152,6 +153,6 @@ def test_a_server_that_never_finishes_is_left_at_the_deadline(
         start = time.monotonic()
         env = {"GCE_METADATA_IP": f"127.0.0.1:{listener.getsockname()[1]}"}
         assert metadata.attributes(env) == {}
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 10
         enough.set()
         thread.join()

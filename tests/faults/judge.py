@@ -12,7 +12,10 @@ from kinds import Round
 __all__ = ["PATIENCE", "Facts", "limit", "misses", "seconds"]
 
 PATIENCE = 1.0
-"""Seconds from a fault to its verdict, beside the grace and the time limit that makes it one."""
+"""Seconds from a fault to its verdict, beside the grace and the time limit that makes it one.
+
+On a host that is slower than usual as many times more.
+"""
 _SECOND = 1e9
 
 
@@ -27,6 +30,8 @@ class Facts:
     left: Mapping[int, str] = field(default_factory=dict)
     """Processes that were there a second after the launcher's end."""
     files: tuple[str, ...] = ()
+    slow: float = 1.0
+    """How many times longer than usual everything took on this host then."""
 
 
 def seconds(round: Round, facts: Facts) -> float | None:
@@ -37,9 +42,9 @@ def seconds(round: Round, facts: Facts) -> float | None:
     return float((facts.said["at"] - max(facts.fault, limit)) / _SECOND)
 
 
-def limit(round: Round) -> float:
+def limit(round: Round, slow: float) -> float:
     """Seconds that may pass from the fault to the verdict."""
-    return PATIENCE + round.grace + round.limits.get("hang_timeout", 0)
+    return PATIENCE * slow + round.grace + round.limits.get("hang_timeout", 0)
 
 
 def misses(round: Round, facts: Facts) -> list[str]:
@@ -56,9 +61,9 @@ def misses(round: Round, facts: Facts) -> list[str]:
 
 
 def _time(round: Round, facts: Facts) -> list[str]:
-    took, most = seconds(round, facts), limit(round)
+    took, most = seconds(round, facts), limit(round, facts.slow)
     late = took is not None and took > most
-    return [f"verdict after {took:.2f} s, more than {most:g} s"] if late else []
+    return [f"verdict after {took:.2f} s, more than {most:.3g} s"] if late else []
 
 
 def _afterwards(said: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ ALL = ("import", *RUNNING, "exit")
 """"import" of the user's module; "exit": in an exit handler, after fn has returned."""
 HANG = 1.0
 """Seconds of ``hang_timeout`` where the fault is that nothing happens."""
-TOTAL = 6.0
+TOTAL = 12.0
 """Seconds of ``start_timeout``, and of ``timeout`` for a supervisor that is stopped."""
 
 

@@ -19,7 +19,7 @@ from in_script import parent
 from judge import Facts, misses, seconds
 from kinds import Round
 from stages import HERE as SAFETY
-from stages import ROOT, Stage, until
+from stages import ROOT, Stage, slowness, until
 
 __all__ = ["AT_ONCE", "Outcome", "play"]
 
@@ -27,9 +27,9 @@ AT_ONCE = max(2, os.cpu_count() or 2) + 1
 """Most of a round is waiting."""
 
 HERE = Path(__file__).resolve().parent
-_DEADLINE = 60.0
+_DEADLINE = 120.0
 _AFTER = 1.0
-"""Seconds in which everything of a launch must be gone."""
+"""Seconds in which everything of a launch must be gone, on a host that is not slow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _group(round: Round, stage: Stage) -> Iterator[dict[str, str]]:
         yield {surroundings.GROUP: str(path)}
     finally:
         stage.end()
-        until(lambda: not (path / "cgroup.procs").read_text(), 2, "the memory group is empty")
+        until(lambda: not (path / "cgroup.procs").read_text(), 10, "the memory group is empty")
         path.rmdir()
 
 
@@ -95,13 +95,14 @@ def _run(round: Round, stage: Stage, env: dict[str, str]) -> Facts:
     try:
         until(lambda: _is_there(stage, "fault") or process.poll() is not None, _DEADLINE, "fault")
         memory = _shared_memory(process.pid)
+        slow = slowness()
         if round.fault.outside and process.poll() is None:
             fault = _attack(round, stage)
         outcome = stage.outcome(process, _DEADLINE)
-        own = _own_child(stage)
-        left = _left(stage, own)
+        own, slow = _own_child(stage), max(slow, slowness())
+        left = _left(stage, own, slow)
         files = [f"TMPDIR/{name}" for name in os.listdir(stage.folder / "tmp")]
-        files += [f"/dev/shm/{name}" for name in _names(memory)]
+        files += [f"/dev/shm/{name}" for name in _names(memory, slow)]
     finally:
         if memory >= 0:
             os.close(memory)
@@ -113,6 +114,7 @@ def _run(round: Round, stage: Stage, env: dict[str, str]) -> Facts:
     return Facts(
         outcome.code, err, fault,
         json.loads(said.read_text()) if said.exists() else None, left, tuple(files),
+        slow,
     )  # fmt: skip
 
 
@@ -125,8 +127,8 @@ def _attack(round: Round, stage: Stage) -> int:
     victim = {
         "launcher": lambda: [stage.last.pid],
         "supervisor": stage.supervisors,
-        "template": lambda: stage.named("xmp-template"),
-        "holder": lambda: stage.named("xmp-script"),
+        "template": lambda: stage.first_of("xmp-template"),
+        "holder": lambda: stage.first_of("xmp-script"),
         "keeper": lambda: stage.named("xmp-keeper"),
     }[round.fault.outside]
     (pid,) = victim()
@@ -135,7 +137,7 @@ def _attack(round: Round, stage: Stage) -> int:
     at = time.monotonic_ns()
     os.kill(pid, signal.SIGSTOP if round.kind == "supervisor-stopped" else signal.SIGKILL)
     if round.fault.verdict == "":
-        until(lambda: pid not in stage.alive(), 1, f"the end of {pid}")
+        until(lambda: pid not in stage.alive(), 10, f"the end of {pid}")
         (stage.folder / "go").touch()
     return at
 
@@ -145,9 +147,9 @@ def _own_child(stage: Stage) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
-def _left(stage: Stage, own: int) -> dict[int, str]:
+def _left(stage: Stage, own: int, slow: float) -> dict[int, str]:
     """What is still there a second later."""
-    end = time.monotonic() + _AFTER
+    end = time.monotonic() + _AFTER * slow
     while True:
         left = {pid: name for pid, name in stage.alive().items() if pid != own}
         if not left or time.monotonic() > end:
@@ -172,9 +174,9 @@ def _shared_memory(pid: int) -> int:
         return -1
 
 
-def _names(memory: int) -> list[str]:
+def _names(memory: int, slow: float) -> list[str]:
     """What is in it now; multiprocessing's tracker clears away after its last client's end."""
-    end = time.monotonic() + _AFTER
+    end = time.monotonic() + _AFTER * slow
     while memory >= 0 and os.listdir(memory) and time.monotonic() < end:
         time.sleep(0.01)
     return os.listdir(memory) if memory >= 0 else []

@@ -77,6 +77,12 @@ def test_what_is_left(wrong: dict[str, Any], miss: str) -> None:
     assert miss in " ".join(misses(RAISE, dataclasses.replace(GOOD, **wrong)))
 
 
+def test_a_slow_host_has_more_time() -> None:
+    late = dataclasses.replace(GOOD, said={**SAID, "at": 4_100_000_000})
+    assert misses(RAISE, dataclasses.replace(late, slow=2.0)) == []
+    assert misses(RAISE, dataclasses.replace(late, slow=1.05))
+
+
 def test_a_fault_that_is_none_wants_the_results() -> None:
     flood = dataclasses.replace(RAISE, kind="flood")
     results = {str(rank): ["fine", rank] for rank in range(3)}

@@ -161,8 +161,11 @@ class Stage:
         return [pid for pid, name in self.alive().items() if name in names]
 
     def supervisors(self) -> list[int]:
-        """Replicas that were forked carry their supervisor's name too."""
-        named = self.named("xmp-supervisor")
+        return self.first_of("xmp-supervisor")
+
+    def first_of(self, name: str) -> list[int]:
+        """Those of this name but for their forks, which carry it too until they have their own."""
+        named = self.named(name)
         return [pid for pid in named if parent_of(pid) not in named]
 
     def replicas(self) -> list[int]:
