@@ -166,6 +166,14 @@ def test_each_thread_has_its_own_copy_of_a_wrapped_model(method: str) -> None:
 # --- ends --------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """Where replicas tell how far they are; nothing else is there."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
 def steps(rank: int, marks: str) -> int:
     count = 0
     while not xmp.preempted():
@@ -179,14 +187,14 @@ def steps(rank: int, marks: str) -> int:
 
 
 def test_threads_agree_on_their_end(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_preemption, "_noted", False)
     monkeypatch.setattr(Sigterm, "carry_out", lambda self: None)  # it would end this process
     context = xmp.spawn(
-        steps, (str(tmp_path),), nprocs=4, runtime="pairs", start_method=method, join=False
+        steps, (str(marks),), nprocs=4, runtime="pairs", start_method=method, join=False
     )
-    wait_until(lambda: len(os.listdir(tmp_path)) == 3, 30)
+    wait_until(lambda: len(os.listdir(marks)) == 3, 30)
     preempt_all()
     first, gone, *rest = context.results()
     assert gone == -1
@@ -210,9 +218,9 @@ def fails(rank: int, how: str, marks: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "kill"])
-def test_a_failing_thread_ends_all(method: str, tmp_path: Path, how: str) -> None:
+def test_a_failing_thread_ends_all(method: str, marks: Path, how: str) -> None:
     with pytest.raises(xmp.ReplicaError) as raised:
-        launch(method, fails, how, str(tmp_path))
+        launch(method, fails, how, str(marks))
     text = str(raised.value)
     if how == "raise":
         assert text.startswith("rank 3 of 4 (bead:3, pid "), text

@@ -212,6 +212,7 @@ def said(stage: Stage, text: str, times: int = 1) -> bool:
 def test_ctrl_backslash_tells_and_goes_on(terminal: Terminal, stage: Stage, method: str) -> None:
     process = terminal.start("waiting", method, "5", source=HEAD)
     until(lambda: handles(process.pid, signal.SIGQUIT), 10, "the launcher waits")
+    until(lambda: {state(pid) for pid in stage.replicas()} == {"S"}, 10, "replicas sleep")
     before = stage.alive()
     for times in (1, 2):
         terminal.press(CTRL_BACKSLASH)
