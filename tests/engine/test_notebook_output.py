@@ -201,3 +201,23 @@ def test_a_forked_child_holds_no_end() -> None:
         os.close(descriptor)
     pump.finish()
     assert child == before + 2 - 4
+
+
+def test_launches_that_have_ended_hold_no_pipes(kernel: Kernel) -> None:
+    cells = (
+        BEGIN,
+        """
+def fn(rank):
+    print('said', rank)
+
+def held():
+    start(fn)
+    numbers = os.listdir('/dev/fd')
+    paths = [f'/dev/fd/{number}' for number in numbers]
+    return sum(os.readlink(path).startswith('pipe:') for path in paths if os.path.exists(path))
+
+first = held()
+print('more pipes:', max(held() for _ in range(3)) - first)
+""",
+    )
+    assert "more pipes: 0\n" in text_of(kernel(*cells), 1)

@@ -232,6 +232,7 @@ class Link:
             self.drop()
             if pid is not None and self._used.wait_end(pid, _LOOK) is None:
                 self._insist(pid)
+        self._end_pump()
 
     def _insist(self, pid: int) -> None:
         """It takes its time, or cannot notice that it shall end, or its parent was killed."""
@@ -240,7 +241,6 @@ class Link:
             os.kill(pid, signal.SIGKILL)  # its replicas go with it
         if self._used.wait_end(pid, END_WAIT) is None:
             family.wait_gone(pid, END_WAIT)
-        self._end_pump()
 
     def _end_pump(self) -> None:
         if self._pump is not None:
