@@ -58,7 +58,7 @@ def check_call(
         raise TypeError(f"kwargs must have strings as keys: {kwargs!r}")
     if isinstance(grace, bool) or not isinstance(grace, (int, float)):
         raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}: {grace!r}")
-    if not grace >= 0:
+    if not 0 <= grace < _YEARS:
         raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"seed must be a whole number, not {type(seed).__name__}: {seed!r}")

@@ -58,6 +58,7 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"runtime": 5}, TypeError, ["runtime", "5"]),
     ({"devices": []}, xmp.PlanError, ["devices"]),
     ({"grace": "x"}, TypeError, ["grace", "x"]),
+    ({"grace": float("inf")}, xmp.PlanError, ["grace", "inf"]),
     ({"timeout": 0}, xmp.PlanError, ["timeout", "0", "None"]),
     ({"timeout": "5"}, TypeError, ["timeout", "'5'", "seconds"]),
     ({"start_timeout": -1}, xmp.PlanError, ["start_timeout", "-1", "None"]),

@@ -64,6 +64,14 @@ def test_in_time_is_in_time(method: str) -> None:
     assert list(got) == [0, 1]
 
 
+@pytest.mark.parametrize("name", ["timeout", "start_timeout", "hang_timeout", "grace"])
+def test_months_are_in_time_as_well(name: str) -> None:
+    months: dict[str, Any] = {name: 1e7}
+    context = launch("forkserver", lambda rank: rank, join=False, **months)
+    assert context.join(timeout=1e7) is True
+    assert list(context.results()) == [0, 1]
+
+
 def test_a_context_tells_it_when_it_is_joined(method: str) -> None:
     context = launch(method, stuck, join=False, timeout=4)
     with pytest.raises(xmp.ReplicaTimeout):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 __all__ = ["Loop"]
 
+_LONGEST = 1e6  # seconds: epoll counts milliseconds in 31 bits
+
 
 class Loop:
     """One selector; it is woken by what comes, by room to write, or when the patience is over."""
@@ -32,7 +34,8 @@ class Loop:
 
     def turn(self, patience: float | None) -> None:
         """Wait for at most ``patience`` seconds and call the handlers of what is there."""
-        for key, mask in self._selector.select(patience):
+        most = None if patience is None else min(patience, _LONGEST)
+        for key, mask in self._selector.select(most):
             if mask & selectors.EVENT_READ and key.fd in self._handlers:
                 self._handlers[key.fd]()
 

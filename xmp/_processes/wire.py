@@ -24,6 +24,7 @@ __all__ = ["Closed", "Wire", "pair", "prepared"]
 _DESCRIPTORS_A_MESSAGE = 250
 _INLINE = 96 * 1024
 _ROOM = 128 * 1024
+_LONGEST = 1e6  # seconds: poll counts milliseconds in 31 bits; who wants to wait longer asks again
 _MORE, _LAST, _SPILLED = b"+", b".", b"s"
 # macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
@@ -135,10 +136,11 @@ class Wire:
                 return message
 
     def readable(self, timeout: float | None = 0) -> bool:
-        """Whether something (a message or the end) is there within ``timeout`` seconds."""
+        """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
-        return bool(poller.poll(None if timeout is None else max(0, timeout) * 1000))
+        most = None if timeout is None else min(max(0.0, timeout), _LONGEST) * 1000
+        return bool(poller.poll(most))
 
     def _recv_part(self) -> tuple[Any, list[int]] | None:
         room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
