@@ -162,6 +162,31 @@ def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
     assert caught.value.failures[1].signal_name == "SIGKILL"
 
 
+def test_whoever_terminates_waits_for_the_grace_period(tmp_path: Path) -> None:
+    deaf, saved = tmp_path / "deaf", tmp_path / "saved"
+
+    def fn(rank: int) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: deaf.touch())
+        (tmp_path / f"ready{rank}").touch()
+        wait_until(deaf.exists)
+        time.sleep(6.5)  # longer than a supervisor has that was given no grace
+        saved.touch()
+
+    context = launch("forkserver", fn, nprocs=1, join=False, grace=0.5)
+    wait_until((tmp_path / "ready0").exists)
+    assert context.join(timeout=0, grace_period=30) is False
+    context.terminate()
+    assert saved.exists()
+
+
+@pytest.mark.parametrize("grace", ["x", True, -1, float("inf"), float("nan")])
+def test_a_grace_period_that_is_none_is_refused(grace: Any) -> None:
+    context = launch("forkserver", waits_not, join=False)
+    with pytest.raises((TypeError, ValueError), match="grace_period"):
+        context.join(grace_period=grace)
+    assert list(context.results()) == [0, 1]
+
+
 # --- threads -----------------------------------------------------------------------------------
 
 

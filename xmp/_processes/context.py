@@ -51,11 +51,13 @@ class ProcessContext(Generic[R]):
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for all replicas; True when all are done, False when ``timeout`` seconds are over.
 
-        ``grace_period`` (seconds) replaces the launch's ``grace`` between SIGTERM and SIGKILL.
+        ``grace_period`` (seconds) replaces the launch's ``grace`` between SIGTERM and SIGKILL; a
+        TypeError or ValueError says that it is none.
         Raises ReplicaError when a replica failed, after the others have been ended. With
         ``max_restarts`` it first makes the attempts that are left: while nobody waits, none begins.
         """
         if grace_period is not None:
+            _check_grace(grace_period)
             self._launch.ask("grace", grace_period)
         if not self._launch.wait(timeout):
             return False
@@ -78,7 +80,7 @@ class ProcessContext(Generic[R]):
     def terminate(self) -> None:
         """End all replicas in order (SIGTERM, grace, SIGKILL) and wait."""
         self._launch.ask("stop")
-        self._launch.end_within(self._launch.job.grace + 5.0)
+        self._launch.end_within(self._launch.grace + 5.0)
 
     def __enter__(self) -> ProcessContext[R]:
         return self
@@ -86,6 +88,15 @@ class ProcessContext(Generic[R]):
     def __exit__(self, *_: object) -> None:
         if not self._launch.finished:
             self.terminate()
+
+
+def _check_grace(seconds: object) -> None:
+    """What the supervisor cannot count with would end it, and the launch with it."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        kind = type(seconds).__name__
+        raise TypeError(f"grace_period must be a number of seconds, not {kind}: {seconds!r}")
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"grace_period={seconds!r}: give a number of seconds from 0 up")
 
 
 def _forget_all() -> None:

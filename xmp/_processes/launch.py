@@ -43,6 +43,8 @@ class Launch:
 
     def __init__(self, job: Job, release: Callable[[], None] = lambda: None) -> None:
         self.job = job
+        self.grace = job.grace
+        """Seconds; a ``join`` may have given others than the job has."""
         self.processes: dict[int, ReplicaProcess] = {}
         self.results: dict[int, Any] = {}
         self.timeline: dict[int, Timeline] = {}
@@ -278,7 +280,9 @@ class Launch:
     def ask(self, name: str, *rest: Any, descriptors: Sequence[int] = ()) -> None:
         """Ask the supervisor for something; nothing happens when it is gone."""
         self.asked_to_end = self.asked_to_end or name in _ENDINGS
-        if name == "preempt":
+        if name == "grace":
+            (self.grace,) = rest
+        elif name == "preempt":
             self._sigterm.came(self._link.supervisor)
         if not self.finished:
             self._progress.asked(name)
@@ -291,7 +295,7 @@ class Launch:
     def wait(self, timeout: float | None) -> bool:
         """Take in messages until the end or for ``timeout`` seconds; Ctrl-C ends in order."""
         interrupt: BaseException | None = None
-        patience = _ANSWER_WAIT + 2 * self.job.grace
+        patience = _ANSWER_WAIT + 2 * self.grace
         while True:
             try:
                 with signals_of_the_user(self._lender.by_signal, self.show_stacks, preempt_all):
@@ -310,7 +314,7 @@ class Launch:
         while True:
             look = self._lender.look
             left = None if end is None or look else max(0.0, end - time.monotonic())
-            last = self._patience.left_to_supervisor(self.job.grace, self._link.is_stopped)
+            last = self._patience.left_to_supervisor(self.grace, self._link.is_stopped)
             wishes = (left, last, look, self._progress.next())
             waits = [max(0.0, seconds) for seconds in wishes if seconds is not None]
             if self._ear.until(

@@ -44,7 +44,8 @@ class Restarting:
         self._again = again
         self._most = most
         self._limits = limits
-        self._grace = grace
+        self.grace = grace
+        """Seconds, for this attempt and those after it."""
         self._past: list[tuple[str, Exception]] = []
         """Of each attempt before: when it failed and how, and its error."""
         self._lost = 0
@@ -103,7 +104,7 @@ class Restarting:
     def ask(self, name: str, *rest: Any) -> None:
         """Ask the supervisor for something; after an end that was asked for nothing begins anew."""
         if name == "grace":
-            self._grace = rest[0]
+            self.grace = rest[0]
         else:
             self._asked = name
         self._attempt.ask(name, *rest)
@@ -120,7 +121,7 @@ class Restarting:
                     return False
         except (KeyboardInterrupt, SystemExit) as asked:
             self.ask("stop" if isinstance(asked, SystemExit) else "interrupt")
-            self.end_within(_PATIENCE + 2 * self._grace)
+            self.end_within(_PATIENCE + 2 * self.grace)
             raise
         return True
 
@@ -178,7 +179,7 @@ class Restarting:
         self._note(attempt, error)
         say(f"xmp: restart {len(self._past)} of {self._most}: {_words(error)}")
         try:
-            self._attempt = self._again(len(self._past), self._limits_left(), self._grace)
+            self._attempt = self._again(len(self._past), self._limits_left(), self.grace)
             live.discard(self._attempt)
         except Exception as failed:
             self._failed = failed
