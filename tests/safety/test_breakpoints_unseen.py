@@ -12,6 +12,9 @@ from debugged import HEAD, METHODS
 from screens import Screen
 from stages import Stage
 
+import xmp
+from xmp._processes.lending import Lender
+
 
 def without_terminal(stage: Stage, fn: str, stdin: Any, **options: Any) -> tuple[Any, str]:
     """What the launch came to, and all that was printed."""
@@ -109,3 +112,28 @@ def test_outside_a_launch_it_is_the_plain_breakpoint(screen: Screen) -> None:
     screen.answer("(Pdb) ", "c")
     screen.see("got 43")
     screen.stage.gone()
+
+
+def stops(rank: int) -> None:
+    breakpoint()
+
+
+def test_who_finds_the_terminal_lent_to_another_launch_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settle, late = Lender.settle, []
+
+    def settled(self: Lender) -> bool:
+        if self._wanted is None or late:
+            return settle(self)
+        late.append(self)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(Lender, "_busy", self)  # another thread's launch was quicker
+            return settle(self)
+
+    monkeypatch.setattr(Lender, "settle", settled)
+    monkeypatch.setattr(Lender, "_find", lambda self: "there is nobody")
+    with xmp.spawn(stops, nprocs=2, runtime="cpu", join=False) as context:
+        with pytest.raises(xmp.ReplicaRaised, match="there is nobody"):
+            context.join()
+    assert late

@@ -320,10 +320,10 @@ class Launch:
             if self._ear.until(
                 lambda: self.finished or self._lender.pending, min(waits, default=None)
             ):
-                if not self._lender.settle():
-                    self._sigterm.carry_out()
-                    return True
-                continue
+                if self._lender.settle() or not self.finished:
+                    continue  # of two threads, or launches, one lends; the other waits on
+                self._sigterm.carry_out()
+                return True
             if left == 0:
                 return False
             self._progress.glance(self._link.doing)
