@@ -142,15 +142,8 @@ class Gang:
         self._loop.wake_for_write(self._wire.fileno(), wants)
         for member in self._members:
             if not member.ended and member.wire.waiting:
-                self._flush_member(member)
+                self._loop.wake_for_write(member.wire.fileno(), not member.flush())
         self._flow.write_out()
-
-    def _flush_member(self, member: Member) -> None:
-        try:
-            wants = not member.wire.flush()
-        except Closed:
-            wants = False  # it is ending; the wait status will say how
-        self._loop.wake_for_write(member.wire.fileno(), wants)
 
     # --- the launcher --------------------------------------------------------------------------
 
@@ -230,7 +223,7 @@ class Gang:
             self._agreement = Agreement()
         number, flag = self._agreement.report(local_rank, count)
         member.wire.post(("step", number), flag)
-        self._flush_member(member)
+        member.flush()
 
     def _on_last_step(self, member: Member, _: list[int], local_rank: int) -> None:
         """A replica that is a thread has ended; its process has not."""

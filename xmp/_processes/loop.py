@@ -26,6 +26,7 @@ class Loop:
     def forget(self, descriptor: int) -> None:
         """Listen to it no more."""
         if self._handlers.pop(descriptor, None) is not None:
+            self._writing.discard(descriptor)
             self._selector.unregister(descriptor)
 
     def listens(self, descriptor: int) -> bool:

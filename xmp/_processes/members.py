@@ -79,6 +79,13 @@ class Member:
         except (ProcessLookupError, PermissionError):
             pass  # ended a moment ago; a fresh fork that has no group yet gets the second call
 
+    def flush(self) -> bool:
+        """Send what was posted, as far as it takes it now; True when nothing is left to send."""
+        try:
+            return self.wire.flush()
+        except Closed:
+            return True  # its end is noticed where children are reaped
+
     def fail(self, speaker: int = -1, **known: Any) -> Failure:
         """Note how it failed; the first account counts. One of its mates may be the speaker."""
         if self.failure is None:
@@ -250,7 +257,4 @@ class Shares:
 
 def _say(member: Member, message: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:
     member.wire.post(message, list(descriptors))
-    try:
-        member.wire.flush()
-    except Closed:
-        pass  # its end is noticed where children are reaped
+    member.flush()
