@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from debugged import HEAD, METHODS
 from screens import Screen
-from stages import Stage
+from stages import Stage, until
 
 import xmp
 from xmp._processes.lending import Lender
@@ -137,3 +140,19 @@ def test_who_finds_the_terminal_lent_to_another_launch_waits_on(
         with pytest.raises(xmp.ReplicaRaised, match="there is nobody"):
             context.join()
     assert late
+
+
+def stops_at_its_end(rank: int, ready: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: breakpoint())
+    ready.touch()
+    time.sleep(60)
+
+
+def test_a_launch_that_is_being_ended_waits_for_no_debugger(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    args = (ready,)
+    with xmp.spawn(stops_at_its_end, args, 1, join=False, runtime="cpu", grace=30) as context:
+        until(ready.exists, 20, "the replica is in its function")
+        context.terminate()
+        with pytest.raises(xmp.ReplicaRaised, match="the launch is being ended"):
+            context.join()

@@ -85,6 +85,7 @@ class Gang:
         self._agreement: Agreement | None = None
         self._stacks: dict[int, str] = {}
         self._debugging: Debugging | None = None
+        self._ending = False
         self._loop = Loop()
         self._herald = self._make_herald() if order.told else None
         self._flow = Flow(self._loop, outlets.sinks)
@@ -175,6 +176,7 @@ class Gang:
 
     def _end(self, event: Event) -> None:
         """Somebody wants the launch to end: no debugger holds it up."""
+        self._ending = True
         if self._debugging is not None:
             self._debugging.end()
         self._feed(event)
@@ -292,6 +294,8 @@ class Gang:
             self._debugging = Debugging(
                 self._loop, self._flow, self._errors, self._wire.post, self._feed
             )
+            if self._ending:
+                self._debugging.end()
         self._debugging.arrive(member, rank, *descriptors)
 
     # --- deaths --------------------------------------------------------------------------------
