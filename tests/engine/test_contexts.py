@@ -187,6 +187,20 @@ def test_a_grace_period_that_is_none_is_refused(grace: Any) -> None:
     assert list(context.results()) == [0, 1]
 
 
+def test_a_supervisor_that_a_signal_without_a_name_has_ended_is_told_of() -> None:
+    context = launch("forkserver", never_returns_here, join=False)
+    supervisor = psutil.Process(context.pids()[0]).ppid()
+    os.kill(supervisor, signal.SIGRTMIN + 1)
+    with pytest.raises(
+        xmp.StartError, match=f"ended early: killed by signal {signal.SIGRTMIN + 1}"
+    ):
+        context.join()
+
+
+def never_returns_here(rank: int) -> None:
+    never_returns()
+
+
 # --- threads -----------------------------------------------------------------------------------
 
 

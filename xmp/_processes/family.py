@@ -20,6 +20,7 @@ __all__ = [
     "is_zombie",
     "largest",
     "next_ended",
+    "signal_name",
     "wait_gone",
 ]
 
@@ -109,6 +110,14 @@ def _children_by_psutil(pid: int) -> list[int]:
 def largest(usage: resource.struct_rusage) -> int:
     """Bytes that an ended process had resident at most."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; real-time signals have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def end_descendants(spare: Iterable[int] = ()) -> set[int]:

@@ -14,6 +14,7 @@ from typing import Any
 from xmp._events import Ended, Entered, Event, Pause, Raised, Resume, Returned
 from xmp._watch import Action
 
+from .family import signal_name
 from .members import Member
 from .stacks import ranks
 from .wire import Wire
@@ -61,7 +62,8 @@ class Herald:
         elif isinstance(event, Raised):
             self._raised(event)
         elif type(event) in _PLAIN:
-            self._said.add(event.rank) if isinstance(event, Returned) else None
+            if isinstance(event, Returned):
+                self._said.add(event.rank)
             self._tell(_PLAIN[type(event)], event.at, self._members[event.rank])  # type: ignore[union-attr]
         elif type(event) in _LAUNCH:
             self._note(_LAUNCH[type(event)], event.at, None, None)
@@ -80,7 +82,7 @@ class Herald:
         if event.signal:
             asked = event.signal in self._sent.get(event.rank, ())
             name = "stopped" if asked else "died"
-            self._tell(name, event.at, member, "", None, _name(event.signal))
+            self._tell(name, event.at, member, "", None, signal_name(event.signal))
             return
         expected = event.exit_code == 0 or event.rank in self._said
         name = "exited" if expected else "died"
@@ -113,10 +115,3 @@ def _in_order(told: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         at = latest[rank] = min(at, latest.get(rank, at))
         told[number] = (name, at, rank, *rest)
     return sorted(told, key=lambda each: each[1])
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

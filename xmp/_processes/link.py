@@ -261,4 +261,4 @@ class Link:
         if status is None:
             return f"its parent is gone as well. {self._used.log()}"
         code = os.waitstatus_to_exitcode(status)
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"killed by {family.signal_name(-code)}" if code < 0 else f"exit code {code}"

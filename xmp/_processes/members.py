@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from xmp._types import ReplicaPlan
 
-from . import kernel, mates
+from . import family, kernel, mates
 from .account import Timeline
 from .order import Failure
 from .output import Outlets, Source, last_lines
@@ -107,7 +106,7 @@ class Member:
             return  # it had told how it failed; that it was ended in its last lines is ours
         if code < 0:
             failure = self.fail(kind="signal", at=at)
-            failure.signal_name = _signal_name(-code)
+            failure.signal_name = family.signal_name(-code)
         elif code or self.failure is not None:
             failure = self.fail(kind="exit", at=at)
         else:
@@ -160,13 +159,6 @@ class Member:
         for source in self.sources:
             source.close()
         os.close(self.stacks)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @dataclass
