@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -194,6 +196,20 @@ def test_a_supervisor_that_a_signal_without_a_name_has_ended_is_told_of() -> Non
     with pytest.raises(
         xmp.StartError, match=f"ended early: killed by signal {signal.SIGRTMIN + 1}"
     ):
+        context.join()
+
+
+def test_a_supervisor_that_does_not_answer_is_killed_where_nothing_can_be_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = launch("forkserver", never_returns_here, join=False, grace=0)
+    os.kill(psutil.Process(context.pids()[0]).ppid(), signal.SIGSTOP)
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    context.terminate()
+    monkeypatch.undo()
+    with pytest.raises(xmp.StartError, match="SIGKILL"):
         context.join()
 
 

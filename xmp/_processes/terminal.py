@@ -32,9 +32,11 @@ def flush() -> None:
 
 
 def say(line: str) -> None:
-    """One line on standard error, if the program has one."""
-    if sys.stderr is not None:
+    """One line on standard error, if the program has one that takes it."""
+    try:
         sys.stderr.write(f"{line}\n")
+    except (OSError, ValueError, AttributeError):
+        pass  # gone, closed, or none: what is being done is more than what is said of it
 
 
 def say_once(line: str) -> None:
@@ -94,9 +96,9 @@ def _handled(wanted: Mapping[int, Handler]) -> Iterator[None]:
         yield
         return
     taken = {number: handler for number, handler in wanted.items() if _has_none(number)}
-    for number, handler in taken.items():
-        signal.signal(number, handler)
     try:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
         yield
     finally:
         for number in taken:
