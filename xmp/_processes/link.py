@@ -125,6 +125,7 @@ class Link:
                 return
             except Closed:
                 # Killed while it was idle: the next one is new.
+                self.drop()
                 said = templates.discard(self._template) if self._template else ""
                 if attempt == 2:
                     raise StartError(f"the template does not answer: {said}") from None
