@@ -54,7 +54,6 @@ class Raised:
     rank: int
     at: int
     words: str = ""
-    interrupted: bool = False
 
 
 @dataclass(frozen=True)

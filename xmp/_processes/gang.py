@@ -285,7 +285,7 @@ class Gang:
         failure = member.fail(rank, kind="interrupted" if interrupted else "raised", at=at)
         failure.error_type, failure.message, failure.traceback = name, words, text
         failure.pickled = pickled
-        self._feed(Raised(member.rank, at, f"{name}: {words}", interrupted))
+        self._feed(Raised(member.rank, at, f"{name}: {words}"))
 
     def _on_breakpoint(self, member: Member, descriptors: list[int], rank: int) -> None:
         if self._debugging is None:

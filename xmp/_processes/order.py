@@ -50,7 +50,6 @@ class Order:
     """Whether every change of state shall be told."""
     phases: str = ""
     """Who tells what it does before the function: "all" replicas, "fresh" interpreters, nobody."""
-
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 
 from xmp._preemption import note_preemption
 from xmp._types import ReplicaPlan
 
 from . import family, kernel
+from .terminal import flush
 
 __all__ = ["Agreement", "Sigterm"]
 
@@ -43,11 +43,7 @@ class Sigterm:
             return
         if os.getpid() == 1:  # the kernel drops what the first process has no handler for
             raise SystemExit(128 + signal.SIGTERM)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError, AttributeError):
-                pass
+        flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from xmp._errors import XmpError
 from xmp._types import ForkRules
@@ -45,22 +45,15 @@ def added(error: BaseException, remains: str) -> BaseException:
 
 
 def _line(process: ReplicaProcess, rules: ForkRules) -> str:
-    held = [path for path in _open_files(process.pid) if _is_device(path, rules)]
+    from xmp._probe.holders import open_files  # most launches leave nothing
+
+    files = open_files(Path(f"/proc/{process.pid}"))
+    held = sorted({path for path in files if _is_device(path, rules)})
     what = f"holds {', '.join(held)} and " if held else ""
     return (
         f"process {process.pid} (rank {process.rank}) {what}did not end by SIGKILL: the kernel "
         "ends it when its system call returns or its control group is thawed"
     )
-
-
-def _open_files(pid: int) -> list[str]:
-    found = set()
-    try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    except OSError:
-        pass  # it ends at last
-    return sorted(found)
 
 
 def _is_device(path: str, rules: ForkRules) -> bool:
