@@ -10,6 +10,7 @@ import fnmatch
 import os
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 
@@ -20,6 +21,7 @@ from . import pools
 __all__ = ["connected_sockets", "culprits", "native_threads"]
 
 
+_PATIENCE = 0.25  # seconds in which a thread that Python starts or has joined is what it seems
 _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
 
 
@@ -33,7 +35,7 @@ def culprits(
     pools.pause()
     if native_threads(python_threads):
         pools.pause_by_fork()
-    found = _folded(native_threads(python_threads))
+    found = _folded(_lasting_threads() if python_threads else native_threads())
     held = _descriptor_targets()
     for path in sorted(set(held.values())):
         if any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files):
@@ -48,6 +50,14 @@ def _folded(threads: list[str]) -> list[str]:
     """One phrase for all threads of one name: a device runtime may have hundreds."""
     counted = Counter(threads).most_common()
     return [f"thread {name}" if n == 1 else f"{n} threads {name}" for name, n in counted]
+
+
+def _lasting_threads() -> list[str]:
+    """The native threads; the kernel counts Python's before it is known and after its join()."""
+    end = time.monotonic() + _PATIENCE
+    while (found := native_threads(True)) and time.monotonic() < end:
+        time.sleep(0.002)  # without the interpreter's lock, which such a thread waits for
+    return found
 
 
 def native_threads(allow_python: bool = False) -> list[str]:
@@ -121,10 +131,19 @@ def _peers(targets: dict[int, str]) -> dict[str, str]:
         if not target.startswith("socket:"):
             continue
         try:
-            with socket.socket(fileno=os.dup(descriptor)) as copy:
+            with _as_socket(os.dup(descriptor)) as copy:
                 if copy.family in (socket.AF_INET, socket.AF_INET6):
                     peer = copy.getpeername()
                     found[target] = f"{peer[0]}:{peer[1]}"
         except OSError:
             continue
     return found
+
+
+def _as_socket(descriptor: int) -> socket.socket:
+    """Takes the descriptor over; another thread may have put a file of another kind there."""
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
