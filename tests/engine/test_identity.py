@@ -92,7 +92,7 @@ def test_children_that_a_replica_leaves_are_ended(method: str, session: bool) ->
         return subprocess.Popen(["sleep", "600"], start_new_session=session).pid
 
     for pid in launch(method, fn):
-        wait_until(lambda pid=pid: status(pid) == "Z", 2)
+        wait_until(lambda pid=pid: status(pid) == "Z")
 
 
 def status(pid: int) -> str:

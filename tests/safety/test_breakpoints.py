@@ -43,7 +43,7 @@ def test_quitting_ends_the_launch_like_an_interrupt(screen: Screen, key: str) ->
     screen.type(key)
     quit_at = time.monotonic()
     assert ended(screen) == ["KeyboardInterrupt", "the debugger of rank 2 was quit"]
-    assert time.monotonic() - quit_at < 3
+    assert time.monotonic() - quit_at < 15
     assert noted(screen, "finally") == [f"finally-{rank}" for rank in range(4)]
     assert noted(screen, "interrupted") == [f"interrupted-{rank}" for rank in range(4)]
     assert not (screen.stage.folder / "swallowed").exists()  # by `except Exception`

@@ -74,7 +74,6 @@ def settle_in(seat: Seat, order: Order, plan: ReplicaPlan, parent: int, pipe: in
     resource.setrlimit(resource.RLIMIT_NOFILE, order.state.limits["RLIMIT_NOFILE"])
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
-    state.restore_mask(order.state)
 
 
 def _watch_by_thread(lifeline: int) -> None:
@@ -139,7 +138,6 @@ def _settle_anew(order: Order, plan: ReplicaPlan, lifeline: int, stacks: int) ->
     if not kernel.arm(lifeline):
         _watch_by_thread(lifeline)  # the one that was started before exec is gone
     state.restore_signals(order.state)
-    state.restore_mask(order.state)
     enable_stacks(stacks)
     if plan.threads and "OMP_NUM_THREADS" not in os.environ:
         pools.set_threads(plan.threads)
@@ -174,6 +172,7 @@ def run(role: Role, call: Callable[[], Call]) -> None:
     framework: Framework | None = None
     known = len(sys.modules)
     try:
+        state.restore_mask(role.order.state)  # an interrupt that came since the fork is told of
         role.identity.take()
         if role.pulse is not None:
             role.pulse.begin(plan.local_rank, role.order.hang)

@@ -219,11 +219,9 @@ def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
 
 def restore_mask(state: LauncherState) -> None:
     """In a replica: the launcher's mask, and its SIGPIPE where that is not Python's usual one."""
-    if not state.blocked and not state.unignored:
-        return  # a fork has them already
     for number in state.unignored:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, state.blocked)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, state.blocked)
 
 
 def while_loading(rules: ForkRules) -> dict[str, str]:

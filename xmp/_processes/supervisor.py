@@ -245,6 +245,9 @@ class _Supervisor:
         self.lifeline = kernel.move_above(self.lifeline, above)
         self.pipe = tuple(kernel.move_above(end, above) for end in os.pipe())
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # A child of Python's os.fork() forgets the signals that came before its first steps; one
+        # that is blocked waits, also across exec, until the replica can tell of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.wakeup, said = (kernel.move_above(end, above) for end in os.pipe())
         for end in (self.wakeup, said):
             os.set_blocking(end, False)
