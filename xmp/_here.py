@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _inside, _planner, _ports, _probe
@@ -74,20 +73,31 @@ def _inside_here(
         for listener in listeners:
             listener(name, info.rank, os.getpid(), words)
 
-    say("joining")
-    call = partial(_said, say, call)
-    framework: Framework | None = importlib.import_module(module).enter(info) if module else None
-    _inside.install(info, framework, None)
+    with _told(say):
+        say("joining")
+        framework = _entered(module, info) if module else None
+        _inside.install(info, framework, None)
+        try:
+            if seed is not None:
+                seed_all(seed)
+            say("running")
+            timeline.entered = time.monotonic_ns()
+            return call()
+        finally:
+            timeline.left = time.monotonic_ns()
+            _inside.uninstall()
+            if framework is not None:
+                framework.leave()
+
+
+def _entered(module: str, info: ReplicaInfo) -> Framework:
     try:
-        if seed is not None:
-            seed_all(seed)
-        timeline.entered = time.monotonic_ns()
-        return call()
-    finally:
-        timeline.left = time.monotonic_ns()
-        _inside.uninstall()
-        if framework is not None:
-            framework.leave()
+        enter: Callable[[ReplicaInfo], Framework] = importlib.import_module(module).enter
+    except BaseException:
+        for descriptor in info.descriptors.values():
+            os.close(descriptor)  # who would have taken them is not there
+        raise
+    return enter(info)
 
 
 def _listeners(
@@ -101,13 +111,12 @@ def _listeners(
     return listeners
 
 
-def _said(say: Callable[..., None], call: Callable[[], Any]) -> Any:
-    """The call, with its begin and its end told."""
-    say("running")
+@contextmanager
+def _told(say: Callable[..., None]) -> Iterator[None]:
+    """How it ends is told, as for a replica: also what comes before the function may raise."""
     try:
-        value = call()
+        yield
     except BaseException as error:
         say("raised", f"{type(error).__name__}: {error}")
         raise
     say("returned")
-    return value

@@ -17,6 +17,7 @@ import pytest
 from _behaviour import METHODS, launch, never_returns, nothing_started, wait_until
 
 import xmp
+from xmp import _runtimes
 
 BEFORE_FN = {"importing", "joining"}
 
@@ -291,6 +292,19 @@ def test_one_replica_in_the_caller_tells_too() -> None:
         xmp.spawn(lambda rank: 1 // rank, nprocs=1, runtime="cpu", events=events.append)
     assert [e.name for e in events][-2:] == ["raised", "finished"]
     assert events[-1].words.startswith("ZeroDivisionError: ")
+
+
+def test_in_the_caller_what_fails_before_the_function_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "framework_that_breaks.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_runtimes.get("cpu"), "framework", "framework_that_breaks")
+    events: list[xmp.Event] = []
+    with pytest.raises(ZeroDivisionError):
+        xmp.spawn(pid_of, nprocs=1, runtime="cpu", events=events.append)
+    assert [e.name for e in events] == ["planned", "joining", "raised", "finished"]
+    assert events[2].words.startswith("ZeroDivisionError: ")
 
 
 STOPPED = """
