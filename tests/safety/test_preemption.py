@@ -325,7 +325,7 @@ class Asked:
         self.agreement = Agreement()
 
     def answer(self, rank: int, count: int) -> int:
-        return self.agreement.report(rank, count)[0]
+        return self.agreement.report(rank, count)
 
     def end(self, *ranks: int) -> None:
         self.agreement.forget(*(ReplicaPlan(rank, rank, rank) for rank in ranks))
@@ -335,7 +335,7 @@ class Asked:
 def asked() -> Any:
     asked = Asked()
     yield asked
-    os.close(asked.agreement._flag)
+    os.close(asked.agreement.flag)
 
 
 def test_nobody_looks_at_the_flag(asked: Asked) -> None:

@@ -2,11 +2,15 @@
 
 The supervisor answers only what is asked. It also keeps what local replicas share (``share``)
 and whose turn it is (``turn``); both survive the death of any replica.
+
+A signal's handler may raise while an answer is awaited. So questions are numbered, and what answers
+another one than the last is dropped; what was asked for is given back.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import threading
 import time
@@ -33,6 +37,7 @@ class Channel:
         self._wire = wire
         self._lock = threading.Lock()
         """Held from a question to its answer."""
+        self._numbers = itertools.count()
         self._sending = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
         self._given: dict[str, threading.Event] = {}
@@ -61,6 +66,18 @@ class Channel:
         with self._sending:
             self._wire.send((name, *rest), descriptors)
 
+    def _ask(self, name: str, *rest: Any) -> tuple[list[Any], list[int]]:
+        """The answer to a question, with its descriptors."""
+        with self._lock:
+            number = next(self._numbers)
+            self.tell(name, number, *rest)
+            while True:
+                (answered, *answer), descriptors = self.receive()
+                if answered == number:
+                    return answer, descriptors
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
     def tell_entered(self) -> None:
         """Tell that the user's function begins."""
         self._wire.send_prepared(_ENTERED)
@@ -73,9 +90,9 @@ class Channel:
         if os.getpid() != os.getpgrp():
             return False  # a child of the replica, whose connection this is not
         if not self._agreed:
-            with self._lock:
-                self.tell("step", self.local_rank, self._steps)
-                (_, self._agreed), descriptors = self.receive()
+            wants_flag = self._flag is None
+            answer, descriptors = self._ask("step", self.local_rank, self._steps, wants_flag)
+            (self._agreed,) = answer
             if descriptors:
                 self._flag = map_file(descriptors[0], 1).cast("B")
                 os.close(descriptors[0])
@@ -95,9 +112,14 @@ class Channel:
         if owner in self._mates:
             # Whoever waits for an answer has the connection: the mate could no longer ask.
             self._given.setdefault(key, threading.Event()).wait()
-        with self._lock:
-            self.tell("share", key, owner is None or owner == self.local_rank)
-            answer, descriptors = self.receive()
+        try:
+            return self._share(key, make, owner is None or owner == self.local_rank)
+        except BaseException:
+            self.tell("unshare", key, self.local_rank)  # if it was to make it, others may
+            raise
+
+    def _share(self, key: str, make: Callable[[], T], may_make: bool) -> T:
+        answer, descriptors = self._ask("share", key, self.local_rank, may_make)
         if answer[0] == "value":
             _, good, data, size = answer
             image = Image(data, size, descriptors[0] if descriptors else -1)
@@ -132,10 +154,12 @@ class Channel:
     def turn(self, key: str) -> Iterator[None]:
         """Hold the turn: at most one local replica at a time is inside."""
         with self._turns.setdefault(key, threading.Lock()):
-            with self._lock:
-                self.tell("lock", key)
-                self.receive()
             try:
+                self._ask("lock", key)
                 yield
             finally:
-                self.tell("unlock", key)
+                try:
+                    self.tell("unlock", key)
+                except BaseException:
+                    self.tell("unlock", key)  # interrupted: nobody minds to be told twice
+                    raise

@@ -218,13 +218,15 @@ class Gang:
         self._wire.post(("entered", member.rank, now))
         self._feed(Entered(member.rank, now))
 
-    def _on_step(self, member: Member, _: list[int], local_rank: int, count: int) -> None:
+    def _on_step(
+        self, member: Member, _: list[int], asked: int, local_rank: int, count: int, wants: bool
+    ) -> None:
         if self._agreement is None:
             from .preempting import Agreement  # most programs never ask
 
             self._agreement = Agreement()
-        number, flag = self._agreement.report(local_rank, count)
-        member.wire.post(("step", number), flag)
+        number = self._agreement.report(local_rank, count)
+        member.wire.post((asked, number), [self._agreement.flag] if wants else [])
         member.flush()
 
     def _on_last_step(self, member: Member, _: list[int], local_rank: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmp._types import ReplicaPlan
 
@@ -161,12 +160,20 @@ class Member:
         os.close(self.stacks)
 
 
+class _Question(NamedTuple):
+    member: Member
+    number: int
+    local_rank: int
+    may_make: bool
+
+
 @dataclass
 class _Shared:
-    maker: Member | None = None
+    maker: int | None = None
     answer: tuple[tuple[Any, ...], int] | None = None
-    waiting: list[Member] = field(default_factory=list)
-    served: int = 0
+    waiting: list[_Question] = field(default_factory=list)
+    served: set[int] = field(default_factory=set)
+    """The local ranks that have it; one that was interrupted asks again."""
 
 
 class Shares:
@@ -175,76 +182,99 @@ class Shares:
     def __init__(self, plans: Sequence[ReplicaPlan]) -> None:
         self._count = mates.count(plans)
         self._values: dict[str, _Shared] = {}
-        self._turns: dict[str, deque[Member]] = {}
+        self._turns: dict[str, dict[Member, int]] = {}
+        """Who waits, with the number of the question; the first of them has the turn."""
 
     def handle(self, member: Member, message: tuple[Any, ...], descriptors: list[int]) -> bool:
         """Answer one of a replica's questions; False when it is none of ours."""
         name, *rest = message
         if name == "share":
-            self._ask(member, *rest)
+            number, key, local_rank, may_make = rest
+            self._ask(key, _Question(member, number, local_rank, may_make))
         elif name == "shared":
-            self._give(member, rest, descriptors)
+            self._give(rest, descriptors)
+        elif name == "unshare":
+            self._withdraw(*rest)
         elif name == "lock":
-            self._lock(member, rest[0])
+            self._lock(member, *rest)
         elif name == "unlock":
             self._unlock(member, rest[0])
         else:
             return False
         return True
 
-    def _ask(self, member: Member, key: str, may_make: bool) -> None:
+    def _ask(self, key: str, question: _Question) -> None:
         shared = self._values.setdefault(key, _Shared())
         if shared.answer is not None:
-            self._serve(key, shared, member)
-        elif shared.maker is None and may_make:
-            shared.maker = member
-            shared.served += 1
-            _say(member, ("make",))
+            self._serve(key, shared, question)
+        elif shared.maker is None and question.may_make:
+            _have_made(shared, question)
         else:
-            shared.waiting.append(member)
+            shared.waiting.append(question)
 
-    def _give(self, member: Member, value: list[Any], descriptors: list[int]) -> None:
+    def _give(self, value: list[Any], descriptors: list[int]) -> None:
         key, *answer = value
-        shared = self._values.setdefault(key, _Shared(maker=member))
+        shared = self._values.setdefault(key, _Shared())
         shared.answer = (("value", *answer), descriptors[0] if descriptors else -1)
         waiting, shared.waiting = shared.waiting, []
-        for other in waiting:
-            self._serve(key, shared, other)
+        for question in waiting:
+            self._serve(key, shared, question)
         self._forget_served(key, shared)
 
-    def _serve(self, key: str, shared: _Shared, member: Member) -> None:
+    def _withdraw(self, key: str, local_rank: int) -> None:
+        """Whoever was interrupted waits no more, and does not make it."""
+        shared = self._values.get(key)
+        if shared is None or shared.answer is not None:
+            return
+        shared.waiting = [each for each in shared.waiting if each.local_rank != local_rank]
+        if shared.maker == local_rank:
+            shared.maker = None
+            shared.served.discard(local_rank)
+            able = next((each for each in shared.waiting if each.may_make), None)
+            if able is not None:
+                shared.waiting.remove(able)
+                _have_made(shared, able)
+
+    def _serve(self, key: str, shared: _Shared, question: _Question) -> None:
         assert shared.answer is not None
         message, descriptor = shared.answer
-        shared.served += 1
-        _say(member, message, [descriptor] if descriptor >= 0 else [])
+        shared.served.add(question.local_rank)
+        answer = (question.number, *message)
+        _say(question.member, answer, [descriptor] if descriptor >= 0 else [])
         self._forget_served(key, shared)
 
     def _forget_served(self, key: str, shared: _Shared) -> None:
         """Once everybody has it, the value may go."""
-        if shared.served < self._count or self._values.pop(key, None) is None:
+        if len(shared.served) < self._count or self._values.pop(key, None) is None:
             return
         if shared.answer is not None and shared.answer[1] >= 0:
             os.close(shared.answer[1])
 
-    def _lock(self, member: Member, key: str) -> None:
-        line = self._turns.setdefault(key, deque())
-        line.append(member)
-        if len(line) == 1:
-            _say(member, ("locked",))
+    def _lock(self, member: Member, number: int, key: str) -> None:
+        line = self._turns.setdefault(key, {})
+        line[member] = number
+        if next(iter(line)) is member:
+            _say(member, (number, "locked"))
 
     def _unlock(self, member: Member, key: str) -> None:
-        line = self._turns.get(key, deque())
-        if line and line[0] is member:
-            line.popleft()
-            if line:
-                _say(line[0], ("locked",))
+        """Its turn is over, or it waits no more."""
+        line = self._turns.get(key, {})
+        had_it = next(iter(line), None) is member
+        line.pop(member, None)
+        if had_it and line:
+            first, number = next(iter(line.items()))
+            _say(first, (number, "locked"))
 
     def forget(self, member: Member) -> None:
         """A replica has ended: its turns go on to the next."""
-        for key, line in self._turns.items():
-            if member in line and line[0] is not member:
-                line.remove(member)
+        for key in self._turns:
             self._unlock(member, key)
+
+
+def _have_made(shared: _Shared, question: _Question) -> None:
+    shared.maker = question.local_rank
+    shared.served.add(question.local_rank)
+    _say(question.member, (question.number, "make"))
 
 
 def _say(member: Member, message: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:

@@ -57,8 +57,9 @@ class Agreement:
     """
 
     def __init__(self) -> None:
-        self._flag = kernel.memory_file("xmp-preempted")
-        os.write(self._flag, b"\0")
+        self.flag = kernel.memory_file("xmp-preempted")
+        """Where everybody looks who has got it."""
+        os.write(self.flag, b"\0")
         self._counts: dict[int, int] = {}
         """The latest call of everyone who takes part, by local rank."""
         self._silent: set[int] = set()
@@ -71,16 +72,15 @@ class Agreement:
         if self._begun or not self._counts:
             return False
         self._begun, self._silent = True, set(self._counts)
-        os.pwrite(self._flag, b"\1", 0)
+        os.pwrite(self.flag, b"\1", 0)
         return True
 
-    def report(self, local_rank: int, count: int) -> tuple[int, list[int]]:
-        """Take a call in: what was agreed on, and for the first call the flag's descriptor."""
-        first = local_rank not in self._counts
+    def report(self, local_rank: int, count: int) -> int:
+        """Take a call in; what was agreed on."""
         self._counts[local_rank] = count
         self._silent.discard(local_rank)
         self._decide()
-        return self._number, [self._flag] if first else []
+        return self._number
 
     def forget(self, *plans: ReplicaPlan) -> None:
         """These replicas will make no further call."""

@@ -153,18 +153,23 @@ class Wire:
                 data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
         except OSError as error:
             raise Closed(str(error)) from error
+        descriptors: list[int] = []
         for _, _, rights in ancillary:
             received = array.array("i")
             received.frombytes(rights[: len(rights) - len(rights) % received.itemsize])
-            self._collected.extend(received)
+            descriptors.extend(received)
         if message_flags & socket.MSG_CTRUNC:
+            _close(descriptors)
             raise OSError("descriptors were lost on the way: too many open files (ulimit -n)")
         if not data:
             raise Closed("end of connection")
-        return None if data[:1] == _MORE else self._complete(data)
+        if data[:1] == _MORE:
+            self._collected += descriptors
+            return None
+        return self._complete(data, descriptors)
 
-    def _complete(self, data: bytes) -> tuple[Any, list[int]]:
-        descriptors, self._collected = self._collected, []
+    def _complete(self, data: bytes, last: list[int]) -> tuple[Any, list[int]]:
+        descriptors, self._collected = [*self._collected, *last], []
         if data[:1] == _SPILLED:
             with open(descriptors.pop(0), "rb") as file:
                 file.seek(0)

@@ -1,0 +1,174 @@
+"""A handler raises while a replica waits for an answer: the next one is not mistaken for it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _behaviour import launch, wait_until
+
+import xmp
+from xmp import _inside
+
+
+class Late(BaseException):
+    """What the program's handler raises."""
+
+
+def interrupted(ask: Callable[[], Any]) -> None:
+    """Ask; the timer's handler raises when the question is on its way and no answer is there."""
+
+    def over(_: int, frame: Any) -> None:
+        if frame.f_code.co_name == "readable":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise Late
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
+    try:
+        ask()
+    except Late:
+        return
+    raise AssertionError("it had its answer")
+
+
+def waits_for(path: Path) -> Callable[[], str]:
+    def make() -> str:
+        wait_until(path.exists, 20)
+        return "first"
+
+    return make
+
+
+def test_the_next_value_is_not_that_of_an_interrupted_question(method: str, tmp_path: Path) -> None:
+    over = tmp_path / "over"
+
+    def fn(rank: int) -> tuple[list[str], bool]:
+        if rank == 0:
+            xmp.once(waits_for(over))
+        else:
+            interrupted(lambda: xmp.once(lambda: "never"))
+            over.touch()
+        values = [xmp.once(lambda name=name: name) for name in ("second", "third")]
+        return values, xmp.preempted()
+
+    assert list(launch(method, fn)) == [(["second", "third"], False)] * 2
+
+
+def test_preempted_does_not_take_an_old_answer_for_its_own(method: str, tmp_path: Path) -> None:
+    over, done = tmp_path / "over", tmp_path / "done"
+
+    def fn(rank: int) -> bool:
+        if rank == 0:
+            xmp.once(waits_for(over))
+            done.touch()
+            return xmp.preempted()
+        interrupted(lambda: xmp.once(lambda: "never"))
+        over.touch()
+        wait_until(done.exists, 20)
+        return xmp.preempted()
+
+    assert list(launch(method, fn)) == [False, False]
+
+
+def test_a_turn_that_nobody_waits_for_any_more_goes_on(method: str, tmp_path: Path) -> None:
+    serial, inside, over = xmp.MpSerialExecutor(), tmp_path / "inside", tmp_path / "over"
+
+    def alone() -> None:
+        inside.touch()
+        wait_until(over.exists, 20)
+
+    def fn(rank: int) -> list[int]:
+        if rank == 0:
+            serial.run(alone)
+        else:
+            wait_until(inside.exists, 20)
+            interrupted(lambda: serial.run(lambda: None))
+            over.touch()
+        turns = [serial.run(lambda: rank) for _ in range(3)]
+        if rank == 1:
+            wait_until((tmp_path / "left").exists, 20)  # alive, but without a turn
+        else:
+            turns += [serial.run(lambda: rank) for _ in range(3)]
+            (tmp_path / "left").touch()
+        return turns
+
+    assert list(launch(method, fn)) == [[0] * 6, [1] * 3]
+
+
+def test_a_turn_is_not_taken_by_two_after_an_interrupt(tmp_path: Path) -> None:
+    """The one who had waited is at the head of the line when it asks again."""
+    serial, inside, over = xmp.MpSerialExecutor(), tmp_path / "inside", tmp_path / "over"
+
+    def alone() -> None:
+        (tmp_path / "one").touch(exist_ok=False)
+        time.sleep(0.01)
+        (tmp_path / "one").unlink()
+
+    def held() -> None:
+        inside.touch()
+        wait_until(over.exists, 20)
+
+    def fn(rank: int) -> None:
+        if rank == 0:
+            serial.run(held)
+        elif rank == 1:
+            wait_until(inside.exists, 20)
+            interrupted(lambda: serial.run(lambda: None))
+            over.touch()
+        for _ in range(10):
+            serial.run(alone)
+
+    launch("forkserver", fn, nprocs=3)
+
+
+def test_who_was_interrupted_while_it_made_a_value_leaves_that_to_others(tmp_path: Path) -> None:
+    asked, mark = tmp_path / "asked", tmp_path / "mark"
+
+    def make() -> int:
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return _inside.rank()
+        wait_until(asked.exists, 20)
+        raise Late
+
+    def fn(rank: int) -> tuple[Any, Any]:
+        channel = _inside.channel()
+        assert channel is not None
+        if rank == 1:
+            wait_until(mark.exists, 20)
+            asked.touch()
+        try:
+            first = channel.share("key", make)
+        except Late:
+            first = None
+        return first, channel.share("key", make) if rank == 0 else None
+
+    assert list(launch("forkserver", fn)) == [(None, 1), (1, None)]
+
+
+def test_what_was_asked_for_twice_is_kept_for_who_comes_late(tmp_path: Path) -> None:
+    over = tmp_path / "over"
+
+    def fn(rank: int) -> str:
+        channel = _inside.channel()
+        assert channel is not None
+
+        def share() -> str:
+            return channel.share("key", waits_for(over), owner=0)
+
+        if rank == 1:
+            interrupted(share)
+            over.touch()
+        elif rank == 2:
+            wait_until((tmp_path / "again").exists, 20)
+        value = share()
+        if rank == 1:
+            (tmp_path / "again").touch()
+        return value
+
+    assert list(launch("forkserver", fn, nprocs=3)) == ["first"] * 3
