@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from _behaviour import launch, wait_until
 
 import xmp
@@ -172,3 +174,49 @@ def test_what_was_asked_for_twice_is_kept_for_who_comes_late(tmp_path: Path) -> 
         return value
 
     assert list(launch("forkserver", fn, nprocs=3)) == ["first"] * 3
+
+
+def asks_and_does_not_read() -> tuple[int, float]:
+    """How much the supervisor works after it has sent what its replica had not read for a while."""
+    channel: Any = _inside.channel()
+    supervisor = psutil.Process(os.getppid())
+    for number in range(14):
+        channel.tell("share", number, "key", 1, False)
+    asleep = 0
+    while asleep < 20:
+        asleep = asleep + 1 if supervisor.status() == psutil.STATUS_SLEEPING else 0
+        time.sleep(0.01)
+    supervisor.suspend()
+    wait_until(lambda: supervisor.status() == psutil.STATUS_STOPPED)
+    read = 0
+    while channel._wire.readable(0):
+        channel.receive()
+        read += 1
+    channel.tell("lock", 14, "turn")  # heard first: what waits is sent with the answer to this
+    supervisor.resume()
+    while channel.receive()[0] != (14, "locked"):
+        pass
+    before = sum(supervisor.cpu_times()[:2])
+    time.sleep(0.5)
+    return read, sum(supervisor.cpu_times()[:2]) - before
+
+
+def test_a_supervisor_that_has_sent_everything_sleeps(tmp_path: Path) -> None:
+    made, done = tmp_path / "made", tmp_path / "done"
+
+    def fn(rank: int) -> tuple[int, float] | None:
+        channel: Any = _inside.channel()
+        if rank == 1:
+            wait_until(made.exists)
+            used = asks_and_does_not_read()
+            done.touch()
+            return used
+        if rank == 0:
+            channel.share("key", lambda: b"x" * 20_000)
+            made.touch()
+        wait_until(done.exists, 20)
+        return None
+
+    read, used = launch("forkserver", fn, nprocs=3)[1]
+    assert read < 14, "not all of it had been sent"
+    assert used < 0.2

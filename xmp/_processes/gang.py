@@ -227,7 +227,6 @@ class Gang:
             self._agreement = Agreement()
         number = self._agreement.report(local_rank, count)
         member.wire.post((asked, number), [self._agreement.flag] if wants else [])
-        member.flush()
 
     def _on_last_step(self, member: Member, _: list[int], local_rank: int) -> None:
         """A replica that is a thread has ended; its process has not."""

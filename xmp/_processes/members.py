@@ -278,5 +278,5 @@ def _have_made(shared: _Shared, question: _Question) -> None:
 
 
 def _say(member: Member, message: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:
+    # The loop sends it, and is woken for the rest: nobody else may empty what it waits for.
     member.wire.post(message, list(descriptors))
-    member.flush()
