@@ -186,6 +186,42 @@ def test_thread_made_while_an_argument_loads(stage: Stage) -> None:
     assert "fresh interpreters" not in after
 
 
+def test_a_template_that_is_killed_while_the_call_is_found_unsafe(stage: Stage) -> None:
+    """The line that says so is the last thing before the template is asked again."""
+    source = """
+        import os, signal, sys, threading, time, in_script, xmp
+
+        class Starts:
+            def __getstate__(self):
+                return {"any": 1}
+
+            def __setstate__(self, state):
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+        class Errors:
+            def write(self, text):
+                if "fresh interpreters" in text:
+                    (template,) = in_script.called("xmp-template")
+                    os.kill(template, signal.SIGKILL)
+                    while in_script.is_alive(template):
+                        time.sleep(0.001)
+                return len(text)
+
+            def flush(self):
+                pass
+
+        def work(rank, starts):
+            return in_script.forked()
+
+        if __name__ == "__main__":
+            sys.stderr = Errors()
+            in_script.say(forked=list(xmp.spawn(work, (Starts(),), nprocs=2, runtime="cpu")))
+            xmp.preload(None)
+            in_script.say(left=in_script.belongings()["processes"])
+    """
+    assert stage.run(source).said == {"forked": [False] * 2, "left": []}
+
+
 def test_a_launcher_with_threads_can_fork_with_a_note(stage: Stage) -> None:
     """Python threads of the launcher do not stop ``start_method="fork"``; native ones do."""
     source = (

@@ -156,7 +156,11 @@ class Link:
         self.order = replace(self.order, method="exec")
         self.end()  # it may hold what the replicas need: first it goes
         assert self._template is not None  # only its supervisors load anything
-        self._send_order(self._template)
+        try:
+            self._send_order(self._template)
+        except Closed:
+            self.drop()  # it was killed meanwhile
+            self.begin()
 
     def _parent(self) -> Template:
         job, parents = self._job, self.parents
