@@ -18,6 +18,7 @@ __all__ = [
     "is_gone",
     "is_stopped",
     "is_zombie",
+    "kill",
     "largest",
     "next_ended",
     "signal_name",
@@ -58,6 +59,15 @@ def is_gone(pid: int) -> bool:
     except PermissionError:
         return False
     return is_zombie(pid)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to one process, if it is there; 0 would be our own group."""
+    if pid > 0:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def wait_gone(pid: int, seconds: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -334,8 +333,7 @@ class Launch:
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; a supervisor that does not answer is killed."""
         if not self._ear.until(lambda: self.finished, seconds):
-            say(f"xmp: supervisor {self._link.supervisor} does not answer: killed")
-            os.kill(self._link.supervisor, signal.SIGKILL)  # its replicas go with it
+            self._link.kill()
             self._ear.until(lambda: self.finished, None)
 
     def live_stacks(self) -> dict[int, str]:

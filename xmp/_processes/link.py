@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -230,6 +229,12 @@ class Link:
 
     # --- the end -------------------------------------------------------------------------------
 
+    def kill(self) -> None:
+        """End a supervisor that does not answer; its replicas go with it."""
+        pid = self.supervisor or self._used.pid_of(self._token, END_WAIT) or 0
+        say(f"xmp: supervisor {pid} does not answer: killed")
+        family.kill(pid)
+
     def end(self) -> None:
         """Close our ends and wait until nothing of the supervisor is left."""
         if self.open:
@@ -243,7 +248,7 @@ class Link:
         """It takes its time, or cannot notice that it shall end, or its parent was killed."""
         if family.is_stopped(pid):
             say(f"xmp: supervisor {pid} is stopped and does not answer: killed")
-            os.kill(pid, signal.SIGKILL)  # its replicas go with it
+            family.kill(pid)  # its replicas go with it
         if self._used.wait_end(pid, END_WAIT) is None:
             family.wait_gone(pid, END_WAIT)
 

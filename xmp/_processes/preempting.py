@@ -29,7 +29,7 @@ class Sigterm:
         """It has arrived; a supervisor that somebody has stopped would never hear of it."""
         self._pending = True
         if supervisor and family.is_stopped(supervisor):
-            os.kill(supervisor, signal.SIGKILL)
+            family.kill(supervisor)
 
     def answered(self, agreed: bool) -> None:
         """The replicas see to it themselves, or have got the signal."""

@@ -144,7 +144,7 @@ class Template:
     def _kill_if_stopped(self) -> None:
         """A stopped process cannot notice that it shall end."""
         if self.pid and not self._dead and family.is_stopped(self.pid):
-            os.kill(self.pid, signal.SIGKILL)
+            family.kill(self.pid)
 
     def drop(self) -> None:
         """Close our ends without waiting; the process ends when its launches have."""
