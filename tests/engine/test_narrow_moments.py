@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 
-from _behaviour import BEGIN, Script
+import pytest
+from _behaviour import BEGIN, Script, wait_until
 
 from xmp._processes import family
+from xmp._processes.terminal import on_quit, say
 
 
 def test_a_launcher_never_kills_its_own_group(script: Script) -> None:
@@ -30,3 +38,38 @@ def test_what_has_ended_can_be_killed() -> None:
     process.wait()
     family.kill(process.pid)
     family.kill(0)
+
+
+def test_a_line_within_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python refuses the write of a handler in the midst of another write."""
+    reader, writer = os.pipe()
+    main, came, got = threading.main_thread().ident, threading.Event(), [0]
+    assert main is not None
+
+    def waiting() -> int:
+        (count,) = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))
+        return int(count)
+
+    def read() -> None:
+        try:
+            wait_until(lambda: waiting() >= 65536)
+            signal.pthread_kill(main, signal.SIGQUIT)
+            came.wait(10)
+        finally:
+            while data := os.read(reader, 1 << 20):
+                got[0] += len(data)
+
+    def asked() -> None:
+        came.set()
+        say("asked for")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with open(writer, "w", buffering=1) as errors, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", errors)
+        with on_quit(asked):
+            say("x" * 1_000_000)
+    thread.join(10)
+    os.close(reader)
+    assert came.is_set()
+    assert got[0] >= 1_000_001

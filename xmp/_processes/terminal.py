@@ -35,8 +35,10 @@ def say(line: str) -> None:
     """One line on standard error, if the program has one that takes it."""
     try:
         sys.stderr.write(f"{line}\n")
-    except (OSError, ValueError, AttributeError):
-        pass  # gone, closed, or none: what is being done is more than what is said of it
+    except (OSError, ValueError, AttributeError, RuntimeError):
+        # Gone, closed, none, or in the midst of another line, if a signal's handler says this:
+        # what is being done is more than what is said of it.
+        pass
 
 
 def say_once(line: str) -> None:
