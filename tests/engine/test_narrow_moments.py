@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import signal
 import struct
@@ -10,9 +11,11 @@ import subprocess
 import sys
 import termios
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
-from _behaviour import BEGIN, Script, wait_until
+from _behaviour import BEGIN, Script, launch, wait_until
 
 from xmp._processes import family
 from xmp._processes.terminal import on_quit, say
@@ -73,3 +76,28 @@ def test_a_line_within_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(reader)
     assert came.is_set()
     assert got[0] >= 1_000_001
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_two_threads_wait_without_an_end(restarts: int, tmp_path: Path) -> None:
+    go, results = tmp_path / "go", list[Any]()
+
+    def fn(rank: int) -> None:
+        wait_until(go.exists, 20)
+
+    context = launch("forkserver", fn, join=False, max_restarts=restarts)
+
+    def join() -> None:
+        try:
+            results.append(context.join(timeout=math.inf))
+        except BaseException as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=join) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.2)
+    go.touch()
+    for thread in threads:
+        thread.join(20)
+    assert results == [True, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from threading import TIMEOUT_MAX
 
 __all__ = ["Ear"]
 
@@ -32,7 +33,7 @@ class Ear:
             while not done():
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if self._reading:
-                    heard = self._changed.wait(left)
+                    heard = self._changed.wait(None if left is None else min(left, TIMEOUT_MAX))
                 else:
                     heard = self._read_one(left)
                 if not heard:

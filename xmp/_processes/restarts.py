@@ -223,7 +223,7 @@ class Restarting:
 
 
 def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
+    return None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)
 
 
 def _error_of(attempt: Launch) -> Exception | None:
