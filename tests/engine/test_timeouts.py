@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from _behaviour import Script, launch, never_returns, wait_until
+from _behaviour import BEGIN, Script, launch, never_returns, wait_until
 
 import xmp
 from xmp._frameworks.torch_dist import enter as join
@@ -308,3 +310,36 @@ def test_without_hang_timeout_a_beat_is_nothing(method: str) -> None:
         return threading.active_count()
 
     assert max(launch(method, fn)) <= 1 + bool(os.environ.get("XMP_WITHOUT"))
+
+
+UNREAD = (
+    BEGIN
+    + """
+from xmp._processes import patience
+
+def fn(rank):
+    os.write(1, b"x" * 200_000)
+
+if __name__ == "__main__":
+    patience._TO_END = 1.0  # seconds
+    try:
+        start(fn, prefix=True, timeout=2, grace=0.1)
+    except xmp.ReplicaTimeout as error:
+        os.write(2, str(error).encode())
+"""
+)
+
+
+def test_what_nobody_reads_is_told_as_that(tmp_path: Path) -> None:
+    """All replicas have ended; the supervisor has what they wrote, and nobody takes it."""
+    (tmp_path / "unread.py").write_text(UNREAD)
+    command = [sys.executable, str(tmp_path / "unread.py"), "forkserver"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stderr is not None
+        try:
+            said = process.stderr.read()
+        finally:
+            process.kill()
+    assert "timeout=2: all replicas have ended" in said, said
+    assert "standard output or error takes nothing" in said

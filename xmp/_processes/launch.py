@@ -327,7 +327,9 @@ class Launch:
                 return False
             self._progress.glance(self._link.doing)
             if last is not None and last <= 0:
-                self._broken = self._patience.not_ended(self._link.supervisor)
+                codes = [process.exitcode for process in self.processes.values()]
+                writes = None not in codes and not self._link.is_stopped()
+                self._broken = self._patience.not_ended(self._link.supervisor, writes)
                 self.end_within(0)
 
     def end_within(self, seconds: float) -> None:

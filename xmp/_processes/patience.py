@@ -136,7 +136,13 @@ class Patience:
             return left + _TO_ACT
         return 0 if stopped() else left + grace + _TO_END
 
-    def not_ended(self, supervisor: int) -> ReplicaTimeout:
-        """The error when it has not."""
+    def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
+        """The error when it has not; ``writes``: all that it still does."""
         limit = seconds(self._limits.total or 0)
-        return ReplicaTimeout(f"{TOTAL}={limit}: supervisor {supervisor} did not end the launch")
+        why = f"supervisor {supervisor} did not end the launch"
+        if writes:
+            why = (
+                "all replicas have ended, but not all that they wrote has been read: the "
+                "launcher's standard output or error takes nothing"
+            )
+        return ReplicaTimeout(f"{TOTAL}={limit}: {why}")
