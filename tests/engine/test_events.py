@@ -281,7 +281,6 @@ UNPACKABLE = [threading.Lock()]
 
 def test_one_replica_in_the_caller_tells_too() -> None:
     events: list[xmp.Event] = []
-    xmp.preload(None)  # a template forks a spare some time after a launch
     with nothing_started():
         xmp.spawn(pid_of, nprocs=1, runtime="cpu", events=events.append)
     checked(events)

@@ -305,7 +305,10 @@ def test_the_last_words_on_standard_error_are_in_the_report(
 # --- what it returns ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [200_000, pytest.param(3 << 30, marks=pytest.mark.slow)])
+LARGE = pytest.param(3 << 30, marks=[pytest.mark.slow, pytest.mark.no_deadline])
+
+
+@pytest.mark.parametrize("size", [200_000, LARGE])
 def test_results_of_a_size_that_fills_a_pipe(method: str, size: int) -> None:
     """Also more than one system call writes, 2 GiB."""
 
