@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import multiprocessing
 import os
 import signal
@@ -60,7 +59,6 @@ def deadline(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Non
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-    gc.collect()  # semaphores in a reference cycle
 
 
 @pytest.fixture
