@@ -324,7 +324,7 @@ def _once_by_gathering(place: _Place, fn: Callable[[], T]) -> T:
     if place.info.local_rank == 0:
         try:
             outcome = True, fn()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             outcome = False, _travelling(error)
     outcomes = _needed(place, "once").all_gather(outcome)
     made = outcomes[place.info.rank - place.info.local_rank]  # a host's ranks are consecutive
@@ -335,7 +335,7 @@ def _once_by_gathering(place: _Place, fn: Callable[[], T]) -> T:
     raise made[1]
 
 
-def _travelling(error: Exception) -> Exception:
+def _travelling(error: BaseException) -> BaseException:
     """The exception, or its text where it does not pickle."""
     try:
         if isinstance(pickle.loads(pickle.dumps(error)), type(error)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -220,3 +221,8 @@ def test_a_supervisor_that_has_sent_everything_sleeps(tmp_path: Path) -> None:
     read, used = launch("forkserver", fn, nprocs=3)[1]
     assert read < 14, "not all of it had been sent"
     assert used < 0.2
+
+
+def test_who_leaves_while_it_makes_a_value_for_all_takes_all_along(method: str) -> None:
+    results = launch(method, lambda rank: xmp.once(lambda: sys.exit(0)), timeout=20)
+    assert list(results) == [None, None]

@@ -130,7 +130,7 @@ class Channel:
             raise value
         try:
             value = make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the others must not wait for who has left
             self._give(key, False, error)
             raise
         self._give(key, True, value)
