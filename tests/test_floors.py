@@ -162,6 +162,17 @@ def test_nothing_is_too_long(path: Path) -> None:
     assert not long, f"functions of {name_of(path)} over {FUNCTION_LINES} lines: {long}"
 
 
+def test_files_beside_the_package_are_small_too() -> None:
+    root = PACKAGE.parent
+    files = [path for folder in ("tests", "scripts") for path in (root / folder).rglob("*")]
+    lines = {
+        str(path.relative_to(root)): len(path.read_text().splitlines())
+        for path in files
+        if path.is_file() and path.suffix in ("", ".py")
+    }
+    assert {name: count for name, count in lines.items() if count > FILE_LINES} == {}
+
+
 def test_the_median_function_is_short() -> None:
     sizes = [size for path in SOURCES for _, size in functions(path)]
     assert statistics.median(sizes) <= MEDIAN_LINES

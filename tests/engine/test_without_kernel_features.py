@@ -13,7 +13,7 @@ from _behaviour import Script
 FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
 # What needs a subreaper to find orphans, and what does not start a process at all.
 LEFT_OUT = "not subreaper and not first_pass and not slow"
-FILES = ("outcomes", "state", "contexts", "identity")
+FILES = ("outcomes", "state", "contexts", "launcher_ends", "identity")
 
 pytestmark = pytest.mark.first_pass
 
