@@ -165,19 +165,25 @@ def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
 
 
 def test_whoever_terminates_waits_for_the_grace_period(tmp_path: Path) -> None:
-    deaf, saved = tmp_path / "deaf", tmp_path / "saved"
+    deaf, go, saved = (tmp_path / name for name in ("deaf", "go", "saved"))
 
     def fn(rank: int) -> None:
         signal.signal(signal.SIGTERM, lambda *_: deaf.touch())
         (tmp_path / f"ready{rank}").touch()
         wait_until(deaf.exists)
-        time.sleep(6.5)  # longer than a supervisor has that was given no grace
+        wait_until(go.exists, 30)
         saved.touch()
 
     context = launch("forkserver", fn, nprocs=1, join=False, grace=0.5)
     wait_until((tmp_path / "ready0").exists)
     assert context.join(timeout=0, grace_period=30) is False
-    context.terminate()
+    thread = threading.Thread(target=context.terminate)
+    thread.start()
+    wait_until(deaf.exists)
+    thread.join(6.5)  # longer than a supervisor has that was given no grace
+    assert thread.is_alive()
+    go.touch()
+    thread.join(20)
     assert saved.exists()
 
 

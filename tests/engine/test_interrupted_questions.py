@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,16 +178,24 @@ def test_what_was_asked_for_twice_is_kept_for_who_comes_late(tmp_path: Path) -> 
     assert list(launch("forkserver", fn, nprocs=3)) == ["first"] * 3
 
 
+def falls_asleep(process: psutil.Process) -> None:
+    """Wait until a process has slept whenever it was looked at, for a fifth of a second."""
+    looks: deque[bool] = deque(maxlen=40)
+
+    def asleep() -> bool:
+        looks.append(process.status() == psutil.STATUS_SLEEPING)
+        return len(looks) == 40 and all(looks)
+
+    wait_until(asleep)
+
+
 def asks_and_does_not_read() -> tuple[int, float]:
     """How much the supervisor works after it has sent what its replica had not read for a while."""
     channel: Any = _inside.channel()
     supervisor = psutil.Process(os.getppid())
     for number in range(14):
         channel.tell("share", number, "key", 1, False)
-    asleep = 0
-    while asleep < 20:
-        asleep = asleep + 1 if supervisor.status() == psutil.STATUS_SLEEPING else 0
-        time.sleep(0.01)
+    falls_asleep(supervisor)
     supervisor.suspend()
     wait_until(lambda: supervisor.status() == psutil.STATUS_STOPPED)
     read = 0
@@ -198,7 +207,7 @@ def asks_and_does_not_read() -> tuple[int, float]:
     while channel.receive()[0] != (14, "locked"):
         pass
     before = sum(supervisor.cpu_times()[:2])
-    time.sleep(0.5)
+    falls_asleep(supervisor)
     return read, sum(supervisor.cpu_times()[:2]) - before
 
 

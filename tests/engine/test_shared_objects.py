@@ -5,12 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import pytest
-from _behaviour import Script, launch, wait_until
+from _behaviour import Script, launch, never_returns, wait_until
 
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 
@@ -227,7 +226,7 @@ def test_end_of_file_when_the_last_replica_closes_a_pipe(method: str) -> None:
     def fn(rank: int, writer: Any) -> None:
         writer.send(rank)
         writer.close()
-        time.sleep(30)  # alive, and without the pipe
+        never_returns()  # alive, and without the pipe
 
     context = launch(method, fn, writer, join=False, grace=1)
     writer.close()

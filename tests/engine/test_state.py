@@ -217,7 +217,8 @@ import xmp
 def fn(rank):
     if rank == 1:
         raise ValueError(time.monotonic())
-    time.sleep(60)
+    while True:
+        signal.pause()
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGUSR1])
