@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
+    "LONGEST_WAIT",
     "arm",
     "close_from",
     "die_with_parent",
@@ -42,6 +43,8 @@ __all__ = [
     "tidy_heap",
 ]
 
+LONGEST_WAIT = 1e6
+"""Seconds: poll and epoll count milliseconds in 31 bits. Who wants to wait longer asks again."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36

@@ -5,9 +5,9 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable
 
-__all__ = ["Loop"]
+from . import kernel
 
-_LONGEST = 1e6  # seconds: epoll counts milliseconds in 31 bits
+__all__ = ["Loop"]
 
 
 class Loop:
@@ -35,7 +35,7 @@ class Loop:
 
     def turn(self, patience: float | None) -> None:
         """Wait for at most ``patience`` seconds and call the handlers of what is there."""
-        most = None if patience is None else min(patience, _LONGEST)
+        most = None if patience is None else min(patience, kernel.LONGEST_WAIT)
         for key, mask in self._selector.select(most):
             if mask & selectors.EVENT_READ and key.fd in self._handlers:
                 self._handlers[key.fd]()

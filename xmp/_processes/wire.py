@@ -24,7 +24,6 @@ __all__ = ["Closed", "Wire", "pair", "prepared"]
 _DESCRIPTORS_A_MESSAGE = 250
 _INLINE = 96 * 1024
 _ROOM = 128 * 1024
-_LONGEST = 1e6  # seconds: poll counts milliseconds in 31 bits; who wants to wait longer asks again
 _MORE, _LAST, _SPILLED = b"+", b".", b"s"
 # macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
@@ -139,7 +138,7 @@ class Wire:
         """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
-        most = None if timeout is None else min(max(0.0, timeout), _LONGEST) * 1000
+        most = None if timeout is None else min(max(0.0, timeout), kernel.LONGEST_WAIT) * 1000
         return bool(poller.poll(most))
 
     def _recv_part(self) -> tuple[Any, list[int]] | None:
