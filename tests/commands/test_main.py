@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import xmp as package
+
+ROOT = Path(__file__).parents[2]
+
 
 def xmp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -19,6 +23,27 @@ def xmp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, **env},
     )
+
+
+def test_the_version() -> None:
+    asked = xmp("--version")
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout == f"xmp {package.__version__}\n"
+
+
+def test_a_checkout_that_is_not_installed_has_the_version_that_a_build_gets() -> None:
+    """The build reads that line of the package, and no other file has a version."""
+    bare = [sys.executable, "-I", "-S", "-c"]
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import xmp; print(xmp.__version__)"
+    done = subprocess.run([*bare, code], capture_output=True, text=True, timeout=60, check=True)
+    source = (ROOT / "xmp/__init__.py").read_text()
+    # As Hatch finds it: https://hatch.pypa.io/latest/plugins/version-source/regex/
+    (found,) = re.findall(r"^__version__ = \"(\d+\.\d+\.\d+)\"", source, re.MULTILINE)
+    assert done.stdout.strip() == found == package.__version__
+    project = (ROOT / "pyproject.toml").read_text()
+    assert 'dynamic = ["version"]' in project
+    assert 'path = "xmp/__init__.py"' in project
+    assert not re.search(r"^version\b", project, re.MULTILINE)
 
 
 def test_facts_feed_a_plan(tmp_path: Path) -> None:
@@ -99,8 +124,14 @@ def test_no_command_is_status_2() -> None:
 
 
 def test_every_command_is_in_the_help_and_in_the_readme() -> None:
-    told = xmp("--help").stdout
-    commands = re.findall(r"^    ([a-z]+)  ", told, re.MULTILINE)
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    text = xmp("--help").stdout
+    commands = re.findall(r"^    ([a-z]+)  ", text, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
     assert {"plan", "facts", "doctor", "stacks", "clean"} <= set(commands)
     assert [name for name in commands if f"| `xmp {name}" not in readme] == []
+
+
+def test_every_command_has_a_module() -> None:
+    commands = re.findall(r"^    ([a-z]+)  ", xmp("--help").stdout, re.MULTILINE)
+    folder = ROOT / "xmp/_commands"
+    assert sorted(commands) == sorted(path.stem for path in folder.glob("[a-z]*.py"))

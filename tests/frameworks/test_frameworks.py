@@ -1,4 +1,4 @@
-"""What the frameworks share: trees, reductions of what lies side by side, objects on a wire."""
+"""What the frameworks share: trees, reductions of gathered values, objects on a wire."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_short_value_takes_one_round() -> None:
     assert on_threads(2, body) == [["heads"]] * 2
 
 
-# --- nothing for nothing -----------------------------------------------------------------------
+# --- entering torch ----------------------------------------------------------------------------
 
 
 def test_entering_torch_is_free_until_torch_is_used() -> None:

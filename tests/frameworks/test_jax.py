@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import xmp
-
-from .replicas import METHODS, OPS
-from .replicas import replicas as any_replicas
+from tests.support.frameworks import OPS
+from tests.support.frameworks import replicas as any_replicas
+from tests.support.launching import METHODS
 
 replicas = partial(any_replicas, runtime="jax", nprocs=2)
 
@@ -46,7 +46,7 @@ def test_several_devices_in_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_jit(rank: int) -> float:
-    """A JAX program of its own, over the global mesh."""
+    """A plain JAX program over the global mesh."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -63,7 +63,7 @@ def test_a_program_over_the_global_mesh() -> None:
 
 def first_one_leaves_early(rank: int) -> int:
     if rank:
-        time.sleep(1.0)  # works on after rank 0, which is the coordinator
+        time.sleep(1.0)  # still works when rank 0, the coordinator, is done
     return rank
 
 
@@ -115,7 +115,7 @@ def test_nothing_listens_off_loopback() -> None:
 UNDER_ANOTHER_NAME = """
 import ctypes, socket, sys
 sys.path[:0] = [sys.argv[1]]
-from tests.test_frameworks_jax import listening, replicas
+from tests.frameworks.test_jax import listening, replicas
 
 if __name__ == "__main__":
     if ctypes.CDLL(None).unshare(0x04000000):  # CLONE_NEWUTS: the name is ours alone
@@ -129,7 +129,7 @@ if __name__ == "__main__":
 def test_gloo_does_not_listen_on_the_address_of_the_hosts_name(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(UNDER_ANOTHER_NAME)
-    command = [sys.executable, str(script), str(Path(__file__).parents[1])]
+    command = [sys.executable, str(script), str(Path(__file__).parents[2])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     if done.stderr.strip() == "refused":
         pytest.skip("the kernel refuses namespaces of names here")
@@ -139,7 +139,7 @@ def test_gloo_does_not_listen_on_the_address_of_the_hosts_name(tmp_path: Path) -
 
 
 def leaves_early(rank: int) -> float | None:
-    """Rank 1 makes one collective call less, and waits in JAX's shutdown for the others."""
+    """Rank 1 makes one collective call fewer, and waits for the others in JAX's shutdown."""
     return xmp.all_reduce(1.0) if rank != 1 else None
 
 

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 import xmp
-
-from .replicas import replicas
+from tests.support.frameworks import replicas
 
 
 def meet(rank: int) -> int:
@@ -24,5 +23,5 @@ def test_replicas_meet_beside_a_proxy(runtime: str, monkeypatch: pytest.MonkeyPa
             monkeypatch.setenv(name, address)
         assert replicas(meet, runtime=runtime, nprocs=2) == [3, 3]
         proxy.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody has called
+        with pytest.raises(BlockingIOError):  # no client has called
             proxy.accept()

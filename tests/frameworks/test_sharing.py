@@ -17,11 +17,10 @@ import pytest
 import torch
 
 import xmp
+from tests.support.launching import METHODS
 from xmp import _inside
 from xmp._sharing import MpModelWrapper, MpSerialExecutor
 from xmp._types import ReplicaInfo
-
-METHODS = ["forkserver", "spawn", "fork"]
 
 
 class Recorder:
@@ -225,7 +224,7 @@ SERIAL = xmp.MpSerialExecutor()
 
 
 def alone(path):
-    """Nobody else is inside: the file is there for one replica at a time."""
+    """No other replica has its turn: the file exists for one at a time."""
     with open(path, "x"):
         time.sleep(0.05)
     os.unlink(path)
@@ -242,9 +241,9 @@ def fn(rank, path, argument):
     passed = argument.to("cpu")
     passed.weight += rank
     xmp.barrier()
-    made = xmp.once(lambda: os.getpid())
+    made = xmp.once_per_host(lambda: os.getpid())
     try:
-        xmp.once(lambda: {}["missing"])
+        xmp.once_per_host(lambda: {}["missing"])
     except KeyError as error:
         raised = str(error)
     inside = xmp.MpModelWrapper(torch.nn.Linear(3, 3)).to("cpu")  # each replica makes its own
@@ -274,7 +273,7 @@ def test_one_turn_and_one_set_of_weights_in_a_script(method: str, tmp_path: Path
     assert [each[0] for each in results] == [True] * 3
     for column in (1, 4, 5, 6, 7):  # the same in all replicas
         assert len({each[column] for each in results}) == 1, (column, results)
-    for column in (2, 3):  # what one adds the others do not see
+    for column in (2, 3):  # one replica does not see what another adds
         values = [each[column] for each in results]
         assert max(values) - min(values) < 1e-3, (column, results)
     assert results[0][6] == "'missing'"

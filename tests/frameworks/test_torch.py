@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 import xmp
-
-from .replicas import METHODS
-from .replicas import replicas as any_replicas
+from tests.support.frameworks import replicas as any_replicas
+from tests.support.launching import METHODS
 
 replicas = partial(any_replicas, runtime="cpu", nprocs=4)
 
@@ -46,7 +45,7 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """One that nobody else is given meanwhile; who sets SO_REUSEADDR, as torch does, can listen."""
+    """A port that the kernel gives to no other socket; torch, with SO_REUSEADDR, can listen."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))
@@ -77,7 +76,7 @@ def test_init_and_destroy_work_again_and_again(method: str) -> None:
 
 
 def torchs_own_tutorial(rank: int, world_size: int) -> float:
-    """The program of torch's DDP tutorial, as it stands there."""
+    """The program of torch's DDP tutorial, unchanged."""
     import torch
     import torch.distributed as dist
     from torch import nn, optim
@@ -218,7 +217,7 @@ def test_init_process_group_does_nothing_the_second_time() -> None:
 
 
 def trains_and_destroys(rank: int) -> None:
-    """A thread of gloo's may still hold what DDP left in it when the last reference goes."""
+    """A gloo thread may still hold what DDP left in it when the last reference goes."""
     import torch
     import torch.distributed as dist
 
@@ -236,14 +235,15 @@ def test_a_function_that_destroys_its_group_and_returns_ends() -> None:
 
 
 def leaves_early(rank: int) -> float | None:
-    """Rank 1 makes one collective call less than the others."""
+    """Rank 1 makes one collective call fewer than the others."""
     xmp.barrier()
     return xmp.all_reduce(1.0) if rank != 1 else None
 
 
 def test_ranks_that_diverge_are_named() -> None:
+    # Below the 5 s for which rank 1 keeps its connections open: their end would be an error.
     with pytest.raises(xmp.ReplicaTimeout, match="rank 1 had finished while ranks 0, 2 of 3 on "):
-        replicas(leaves_early, nprocs=3, hang_timeout=5)
+        replicas(leaves_early, nprocs=3, hang_timeout=3)
 
 
 # --- on GPUs -----------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def grow(rank: int, tensor: Any) -> list[float]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_a_cuda_tensor_as_an_argument_is_the_launchers_own(start_method: str) -> None:
-    """It travels as a handle of the driver (CUDA IPC), and no process of ours opens it to fork."""
+    """It travels as a handle of the driver (CUDA IPC); no process that forks opens it."""
     import torch
 
     tensor = torch.zeros(2, device="cuda")
@@ -321,7 +321,7 @@ for fn in (use, leave_alone, use):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
 
 
-# --- where nobody launched anything ------------------------------------------------------------
+# --- without a launcher ------------------------------------------------------------------------
 
 
 def test_a_world_of_one_makes_a_group_without_a_port(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_under_torchrun_it_is_torchruns_world(tmp_path: Path) -> None:
     script.write_text("""
 import xmp
 total = xmp.all_reduce(xmp.rank() + 1)
-made = xmp.once(lambda: f"made by {xmp.rank()}")
+made = xmp.once_per_host(lambda: f"made by {xmp.rank()}")
 assert xmp.broadcast(xmp.rank(), 1) == 1
 if xmp.rank() == 0:
     print("said", xmp.world_size(), total, made)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import xmp
-
-from .replicas import OPS
-from .replicas import replicas as any_replicas
+from tests.support.frameworks import OPS
+from tests.support.frameworks import replicas as any_replicas
 
 replicas = partial(any_replicas, runtime="cpu")
 
@@ -121,7 +120,7 @@ def sent(rank: int) -> Any:
     parameter = xmp.broadcast(torch.nn.Parameter(torch.full((2,), float(rank))), 1)
     function = xmp.broadcast((lambda: "by value") if rank == 1 else None, 1)
     tied = xmp.broadcast([parameter.data] * 2, 1)
-    big[0] = -1  # writable, and nobody else's
+    big[0] = -1  # writable, and the replica's own
     return (
         (type(config) is Config, config.rank, config.weights.sum().item(), str(config.half.dtype)),
         (len(big), int(big[1:].min()), int(big[0])),

@@ -1,6 +1,6 @@
-"""Legacy torch_xla in real replicas, with a stand-in of its shape that records what it is asked.
+"""Legacy torch_xla in real replicas: a stand-in with its interface, which records the calls.
 
-torch_xla up to 2.0 cannot be installed any more.
+torch_xla up to 2.0 can no longer be installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 XLA_MODEL = '''
 """The functions of torch_xla 1.6's xla_model that its spawn and our collectives call."""
@@ -133,7 +133,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def old_torch_xla(tmp_path: Path) -> Path:
-    """A folder to import the stand-in from, with what says that it is 1.6."""
+    """A folder with the stand-in and the metadata of a torch_xla 1.6."""
     package = tmp_path / "torch_xla" / "core"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

@@ -13,12 +13,10 @@ import psutil
 import pytest
 
 import xmp
-from xmp import _probe
+from tests.support.tpu_hosts import host, plan, variables
+from xmp import _log, _probe
 from xmp._probe.initialised import initialised
-from xmp._processes import terminal
 from xmp._types import HostFacts
-
-from .tpu_hosts import host, plan, variables
 
 PROGRAM = """
 import json, os, sys
@@ -47,7 +45,7 @@ if __name__ == "__main__":
 def test_jax_that_is_up_is_seen_and_does_not_disturb(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PROGRAM)
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -64,7 +62,7 @@ def test_jax_that_is_up_is_seen_and_does_not_disturb(tmp_path: Path) -> None:
     assert sums == [[3, 3], [3, 3]]
     assert "JAX has initialised its CPUs in this process" in refused
     assert 'use start_method="forkserver"' in refused
-    assert "initialised" not in done.stderr  # the cores are nobody's alone
+    assert "initialised" not in done.stderr  # every process may use the cores
 
 
 def test_an_open_chip_is_seen_whoever_opened_it(tmp_path: Path) -> None:
@@ -78,7 +76,7 @@ def test_an_open_chip_is_seen_whoever_opened_it(tmp_path: Path) -> None:
 def facts_of(monkeypatch: pytest.MonkeyPatch, facts: HostFacts) -> None:
     """A host with hardware that is not there."""
     monkeypatch.setattr(_probe, "facts", lambda: facts)
-    monkeypatch.setattr(terminal, "_said", set())
+    monkeypatch.setattr(_log, "_once", set())
 
 
 def nothing(rank: int) -> int:

@@ -1,4 +1,4 @@
-"""A leased port stays ours until its user has bound it, and is nobody's once the lease ends."""
+"""A leased port stays bound until its user has bound it, and is free once the lease ends."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_listens_is_handed_over_and_what_is_held_stays() -> None:
             held.handed_over()
             with socket.create_connection(("127.0.0.1", held.ports["store"]), timeout=5):
                 server.accept()[0].close()
-        with pytest.raises(ConnectionRefusedError):  # not a connection to nobody
+        with pytest.raises(ConnectionRefusedError):  # not a connection that no process will accept
             socket.create_connection(("127.0.0.1", held.ports["store"]), timeout=5)
         with pytest.raises(OSError, match="in use"):
             listener(held.ports["coordinator"], reuse=False)

@@ -1,4 +1,4 @@
-"""What the host is said to be: recorded trees of files stand in for machines that are not here."""
+"""The facts of a host; recorded trees of files stand for machines that are not here."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def functions(slots: list[str]) -> dict[str, str]:
     ("slots", "chips"),
     [
         ([f"0000:00:0{4 + i}.{f}" for i in range(4) for f in (0, 1)], 4),  # both cores of a chip
-        ([f"0000:00:{4 + i:02x}.0" for i in range(8)], 4),  # each core in a slot of its own
+        ([f"0000:00:{4 + i:02x}.0" for i in range(8)], 4),  # each core in its own slot
         ([f"0000:00:0{4 + i}.0" for i in range(4)], 4),  # one function for a chip
         (["0000:00:04.0", "0000:00:04.1"], 1),
     ],
@@ -213,7 +213,7 @@ def test_facts_import_nothing_heavy_and_are_quick() -> None:
     assert done.returncode == 0, done.stderr
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
-    bare = time.monotonic() - start  # usually 20 ms: a slower host may take as much longer
+    bare = time.monotonic() - start  # usually 20 ms; a slower host may take longer in proportion
     assert float(done.stdout) < 0.03 * max(1.0, bare / 0.020)
 
 
@@ -249,7 +249,7 @@ def test_the_build_of_torch_is_read_without_importing_it(
 def test_probing_a_host_without_anything_takes_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "DEADLINE", 30.0)  # there is nobody to ask
+    monkeypatch.setattr(metadata, "DEADLINE", 30.0)  # no server to ask
     start = time.monotonic()
     facts = _probe.facts(root=tmp_path, env={})
     assert time.monotonic() - start < 15

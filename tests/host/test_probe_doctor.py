@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from xmp import _marks
+from xmp import _marks, _proc
 from xmp._ports import lease
 from xmp._probe import doctor, holders
 from xmp._types import HostFacts, Request
@@ -84,7 +84,7 @@ def test_who_holds_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lock = tmp_path / "lockfile"
     lock.touch()
     monkeypatch.setattr(holders, "LOCK", str(lock).lstrip("/"))
-    assert holders.lock_holders(Path("/")) == []  # the file alone means nothing
+    assert holders.lock_holders(Path("/")) == []  # the file alone locks nothing
     with subprocess.Popen(
         [sys.executable, "-c", LOCKER, str(lock)],
         stdin=subprocess.PIPE,
@@ -104,8 +104,10 @@ def test_who_holds_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_replicas_that_nobody_will_end(tmp_path: Path) -> None:
-    began = _marks.started((process(tree(tmp_path), 70) / "stat").read_text())
-    gone, alive = (str(_marks.Mark(pid, began, "-", "-", 300)) for pid in (69, 70))
+    process(tree(tmp_path), 70)
+    launcher = _proc.process(70, tmp_path)
+    assert launcher is not None
+    gone, alive = (str(_marks.Mark(pid, launcher.started, "-", "-", 300)) for pid in (69, 70))
     for pid, parent, launcher in ((77, 1, gone), (78, 70, alive), (79, 1, "")):
         folder = process(tmp_path, pid, parent=parent)
         (folder / "environ").write_bytes(f"RANK=1\0XMP_LAUNCHER={launcher}\0".encode())
@@ -165,6 +167,53 @@ def test_a_fixed_port_that_is_taken_is_a_problem(tmp_path: Path) -> None:
     assert any(f"port {port}" in text and "served" in text for text in found)
 
 
+def distribution(folder: Path, name: str, version: str, *files: str) -> None:
+    """A distribution as pip records it: a folder with its metadata and the list of its files."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("xmp", ("xmp/main.py", "../../bin/xmp")),  # as 0.0.1 on the package index
+        ("xmp", ()),
+        ("stranger", ("xmp/__init__.py",)),
+        ("stranger", ("xmp.py",)),
+    ],
+)
+def test_a_foreign_distribution_of_the_same_import_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: tuple[str, ...]
+) -> None:
+    distribution(tmp_path / "site", name, "9.8.7", *files)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    found = texts(host(), tree(tmp_path))
+    (line,) = [text for text in found["warning"] if "9.8.7" in text]
+    assert f"{name} 9.8.7 is another project with the import name xmp" in line
+    assert f"pip uninstall {name} xmp-spawn; pip install xmp-spawn" in line
+    assert found["problem"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("xmp-spawn", ("xmp/__init__.py", "xmp/_spawn.py")),
+        ("xmp_spawn", ("xmp/__init__.py",)),
+        ("python-xmp-toolkit", ("libxmp/__init__.py",)),
+        ("beside", ("xmpfiles/__init__.py", "data/xmp/x.py")),
+    ],
+)
+def test_other_distributions_own_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: tuple[str, ...]
+) -> None:
+    distribution(tmp_path / "site", name, "9.8.7", *files)
+    (tmp_path / "site/~mp-9.8.7.dist-info").mkdir()  # as an interrupted removal leaves it
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert not any("9.8.7" in text for text in texts(host(), tree(tmp_path))["warning"])
+
+
 def test_problems_come_first(tmp_path: Path) -> None:
     facts = host(env={"XMP_RUNTIME": "x"})
     levels = [f.level for f in doctor.examine(facts, Request(), lease, tree(tmp_path))]
@@ -186,3 +235,17 @@ def test_the_command_says_whether_a_launch_would_work() -> None:
     ill = run("--runtime", "fake", "-n", "3")
     assert ill.returncode == 1
     assert ill.stdout.startswith("problem: nprocs=3 does not fit")
+
+
+def test_the_command_names_a_foreign_distribution(tmp_path: Path) -> None:
+    distribution(tmp_path, "xmp", "0.0.1", "xmp/main.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "xmp", "doctor", "--runtime", "cpu"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: xmp 0.0.1 is another project with the import name xmp" in done.stdout

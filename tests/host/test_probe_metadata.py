@@ -1,4 +1,4 @@
-"""The metadata server: asked over real HTTP on loopback, never for longer than its deadline."""
+"""The metadata server: real HTTP on loopback, with queries that end at their deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWERS = {
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers like the real one, and remembers what it was asked."""
+    """Answers like the real one, and records the queries."""
 
     asked: ClassVar[list[str]] = []
     flavor = "Google"
@@ -133,7 +133,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_never_finishes_is_left_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that drips a byte now and then would keep a timeout per read alive for ever."""
+    """A server that sends one byte now and then never exceeds a time-out for one read."""
     metadata._asked.cache_clear()
     monkeypatch.setattr(metadata, "DEADLINE", 0.5)
     enough = threading.Event()

@@ -1,4 +1,4 @@
-"""What is free of memory and of /dev/shm, on recorded trees, and whether a launch fits."""
+"""Free memory and /dev/shm, on recorded trees, and whether a launch fits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_launch_that_does_not_fit_is_a_problem_with_the_number_that_would(tmp_
     line = findings(root, Load(each=2 * GIB, arguments=GIB))[0]
     assert line.startswith(
         "problem: 4 replicas with 2.0 GiB each and twice 1.0 GiB of arguments take 10.0 GiB, "
-        "but there is 8.0 GiB of memory free (of the machine) -> 3 would fit: say -n"
+        "but there is only 8.0 GiB of memory free (of the machine) -> 3 would fit (-n 3); or wrap"
     )
     fits = findings(root, Load(each=2 * GIB, arguments=GIB), nprocs=3)
     assert any(text.startswith("note: 3 replicas with 2.0 GiB each") for text in fits)
@@ -114,8 +114,12 @@ def test_a_host_that_says_nothing_is_left_alone(tmp_path: Path) -> None:
     ("found", "load", "words"),
     [
         ((8 * GIB, 8 * GIB), Load(), []),
-        (None, Load(), ["there is no /dev/shm"]),
-        ((64 * MIB, 64 * MIB), Load(), ["/dev/shm has only 64 MiB -> docker run --shm-size"]),
+        (None, Load(), ["this host has no /dev/shm"]),
+        (
+            (64 * MIB, 64 * MIB),
+            Load(),
+            ["/dev/shm has only 64 MiB -> make it larger: docker run --shm-size"],
+        ),
         ((8 * GIB, 80 * MIB), Load(), ["/dev/shm is nearly full: 80 MiB of 8.0 GiB free"]),
         ((64 * MIB, 0), Load(), ["has only 64 MiB", "nearly full: 0 MiB of 64 MiB free"]),
         ((500 * GIB, 30 * GIB), Load(), []),
@@ -138,7 +142,7 @@ CONTAINER = """
 import ctypes, json, os, sys
 libc = ctypes.CDLL(None)
 root = sys.argv[1]
-# CLONE_NEWNS, and MS_REC | MS_PRIVATE: what is mounted here is seen by nobody else.
+# CLONE_NEWNS, and MS_REC | MS_PRIVATE: other processes do not see what is mounted here.
 if libc.unshare(0x20000) or libc.mount(None, b"/", None, 0x44000, None):
     sys.exit("refused")
 target = os.path.join(root, "dev/shm").encode()
@@ -192,4 +196,4 @@ def test_the_command_takes_sizes() -> None:
     assert large.stdout.startswith("problem: 2 replicas with 921600.0 GiB each take")
     wrong = xmp_doctor("--needs", "much")
     assert wrong.returncode == 2
-    assert "'much' is no size. Allowed: 2GiB, 512M, 1.5GB, bytes" in wrong.stderr
+    assert "'much' is not a size. Allowed: 2GiB, 512M, 1.5GB, bytes" in wrong.stderr

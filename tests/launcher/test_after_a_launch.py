@@ -9,9 +9,10 @@ import threading
 from typing import Any
 
 import pytest
-from _behaviour import Script, launch, state
 
 import xmp
+from tests.support.launching import launch, state
+from tests.support.stage import Script
 
 
 def own_state() -> dict[str, Any]:
@@ -95,7 +96,7 @@ if __name__ == "__main__":
     for n in (4, 2, 3, 2, 4, 3, 2, 4, 2):
         start(n)
     tenth = at_rest(first[2])
-    xmp.preload(None)
+    xmp.shutdown()
     print(json.dumps([before, first, tenth, census()]))
 """
 
@@ -109,7 +110,7 @@ def test_ten_launches_leave_no_more_than_one(method: str, script: Script) -> Non
 
 
 def test_a_replica_has_no_descriptors_of_ours_or_of_the_launcher(method: str) -> None:
-    """An inherited pipe would keep somebody's end of file away."""
+    """Another process that reads an inherited pipe would not see its end."""
     reader, writer = os.pipe()
 
     def fn(rank: int) -> dict[str, str]:

@@ -8,9 +8,10 @@ import sys
 from typing import Any
 
 import pytest
-from _behaviour import Script, nothing_started
 
 import xmp
+from tests.support.launching import nothing_started
+from tests.support.stage import Script
 
 pytestmark = pytest.mark.first_pass
 
@@ -163,9 +164,10 @@ def test_plan_error_is_a_value_error() -> None:
     assert issubclass(xmp.ReplicaTimeout, TimeoutError)
 
 
-def test_preload_refuses_what_is_no_package() -> None:
-    with pytest.raises(TypeError):
-        xmp.preload(3)  # type: ignore[arg-type]
+@pytest.mark.parametrize("what", [3, None, ""])
+def test_preload_refuses_what_is_no_package(what: Any) -> None:
+    with pytest.raises(TypeError, match=r"names of packages; xmp.shutdown\(\) ends the templates"):
+        xmp.preload(what)
 
 
 # --- nprocs=1 ----------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
-from _behaviour import Script, launch, never_returns, wait_until
 
 import xmp
+from tests.support.launching import launch, never_returns
+from tests.support.stage import Script
+from tests.support.waiting import until
 
 
 def waits(rank: int, go: Any) -> int:
@@ -81,7 +83,7 @@ def fails(rank: int) -> None:
 def test_join_raises_when_a_replica_failed(method: str) -> None:
     context = launch(method, fails, join=False)
     with pytest.raises(xmp.ReplicaRaised, match="from a context"):
-        wait_until(lambda: context.join(timeout=0.05), 20)
+        until(lambda: context.join(timeout=0.05), 20)
     with pytest.raises(xmp.ReplicaRaised, match="from a context"):
         context.results()
     assert not any(psutil.pid_exists(pid) for pid in context.pids())
@@ -150,7 +152,7 @@ def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
 
     def fn(rank: int) -> None:
         if rank == 1:
-            wait_until(deaf.exists)
+            until(deaf.exists)
             raise ValueError
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         deaf.touch()
@@ -170,16 +172,16 @@ def test_whoever_terminates_waits_for_the_grace_period(tmp_path: Path) -> None:
     def fn(rank: int) -> None:
         signal.signal(signal.SIGTERM, lambda *_: deaf.touch())
         (tmp_path / f"ready{rank}").touch()
-        wait_until(deaf.exists)
-        wait_until(go.exists, 30)
+        until(deaf.exists)
+        until(go.exists, 30)
         saved.touch()
 
     context = launch("forkserver", fn, nprocs=1, join=False, grace=0.5)
-    wait_until((tmp_path / "ready0").exists)
+    until((tmp_path / "ready0").exists)
     assert context.join(timeout=0, grace_period=30) is False
     thread = threading.Thread(target=context.terminate)
     thread.start()
-    wait_until(deaf.exists)
+    until(deaf.exists)
     thread.join(6.5)  # longer than a supervisor has that was given no grace
     assert thread.is_alive()
     go.touch()

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from _behaviour import Script, run_script
+
+from tests.support.stage import Python, Script, Stage
 
 FLAGS = """
 import json, sys, warnings
@@ -27,10 +28,10 @@ if __name__ == "__main__":
 """
 
 
-def test_flags_of_the_interpreter(method: str, tmp_path: Path) -> None:
+def test_flags_of_the_interpreter(method: str, python: Python, tmp_path: Path) -> None:
     (tmp_path / "flags.py").write_text(FLAGS)
     options = ["-O", "-X", "utf8", "-W", "ignore::ResourceWarning", "-B"]
-    done = run_script([*options, str(tmp_path / "flags.py"), method])
+    done = python(*options, str(tmp_path / "flags.py"), method)
     assert done.out == "fine\n", done
 
 
@@ -52,22 +53,27 @@ if __name__ == "__main__":
     assert done.out == "fine\n", done
 
 
-def test_many_replicas_with_few_descriptors(script: Script) -> None:
-    source = """
-import sys
-import xmp
+FEW = """
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+    import os
+    import in_script, xmp
 
-def fn(rank):
-    return rank
+    def work(rank):
+        return [resource.getrlimit(resource.RLIMIT_NOFILE)[0], "x" * 100_000]
 
-if __name__ == "__main__":
-    for method in ("forkserver", "fork"):
-        got = xmp.spawn(fn, nprocs=96, runtime="cpu", start_method=method)
-        assert list(got) == list(range(96))
-    print("fine")
+    if __name__ == "__main__":
+        method, count = sys.argv[1], int(sys.argv[2])
+        results = list(xmp.spawn(work, nprocs=count, runtime="cpu", start_method=method))
+        in_script.say(count=len(results), limits=sorted({each[0] for each in results}),
+                      own=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
-    done = script(source, shell_before="ulimit -S -n 256", timeout=40)
-    assert done.out == "fine\n", done
+
+
+@pytest.mark.parametrize(("method", "count"), [("forkserver", 100), ("spawn", 12), ("fork", 100)])
+def test_few_open_files_allowed(stage: Stage, method: str, count: int) -> None:
+    said = stage.run(FEW, method, str(count), timeout=60).said
+    assert said == {"count": count, "limits": [256], "own": 256}
 
 
 def test_programs_next_to_each_other(method: str, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from _behaviour import Script, launch, wait_until
+
+from tests.support.launching import launch
+from tests.support.stage import Script
+from tests.support.waiting import until
 
 ENDS = """
 import os, signal, sys, time
@@ -99,7 +102,7 @@ def test_a_launcher_ended_by_a_signal_leaves_nothing(
         finally:
             launcher.kill()
     try:
-        wait_until(lambda: not any(map(living, family)), 10)
+        until(lambda: not any(map(living, family)), 10)
     finally:
         for process in filter(living, family):
             process.kill()
@@ -109,7 +112,7 @@ def test_a_launcher_ended_by_a_signal_leaves_nothing(
 def test_a_context_that_nobody_keeps(method: str) -> None:
     """Its replicas go on, the next launch is not disturbed, and puts away what has ended."""
     pids = launch(method, lambda rank: rank, join=False).pids()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     assert list(launch(method, lambda rank: rank)) == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""What ends a launch for good, however many restarts are left: a wish, a limit, a mistake."""
+"""What ends a launch whatever restarts are left: the user, a time limit, a wrong argument."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import Any
 
 import psutil
 import pytest
-from _behaviour import METHODS, Script, always_fails, failure, launch, never_returns, wait_until
 
 import xmp
+from tests.support.launching import METHODS, always_fails, failure, launch, never_returns
+from tests.support.stage import Script
+from tests.support.waiting import until
+from xmp._processes.messages.launch import Interrupt, Stop
+
+pytestmark = pytest.mark.failing
 
 
 def test_the_whole_call_has_one_timeout(method: str) -> None:
@@ -61,7 +66,7 @@ def test_terminate_ends_it(method: str, moment: str) -> None:
     context = launch(method, fn, max_restarts=3, join=False, grace=1)
     first = context.pids()
     if moment == "failed":
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in first))
+        until(lambda: not any(psutil.pid_exists(pid) for pid in first))
     context.terminate()
     assert context.pids() == first
     with pytest.raises(xmp.ReplicaError) as caught:
@@ -82,7 +87,7 @@ def test_an_end_that_one_thread_asks_for_holds_for_all_that_wait(method: str) ->
 
     thread = threading.Thread(target=join)
     thread.start()
-    context._launch.ask("stop")  # as terminate() does, which then waits itself
+    context._launch.ask(Stop())  # as terminate() does, which then waits itself
     thread.join(20)
     assert got == [()]
     assert context.pids() == first
@@ -185,6 +190,6 @@ def test_an_interrupt_that_comes_with_the_start_is_not_lost(method: str) -> None
     """A signal between a fork and Python's first steps in the child would be forgotten."""
     for _ in range(8):
         context = launch(method, lambda rank: never_returns(), nprocs=1, join=False, grace=60)
-        context._launch.ask("interrupt")
+        context._launch.ask(Interrupt())
         with pytest.raises(xmp.ReplicaError):
             context.join()

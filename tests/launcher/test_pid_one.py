@@ -1,4 +1,4 @@
-"""A launcher that is pid 1 of a container, and one that may open few files."""
+"""A launcher that is pid 1 of a container."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import subprocess
 import sys
 
 import pytest
-from in_script import signals
-from stages import Stage, until
+
+from tests.support.in_script import signals
+from tests.support.stage import Stage
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.failing
 
 INIT = """
     import os, signal, subprocess, sys, time
     import in_script, xmp
+    from waiting import until
 
     def orphan(rank):
         if os.fork() == 0:
@@ -31,10 +36,8 @@ INIT = """
         for method in ("forkserver", "spawn", "fork"):
             in_script.say(**{method: len(list(xmp.spawn(orphan, nprocs=3, runtime="cpu",
                                                         start_method=method)))})
-        xmp.preload(None)
-        end = time.monotonic() + 10
-        while in_script.belongings()["processes"] and time.monotonic() < end:
-            time.sleep(0.01)
+        xmp.shutdown()
+        until(lambda: not in_script.belongings()["processes"], 10, "the end of all processes")
         in_script.say(left=in_script.belongings()["processes"])
         xmp.spawn(waiting, nprocs=2, runtime="cpu")
 """
@@ -58,11 +61,7 @@ def test_the_launcher_may_be_pid_one(stage: Stage) -> None:
     """
     inner = stage.write(INIT)
     process = stage.start(source, env={"INNER": str(inner)})
-    marks = [stage.folder / f"in-fn-{rank}" for rank in range(2)]
-    until(
-        lambda: all(mark.exists() for mark in marks) or process.poll() is not None, 30, "replicas"
-    )
-    assert process.poll() is None, stage.outcome(process)
+    stage.in_function(process, 2)
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         (launcher,) = map(int, file.read().split())
     # Without a handler the kernel would drop it.
@@ -74,26 +73,3 @@ def test_the_launcher_may_be_pid_one(stage: Stage) -> None:
     assert said["forkserver"] == said["spawn"] == said["fork"] == 3
     assert said["left"] == []
     stage.gone()
-
-
-FEW = """
-    import resource, sys
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
-    import os
-    import in_script, xmp
-
-    def work(rank):
-        return [resource.getrlimit(resource.RLIMIT_NOFILE)[0], "x" * 100_000]
-
-    if __name__ == "__main__":
-        method, count = sys.argv[1], int(sys.argv[2])
-        results = list(xmp.spawn(work, nprocs=count, runtime="cpu", start_method=method))
-        in_script.say(count=len(results), limits=sorted({each[0] for each in results}),
-                      own=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""
-
-
-@pytest.mark.parametrize(("method", "count"), [("forkserver", 100), ("spawn", 12), ("fork", 100)])
-def test_few_open_files_allowed(stage: Stage, method: str, count: int) -> None:
-    said = stage.run(FEW, method, str(count), timeout=60).said
-    assert said == {"count": count, "limits": [256], "own": 256}

@@ -1,4 +1,4 @@
-"""What may come at the worst of moments: between two lines of ours, or twice at once."""
+"""Races: what comes between two lines of xmp, or twice at once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import BEGIN, Script, launch, wait_until
 
-from xmp._processes import family
-from xmp._processes.terminal import on_quit, say
+from tests.support.launching import BEGIN, launch
+from tests.support.stage import Script
+from tests.support.waiting import until
+from xmp._processes.system import processes
+from xmp._processes.terminal.console import on_quit, say
 
 
 def test_a_launcher_never_kills_its_own_group(script: Script) -> None:
+    """The script is alone in its group."""
     source = BEGIN + (
         "import signal\n"
         "def fn(rank):\n    while True:\n        signal.pause()\n"
         "if __name__ == '__main__':\n"
-        "    os.setpgid(0, 0)\n"
         "    context = start(fn, join=False)\n"
-        "    context._launch._link.supervisor = 0  # as before it has told\n"
+        "    context._launch.link.supervisor = 0  # as before it is known\n"
         "    context._launch.end_within(0)\n"
         "    print(context._launch.finished)\n"
     )
@@ -39,12 +41,12 @@ def test_a_launcher_never_kills_its_own_group(script: Script) -> None:
 def test_what_has_ended_can_be_killed() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    family.kill(process.pid)
-    family.kill(0)
+    processes.kill(process.pid)
+    processes.kill(0)
 
 
 def test_a_line_within_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python refuses the write of a handler in the midst of another write."""
+    """Python refuses the write of a handler during another write."""
     reader, writer = os.pipe()
     main, came, got = threading.main_thread().ident, threading.Event(), [0]
     assert main is not None
@@ -55,7 +57,7 @@ def test_a_line_within_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def read() -> None:
         try:
-            wait_until(lambda: waiting() >= 65536)
+            until(lambda: waiting() >= 65536)
             signal.pthread_kill(main, signal.SIGQUIT)
             came.wait(10)
         finally:
@@ -83,7 +85,7 @@ def test_two_threads_wait_without_an_end(restarts: int, tmp_path: Path) -> None:
     go, results = tmp_path / "go", list[Any]()
 
     def fn(rank: int) -> None:
-        wait_until(go.exists, 20)
+        until(go.exists, 20)
 
     context = launch("forkserver", fn, join=False, max_restarts=restarts)
 

@@ -1,4 +1,4 @@
-"""``max_restarts=``: what fails is started anew, as a whole."""
+"""``max_restarts=``: a launch that fails is started again, as a whole."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import Script, always_fails, failure, launch, never_returns, wait_until
 
 import xmp
+from tests.support.launching import always_fails, failure, launch, never_returns
+from tests.support.stage import Script
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.failing
 
 
 def fails_twice(rank: int) -> tuple[int, int, str]:
@@ -56,7 +60,7 @@ def test_the_last_error_tells_of_those_before(method: str) -> None:
     assert text.startswith("rank 1 of 2 ")
     assert text.splitlines()[0].endswith("raised ValueError: attempt 2")
     head, *lines = text.split("\n\n")[-1].splitlines()
-    assert head == "Attempts before (max_restarts=2):"
+    assert head == "Earlier attempts (max_restarts=2):"
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, after \d+\.\d s"
     for count, line in enumerate(lines):
         said = rf"  {count + 1}: {when}: rank 1 raised ValueError: attempt {count}"
@@ -69,7 +73,7 @@ def test_the_last_error_tells_of_those_before(method: str) -> None:
 def test_without_a_failure_there_is_no_history(method: str) -> None:
     error = failure(method, always_fails)
     assert error.history == ()
-    assert "Attempts before" not in str(error)
+    assert "Earlier attempts" not in str(error)
     assert list(launch(method, lambda rank: xmp.restart_count(), max_restarts=2)) == [0, 0]
 
 
@@ -85,9 +89,9 @@ def test_events_tell_of_all_attempts(method: str, ends: str) -> None:
     assert launches == [("planned", count) for count in range(last + 1)]
     assert [event.rank for event in told if event.name == "verdict"] == [2, 2]
     assert [event.name for event in told].index("finished") == len(told) - 1
-    assert told[-1].words == ("" if ends == "well" else "ReplicaRaised")
-    assert len({event.launch for event in told}) == 1
-    assert [event.at for event in told] == sorted(event.at for event in told)
+    assert told[-1].message == ("" if ends == "well" else "ReplicaRaised")
+    assert len({event.launch_id for event in told}) == 1
+    assert [event.elapsed for event in told] == sorted(event.elapsed for event in told)
 
 
 def test_one_replica_is_a_process_of_its_own() -> None:
@@ -178,7 +182,7 @@ def test_many_threads_join_and_one_restarts(method: str, tmp_path: Path) -> None
     for thread in threads:
         thread.start()
     (tmp_path / "go-0").touch()
-    wait_until(lambda: (tmp_path / "1-1").exists(), 25)
+    until(lambda: (tmp_path / "1-1").exists(), 25)
     assert context.join(timeout=0.01) is False
     second = context.pids()
     assert not set(first) & set(second)
@@ -210,7 +214,7 @@ def test_threads_that_wait_get_the_same_error(method: str) -> None:
     join()
     assert len(got) == 4
     assert len(set(got)) == 1
-    assert got[0].count("Attempts before") == 1
+    assert got[0].count("Earlier attempts") == 1
 
 
 NOBODY_JOINS = """

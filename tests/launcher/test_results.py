@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from _behaviour import Script, launch, who_by_reference
 
 import xmp
+from tests.support.launching import launch, who_by_reference
+from tests.support.stage import Script
 
 
 @dataclasses.dataclass

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _behaviour import launch, who_by_reference
 
 import xmp
+from tests.support.launching import launch, who_by_reference
 
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 GREETING = "hello"
@@ -143,7 +143,7 @@ def test_big_arrays_are_private(method: str) -> None:
     array = np.zeros(1 << 20)
 
     def fn(rank: int, array: Any) -> float:
-        array += rank + 1  # writable, and nobody else's
+        array += rank + 1  # writable, and the replica's own
         time.sleep(0.05)
         return float(array.sum())
 

@@ -7,25 +7,30 @@ import resource
 
 import pytest
 
-from xmp._processes.wire import Closed, Wire, pair
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.launch import CannotMake, Interrupt, LoadFailed, ReplicaReturned
+from xmp._processes.messages.timeline import Timeline
+
+WORDS = CannotMake("last words")
 
 
-def close(*ends: Wire) -> None:
+def close(*ends: Connection) -> None:
     for end in ends:
         end.close()
 
 
 def test_values_arrive_whole_and_in_order() -> None:
     left, right = pair()
-    for value in ({"a": 1}, b"x" * 50_000, None, ("t", [1])):
+    for value in (LoadFailed("t", "m", None), LoadFailed("", "", b"x" * 50_000), Interrupt()):
         left.send(value)
-        assert right.recv()[0] == value
+        got = right.recv()[0]
+        assert (type(got), got) == (type(value), value)
     close(left, right)
 
 
 def test_a_large_value_takes_the_detour() -> None:
     left, right = pair()
-    value = os.urandom(3_000_000)
+    value = LoadFailed("", "", os.urandom(3_000_000))
     left.send(value)
     assert right.recv() == (value, [])
     close(left, right)
@@ -35,10 +40,10 @@ def test_a_large_value_takes_the_detour() -> None:
 def test_any_number_of_descriptors(count: int) -> None:
     left, right = pair()
     heard, said = os.pipe()
-    left.send("these", [said] * count)
+    left.send(WORDS, [said] * count)
     os.close(said)
     value, got = right.recv()
-    assert value == "these"
+    assert value == WORDS
     assert len(got) == count
     os.write(got[-1], b"!")
     assert os.read(heard, 1) == b"!"
@@ -50,7 +55,7 @@ def test_any_number_of_descriptors(count: int) -> None:
 def test_lost_descriptors_are_an_error() -> None:
     left, right = pair()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    left.send("many", [left.fileno()] * 40)
+    left.send(WORDS, [left.fileno()] * 40)
     used = {int(name) for name in os.listdir("/proc/self/fd")}
     free = [number for number in range(1000) if number not in used]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[5], hard))
@@ -64,22 +69,22 @@ def test_lost_descriptors_are_an_error() -> None:
 
 def test_the_end_is_noticed() -> None:
     left, right = pair()
-    left.send("last words")
+    left.send(WORDS)
     left.close()
-    assert right.recv()[0] == "last words"
+    assert right.recv()[0] == WORDS
     with pytest.raises(Closed):
         right.recv()
     with pytest.raises(Closed):
-        right.send("anybody?")
+        right.send(Interrupt())
     right.close()
 
 
 def test_last_words_arrive_from_one_that_has_not_heard_ours() -> None:
     left, right = pair()
-    right.send("unheard")
-    left.send("last words")
+    right.send(Interrupt())
+    left.send(WORDS)
     left.close()
-    assert right.recv()[0] == "last words"
+    assert right.recv()[0] == WORDS
     with pytest.raises(Closed):
         right.recv()
     right.close()
@@ -95,7 +100,7 @@ def test_nothing_within_the_time() -> None:
 def test_a_full_socket_keeps_the_rest() -> None:
     left, right = pair()
     for number in range(1000):
-        left.post((number, b"x" * 4000))
+        left.post(ReplicaReturned(number, b"x" * 4000, 4000, Timeline(), []))
     assert not left.flush()
     assert left.waiting
     got = []
@@ -110,6 +115,14 @@ def test_it_moves_out_of_the_way() -> None:
     left, right = pair()
     left = left.moved(100)
     assert left.fileno() >= 100
-    left.send("from above")
-    assert right.recv()[0] == "from above"
+    left.send(WORDS)
+    assert right.recv()[0] == WORDS
+    close(left, right)
+
+
+def test_another_kind_than_was_expected_is_named() -> None:
+    left, right = pair()
+    left.send(WORDS)
+    with pytest.raises(TypeError, match="expected Interrupt, received CannotMake"):
+        right.expect(Interrupt)
     close(left, right)

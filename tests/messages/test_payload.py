@@ -18,7 +18,7 @@ import torch
 from xmp._payload import Image, load, load_image, pack, pack_image
 from xmp._payload.hints import names_used
 from xmp._payload.script import guarded_names
-from xmp._processes.kernel import memory_file
+from xmp._processes.system.linux import memory_file
 
 
 def through(value: Any, inline: bool = True) -> Any:
@@ -103,7 +103,7 @@ def test_odd_tensors(tensor: torch.Tensor) -> None:
 JAX = """
 import jax, numpy
 from xmp._payload import load_image, pack, pack_image
-from xmp._processes.kernel import memory_file
+from xmp._processes.system.linux import memory_file
 back = load_image(pack_image([jax.numpy.arange(3), {"deep": jax.numpy.ones(2)}], memory_file))
 assert type(back[0]) is type(back[1]["deep"]) is numpy.ndarray, back
 try:
@@ -118,8 +118,8 @@ assert not pack(print, (numpy.ones(1),), {}, memory_file).touches_device
 
 
 def test_jax_arrays() -> None:
-    """They leave as numpy, and entering they are noted. In a process of its own: a JAX backend in
-    this one would forbid all later forks."""
+    """They leave as numpy; in arguments they are noted. In its own process: a JAX backend in this
+    one would forbid all later forks."""
     subprocess.run([sys.executable, "-c", JAX], check=True, timeout=120)
 
 

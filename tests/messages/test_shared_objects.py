@@ -9,7 +9,10 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import pytest
-from _behaviour import Script, launch, never_returns, wait_until
+
+from tests.support.launching import launch, never_returns
+from tests.support.stage import Script
+from tests.support.waiting import until
 
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 
@@ -220,7 +223,7 @@ def test_a_pipe_in_both_directions(method: str) -> None:
 
 
 def test_end_of_file_when_the_last_replica_closes_a_pipe(method: str) -> None:
-    """Nobody else may hold the writing end: not the supervisor, and not the template."""
+    """No other process may hold the writing end: not the supervisor, and not the template."""
     reader, writer = multiprocessing.get_context("spawn").Pipe(duplex=False)
 
     def fn(rank: int, writer: Any) -> None:
@@ -308,7 +311,7 @@ def test_arguments_live_until_the_launch_has_ended(method: str) -> None:
     del fn
     threading.Timer(0.1, go.set).start()
     assert max(launched.results()) == 2
-    wait_until(lambda: threading.active_count() == 1)
+    until(lambda: threading.active_count() == 1)
 
 
 TENSOR = """

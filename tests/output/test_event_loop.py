@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 
-from xmp._processes.loop import Loop
+from xmp._processes.output.event_loop import EventLoop
 
 
 def test_who_is_forgotten_while_something_waits_for_it_may_be_told_so_later() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        loop, heard = Loop(), []
+        loop, heard = EventLoop(), []
         loop.listen(ours.fileno(), lambda: heard.append(1))
         loop.wake_for_write(ours.fileno(), True)
         loop.forget(ours.fileno())

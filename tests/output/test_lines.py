@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xmp._processes.lines import Lines
-from xmp._processes.output import Sink
+from xmp._processes.output.line_prefix import PrefixedLines
+from xmp._processes.output.streams import Sink
 
 
 class Stream:
@@ -19,7 +19,7 @@ class Stream:
         self.path = path
         self.sink = Sink(os.open(path, os.O_WRONLY | os.O_CREAT))
         self.sink.terminal = terminal
-        self.zero, self.one = Lines(b"[0] ", self.sink), Lines(b"[1] ", self.sink)
+        self.zero, self.one = PrefixedLines(b"[0] ", self.sink), PrefixedLines(b"[1] ", self.sink)
 
     @property
     def text(self) -> str:
@@ -149,4 +149,4 @@ def test_a_line_that_never_ends_is_not_kept_for_ever(stream: Stream) -> None:
     assert len(stream.text) > 64 * 1024
     stream.zero.finish()
     assert stream.text == "[0] " + "x" * 102400 + "\n"
-    assert len(stream.zero.drawn) < 8192
+    assert len(stream.zero.open_line) < 8192

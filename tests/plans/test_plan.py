@@ -1,17 +1,19 @@
-"""Request and facts in, plan out: choice, checks, and what every runtime's replicas have alike."""
+"""Plans: the choice of a runtime, checks, and what replicas of every runtime get."""
 
 from __future__ import annotations
 
+import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.plans import given
 from xmp import _planner, _runtimes
+from xmp.__main__ import main
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, PortNeed, ReplicaPlan, Request
-
-from .planning import given
 
 TORCH = {"torch": "2.13.0+cpu"}
 CUDA = {"torch": "2.13.0+cu13.0"}
@@ -214,7 +216,7 @@ def test_inside_a_replica_its_device_is_not_given_away() -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"])
 def test_env_cannot_say_who_a_replica_is(name: str) -> None:
-    with pytest.raises(PlanError, match=f"env= names {name}"):
+    with pytest.raises(PlanError, match=f"env= sets {name}"):
         plan(host(gpus=GPUS), runtime="cuda", env=(((name, "0"),),))
 
 
@@ -316,7 +318,7 @@ def test_a_backend_that_cannot_work_is_refused(runtime: str, backend: str) -> No
         plan(runtime=runtime, backend=backend)
 
 
-# --- what the engine is told ---------------------------------------------------------------------
+# --- data for the engine -------------------------------------------------------------------------
 
 
 def test_the_engine_learns_of_devices_as_data() -> None:
@@ -374,3 +376,17 @@ def test_a_person_can_read_what_is_shared_once_and_what_differs_per_rank() -> No
     assert text.count("WORLD_SIZE=4\n") == 2  # and LOCAL_WORLD_SIZE
     rows = [line for line in text.splitlines() if "FAKE_VISIBLE_CHIPS=" in line]
     assert [row.split()[:3] for row in rows] == [[str(i), "0", f"fake:{i}"] for i in range(4)]
+
+
+def test_a_plan_prints_as_the_command_shows_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    facts = host(frameworks=TORCH, env={"SLURM_PROCID": "1"})
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps(_planner.facts_to_json(facts)))
+    print(plan(facts, nprocs=2))
+    printed = capsys.readouterr().out
+    assert main(["plan", "-n", "2", "--facts", str(recorded)]) == 0
+    assert capsys.readouterr().out == printed
+    assert printed.startswith("runtime   cpu: no accelerator")
+    assert repr(plan(facts, nprocs=2)) == "<JobPlan runtime='cpu' world_size=2>"

@@ -1,6 +1,6 @@
 """Recorded facts of real kinds of hosts, and the plans made of them, compared word by word.
 
-``python tests/test_plan_golden.py`` writes the plans anew; the difference is to be read.
+``python tests/test_plan_golden.py`` writes the plans again; review the difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xmp.__main__ import main
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
 
-PLANS = Path(__file__).parent / "plans"
+PLANS = Path(__file__).parent
 NAMES = sorted(path.name.removesuffix(".facts.json") for path in PLANS.glob("*.facts.json"))
 
 

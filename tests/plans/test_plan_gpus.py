@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.plans import given as variables
 from xmp import _planner
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, Request
-
-from .planning import given as variables
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""Who the other hosts are: one recorded environment for every scheduler, and what cannot be."""
+"""The hosts of a job: one recorded environment per scheduler, and contradictions."""
 
 from __future__ import annotations
 
@@ -168,6 +168,11 @@ def test_jax_coordinators_of_ipv6_hosts_have_brackets() -> None:
     assert variables["JAX_COORDINATOR_ADDRESS"] == "[fd00::9]:2222"
 
 
+def test_only_on_several_hosts_jaxs_gloo_leaves_loopback() -> None:
+    assert not any("gloo" in note for note in plan({}, runtime="jax").notes)
+    assert any("gloo" in note for note in plan(MANUAL, runtime="jax").notes)
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -251,7 +256,8 @@ def test_slices_are_counted_before_workers() -> None:
         placement([chips({**env, "MEGASCALE_SLICE_ID": "3"})], on_tpu=True)
 
 
-def test_slices_described_by_the_metadata_server() -> None:
+@pytest.mark.parametrize("quote", ["'", '"', ""])  # the document is YAML
+def test_slices_described_by_the_metadata_server(quote: str) -> None:
     described = {
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_SLICE_ID": "1",
@@ -260,7 +266,7 @@ def test_slices_described_by_the_metadata_server() -> None:
     metadata = {
         "worker-network-endpoints": "a:1:10.0.0.1,b:2:10.0.0.2",
         "agent-worker-number": "0",
-        "tpu-env": "\n".join(f"{name}: '{value}'" for name, value in described.items()),
+        "tpu-env": "\n".join(f"{name}: {quote}{value}{quote}" for name, value in described.items()),
     }
     found = placement([chips({}, metadata=metadata)], on_tpu=True)
     assert (found.places[0].index, len(found.addresses)) == (2, 4)

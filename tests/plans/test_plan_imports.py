@@ -1,4 +1,4 @@
-"""What an import writes into the environment, asked of the real import and compared with a plan."""
+"""What a real import writes into the environment, compared with a plan."""
 
 from __future__ import annotations
 

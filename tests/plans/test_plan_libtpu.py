@@ -1,4 +1,4 @@
-"""What holds for every plan that libtpu reads, whoever the host is and whatever it inherits."""
+"""What holds for every plan that libtpu reads, on any host and with any inherited variables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
 from xmp import _planner, _ports
 from xmp._errors import PlanError
 from xmp._runtimes import _tpu
 from xmp._types import HostFacts, JobPlan, ReplicaPlan, Request
 
-from .tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
-
-SLICES = json.loads((Path(__file__).parent / "plans" / "slices.json").read_text())
+SLICES = json.loads((Path(__file__).parent / "slices.json").read_text())
 DERIVED = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
 
 
@@ -94,7 +93,7 @@ def test_every_process_of_a_slice_is_described_in_one_way(
         made = plan(facts, runtime)
         found = environments(made, facts)
         mask = "TPU_VISIBLE_DEVICES" if runtime == "torch_tpu" else "TPU_VISIBLE_CHIPS"
-        assert len({own.get(mask) for own in found}) == len(found)  # nobody claims another's chip
+        assert len({own.get(mask) for own in found}) == len(found)  # each its own chip
         for own in found:
             (check_torch_tpu if runtime == "torch_tpu" else check_libtpu)(own)
         tasks += [own.get("CLOUD_TPU_TASK_ID", own.get("RANK", "")) for own in found]
@@ -116,7 +115,7 @@ def test_parts_of_a_host_are_described_in_one_way(
             (check_torch_tpu if runtime == "torch_tpu" else check_libtpu)(own)
 
 
-# --- what was there before us --------------------------------------------------------------------
+# --- inherited variables -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("runtime", ["pjrt", "jax", "torch_tpu"])

@@ -1,4 +1,4 @@
-"""TPU plans: slices, parts of hosts, inherited variables that lie, and what cannot be."""
+"""TPU plans: slices, parts of hosts, inherited variables, and refused requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
 from xmp import _planner, _topology
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
 
-from .tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
-
-SLICES = json.loads((Path(__file__).parent / "plans" / "slices.json").read_text())
+SLICES = json.loads((Path(__file__).parent / "slices.json").read_text())
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
 from xmp import _planner
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
-
-from .tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
 
 
 @pytest.mark.parametrize("runtime", ["pjrt", "jax"])

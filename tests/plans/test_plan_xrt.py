@@ -1,4 +1,7 @@
-"""Legacy XRT: each defect of the original algorithm has a test that the original would fail."""
+"""Legacy XRT: a test for each defect of the original algorithm, which the original would fail.
+
+The original is pytorch/xla's ``torch_xla/distributed/xla_multiprocessing.py`` at b6dc88078d.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.plans import given as variables
 from xmp import _planner
 from xmp._errors import PlanError
 from xmp._types import HostFacts, JobPlan, Request
-
-from .planning import given as variables
 
 OLD = {"torch": "1.6.0", "torch_xla": "1.6"}
 TPU = {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.9:8470"}
@@ -171,7 +173,7 @@ def test_planning_twice_gives_the_same_and_changes_nothing() -> None:
 def test_replicas_are_not_taken_for_hosts(local: int) -> None:
     """The variable that counted hosts counts replicas in a replica: it would be multiplied."""
     inside = {**TPU, **variables(plan(TPU), local)}
-    del inside["XMP_DEVICE"]  # another launcher's replica does not say whose it is
+    del inside["XMP_DEVICE"]  # a replica of another launcher does not have it
     with pytest.raises(PlanError, match=f"DEVICE=TPU:{local} says that .* a replica already"):
         plan(inside)
     alone = {**TPU, **variables(plan(TPU, nprocs=1))}

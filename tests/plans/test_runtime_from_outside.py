@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.plans import given
 from xmp import _planner, _runtimes
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
-
-from .planning import given
 
 
 class Abacus(_runtimes.Runtime):

@@ -1,4 +1,4 @@
-"""The face: what ``xmp.__all__`` lists is what is there, and it calls itself ``xmp``."""
+"""The public names: ``xmp.__all__`` lists all of them, and each has ``xmp`` as its module."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import pytest
 
 import xmp
 
-# Section 8 of the design, as far as it is built.
+# The names that programs may rely on.
 PROMISED = {
-    *("spawn", "start_processes", "Results", "ProcessContext", "plan", "facts", "device_count"),
-    *("preload", "MpModelWrapper", "MpSerialExecutor", "once", "rank", "local_rank"),
+    *("spawn", "start_processes", "Results", "ProcessContext", "plan", "host_facts"),
+    *(
+        "preload",
+        "shutdown",
+        "default_nprocs",
+        "MpModelWrapper",
+        "MpSerialExecutor",
+        "once_per_host",
+        "rank",
+        "local_rank",
+    ),
     *("world_size", "local_world_size", "host_index", "device", "replica", "init_process_group"),
-    *("barrier", "beat", "breakpoint", "preempted", "all_reduce", "broadcast", "all_gather"),
+    *("barrier", "heartbeat", "breakpoint", "preempted", "all_reduce", "broadcast", "all_gather"),
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
-    *("ReplicaDied", "ReplicaTimeout", "HostLost", "JobPlan", "HostFacts"),
+    *("ReplicaDied", "ReplicaTimeout", "JobPlan", "HostFacts"),
     "Event",
 }
 
@@ -54,4 +63,5 @@ def test_the_package_is_typed_and_mapped() -> None:
     from importlib import resources
 
     assert resources.files("xmp").joinpath("py.typed").is_file()
+    assert xmp.__version__
     assert len((xmp.__doc__ or "").splitlines()) >= 10  # the map of the rest

@@ -1,4 +1,4 @@
-"""The floors of the house: who may know whom, what is pure, how long a thing may get.
+"""The floors: which module may import which, which are pure, how long files and functions get.
 
 Read from the sources alone (``ast``), so it also sees imports inside functions.
 """
@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
     {"_types", "_errors"},
-    {"_planner", "_runtimes", "_clusters", "_topology", "_plan_text"}  # pure
+    {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events", "_failure_table"},
-    {"_probe", "_ports", "_payload", "_imports", "_marks"},  # effects
+    {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"},  # effects
     {"_frameworks", "_inside", "_sharing", "_data_parallel", "_preemption", "_breakpoint"},
-    {"_processes"},
+    {"_processes", "_commands"},
     {"_host", "_here"},
     {"_engines"},
-    {"_spawn", "_launch", "_checks"},
+    {"_spawn", "_verbs", "_launch", "_checks"},
     {"__init__", "__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -40,7 +40,8 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
-    "_probe": {"_marks"},
+    "_probe": {"_marks", "_proc"},
+    "_marks": {"_proc"},
     "_here": {"_host"},
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
@@ -48,7 +49,10 @@ NEIGHBOURS = {
     "_data_parallel": {"_inside"},
     "_launch": {"_spawn", "_checks"},
     "_spawn": {"_checks"},
+    "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},
+    "_commands": {"_processes"},
+    "_processes": {"_commands"},
 }
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
 
@@ -92,7 +96,7 @@ def groups_imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_a_module_imports_only_from_lower_floors(path: Path) -> None:
     group = group_of(path)
-    assert group in LEVEL, f"{group} is on no floor: give it a place in tests/test_floors.py"
+    assert group in LEVEL, f"{group} is on no floor: give it one in tests/project/test_floors.py"
     for other in groups_imported(path) - {group}:
         lower = LEVEL[other] < LEVEL[group]
         pure = group in PURE and other in PURE
@@ -112,8 +116,10 @@ def test_a_pure_module_looks_at_nothing(path: Path) -> None:
             assert node.func.id not in {"open", "print", "input", "__import__"}, ast.dump(node)
 
 
-def test_inside_knows_no_framework() -> None:
-    path = PACKAGE / "_inside.py"
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "_inside").rglob("*.py")), ids=lambda path: path.name
+)
+def test_inside_knows_no_framework(path: Path) -> None:
     foreign = {name.split(".")[0] for name in imports(path)} & {"torch", "jax", "torch_xla"}
     assert not foreign
     assert "_frameworks" not in groups_imported(path)
@@ -180,3 +186,14 @@ def test_the_median_function_is_short() -> None:
 
 def test_the_pure_library_is_the_standard_one() -> None:
     assert {name.split(".")[0] for name in PURE_LIBRARY} <= sys.stdlib_module_names
+
+
+FACE = "xmp._processes"
+ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("name", ["__init__", "_spawn", "_verbs", "_checks", "_host", "_here"])
+def test_the_engine_is_entered_by_its_face(name: str) -> None:
+    inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
+    beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]
+    assert not beyond, f"{name} imports {beyond}: let xmp/_processes/__init__.py offer it"

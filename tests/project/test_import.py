@@ -1,4 +1,4 @@
-"""``import xmp`` costs next to nothing and brings the standard library alone."""
+"""``import xmp`` is fast and imports nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(code: str, **env: str) -> str:
 
 
 def seconds(code: str, cache: Path) -> float:
-    """With bytecode cached, as it is for whoever imports a package a second time."""
+    """With bytecode cached, as when a package is imported a second time."""
     start = time.perf_counter()
     run(code, PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=str(cache))
     return time.perf_counter() - start
@@ -59,3 +59,22 @@ def test_import_is_quick(tmp_path: Path) -> None:
 
 def test_the_command_line_is_there() -> None:
     run("import xmp.__main__; assert callable(xmp.__main__.main)")
+
+
+def test_the_first_template_starts_before_the_engine_is_imported(tmp_path: Path) -> None:
+    """It comes up while its launcher imports the other 45 ms of the engine."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys, xmp\n"
+        "start = subprocess.Popen.__init__\n"
+        "def first(*args, **options):\n"
+        "    print('xmp._processes.launcher.launch' in sys.modules)\n"
+        "    subprocess.Popen.__init__ = start\n"
+        "    start(*args, **options)\n"
+        "if __name__ == '__main__':\n"
+        "    subprocess.Popen.__init__ = first\n"
+        "    print(*xmp.spawn(abs, nprocs=2, runtime='cpu'))\n"
+    )
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n0 1\n"

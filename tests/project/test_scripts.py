@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ("scripts/test", "scripts/demo", "scripts/faults", "scripts/_env.sh", ".ci/run")
 
 
@@ -55,7 +55,7 @@ def test_a_script_is_plain_sh(name: str) -> None:
     assert name.endswith(".sh") or os.access(ROOT / name, os.X_OK)
 
 
-@pytest.mark.parametrize("lane", ["xla", "torch-tpu", "libtpu", "paddle", "ray"])
+@pytest.mark.parametrize("lane", ["xla", "torch-tpu", "libtpu", "paddle"])
 def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path, lane: str) -> None:
     text = run(["./scripts/test", f"--{lane}", "-k", "x"], checkout)
     assert f"tests/{lane.replace('-', '_')} does not exist" in text
@@ -71,13 +71,20 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--torch-tpu",
         "--libtpu",
         "--paddle",
-        "--ray",
         "--failing",
         "--faults",
         "--all",
     ):
         assert lane in text
     assert text.endswith("exit 0")
+
+
+def test_what_has_a_lane_is_not_in_the_default_one() -> None:
+    given = re.search(r'"-m", "(not [^"]*)"', (ROOT / "pyproject.toml").read_text())
+    lanes = re.search(r'^in_a_lane="(.*)"$', (ROOT / "scripts/test").read_text(), re.M)
+    assert given
+    assert lanes
+    assert lanes[1].split(" or ") == ["failing", *given[1].removeprefix("not ").split(" and not ")]
 
 
 def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:
@@ -138,7 +145,7 @@ def test_a_bare_interpreter_lacks_everything_for_the_demo() -> None:
     bare = [sys.executable, "-I", "-S"]
     text = run([*bare, "scripts/_demo/missing.py"], ROOT)
     assert text.split() == [
-        *("torch==2.13.0", "jax", "scikit-learn", "matplotlib", "-e", "."),
+        *("torch==2.13.0", "jax", "scikit-learn", "matplotlib", "rich", "-e", "."),
         *("exit", "0"),
     ]
     assert run([*bare, "scripts/_demo/missing.py", "--frameworks"], ROOT) == "\nexit 1"

@@ -7,17 +7,17 @@ import functools
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in (HERE / "traps.md").read_text(encoding="utf-8").splitlines()
+    for line in (TESTS / "project" / "traps.md").read_text(encoding="utf-8").splitlines()
     if re.match(r"\| \d", line)
 ]
 
 
 @functools.cache
 def functions(file: str) -> set[str]:
-    tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

@@ -1,4 +1,4 @@
-"""A replica is a proper child of multiprocessing, and it ends as a process should."""
+"""A replica is a child of multiprocessing, and ends as a process does."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import atexit
 import json
 import multiprocessing
 import os
-import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from multiprocessing import util
@@ -17,11 +15,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numpy as np
 import pytest
-from _behaviour import Script, launch, wait_until
 
 import xmp
+from tests.support.launching import launch
+from tests.support.stage import Script
+from tests.support.waiting import until
 
 
 def identity(rank: int) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def test_children_that_a_replica_leaves_are_ended(method: str, session: bool) ->
         return subprocess.Popen(["sleep", "600"], start_new_session=session).pid
 
     for pid in launch(method, fn):
-        wait_until(lambda pid=pid: status(pid) == "Z")
+        until(lambda pid=pid: status(pid) == "Z")
 
 
 def status(pid: int) -> str:
@@ -100,41 +99,6 @@ def status(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
-
-
-# --- random state ------------------------------------------------------------------------------
-
-
-def draws(rank: int) -> Any:
-    return (
-        random.random(),
-        float(np.random.random()),
-        os.urandom(4),
-        random.SystemRandom().random(),
-        tempfile.mktemp(),
-    )
-
-
-def test_random_streams_differ_between_replicas_and_launches(method: str) -> None:
-    random.seed(1)
-    np.random.seed(1)
-    here = draws(0)
-    random.seed(1)
-    np.random.seed(1)
-    seen = [here, *launch(method, draws, nprocs=3), *launch(method, draws, nprocs=3)]
-    for column in range(5):
-        assert len({each[column] for each in seen}) == len(seen), column
-
-
-def test_a_seed_makes_them_equal(method: str) -> None:
-    def fn(rank: int) -> Any:
-        return random.random(), float(np.random.random())
-
-    first = list(launch(method, fn, seed=17))
-    again = list(launch(method, fn, seed=17))
-    other = list(launch(method, fn, seed=18))
-    assert first[0] == first[1] == again[0]
-    assert other[0] != first[0]
 
 
 # --- the end -----------------------------------------------------------------------------------
@@ -234,13 +198,13 @@ def test_an_executor_left_open_is_finished(method: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
 
-class Told(int):
-    """A number that tells, through a pipe, when it is packed: after the function has returned."""
+class Packed(int):
+    """A number that says, through a pipe, when it is pickled: after the function has returned."""
 
-    def __new__(cls, number: int, pipe: int) -> Told:
-        told = super().__new__(cls, number)
-        told.pipe = pipe
-        return told
+    def __new__(cls, number: int, pipe: int) -> Packed:
+        self = super().__new__(cls, number)
+        self.pipe = pipe
+        return self
 
     pipe: int
 
@@ -265,7 +229,7 @@ def test_children_of_a_replica_are_joined_or_ended(method: str, tmp_path: Path) 
         context.Process(target=later).start()
         daemon = context.Process(target=time.sleep, args=(600,), daemon=True)
         daemon.start()
-        return Told(daemon.pid or 0, writes)
+        return Packed(daemon.pid or 0, writes)
 
     pids = list(launch(method, fn))
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
@@ -297,7 +261,7 @@ def fn(rank):
 
 if __name__ == "__main__":
     got = list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
-    xmp.preload(None)  # ends the process that has imported this script for its replicas, if any
+    xmp.shutdown()  # ends the process that has imported this script for its replicas, if any
     left = [os.path.isdir(name) for name in got]
     print(json.dumps([len(set(got)), left, FOLDER.name in got, os.path.isdir(FOLDER.name)]))
 """

@@ -1,4 +1,4 @@
-"""What user code calls: outside a replica here; inside, as the engine installs it."""
+"""What user code calls, outside a replica and in one, as the engine installs it."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def test_collectives_of_a_world_of_one_return_their_value() -> None:
     assert _inside.broadcast(value) is value
     assert _inside.all_gather(value) == [value]
     _inside.barrier()
-    assert _inside.once(lambda: 5) == 5
+    assert _inside.once_per_host(lambda: 5) == 5
 
 
 def test_once_raises_what_its_function_raises() -> None:
     with pytest.raises(ZeroDivisionError):
-        _inside.once(lambda: 1 // 0)
+        _inside.once_per_host(lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("op", ["avg", "SUM", "", None, 3])
@@ -118,7 +118,7 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
         _inside.init_process_group(timeout)
 
 
-# --- a world that somebody else made -----------------------------------------------------------
+# --- a world that another launcher made --------------------------------------------------------
 
 TORCHRUN = {
     "RANK": "5",
@@ -225,10 +225,10 @@ def test_two_replicas_may_be_threads_of_one_process() -> None:
 def test_once_counts_on_when_the_framework_is_there() -> None:
     channel = FakeChannel()
     _inside.install(info(), None, channel)
-    _inside.once(lambda: 1)  # while the user's modules are imported
+    _inside.once_per_host(lambda: 1)  # while the user's modules are imported
     _inside.settle(info(), FakeFramework(info()))
-    _inside.once(lambda: 2)
-    assert channel.keys == [("once/0", 0), ("once/1", 0)]
+    _inside.once_per_host(lambda: 2)
+    assert channel.keys == [("once_per_host/0", 0), ("once_per_host/1", 0)]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_rank_zero_only_runs_on_rank_zero() -> None:
     assert save("a") is None
 
 
-# --- once where another launcher made the world ------------------------------------------------
+# --- once_per_host where another launcher made the world ---------------------------------------
 
 
 class GatheringFramework(FakeFramework):
@@ -274,15 +274,15 @@ class GatheringFramework(FakeFramework):
 def test_once_without_a_channel_goes_through_the_collectives() -> None:
     framework = GatheringFramework(info(0))
     _inside.install(info(0), framework, None)
-    assert _inside.once(lambda: 5) == 5
+    assert _inside.once_per_host(lambda: 5) == 5
     with pytest.raises(KeyError):
-        _inside.once(lambda: {}["x"])
+        _inside.once_per_host(lambda: {}["x"])
     _inside.uninstall()
 
     framework = GatheringFramework(info(1))
     _inside.install(info(1), framework, None)
     framework.zero = (True, 5)
-    assert _inside.once(lambda: 1 // 0) == 5
+    assert _inside.once_per_host(lambda: 1 // 0) == 5
     framework.zero = (False, KeyError("x"))
     with pytest.raises(KeyError):
-        _inside.once(lambda: 5)
+        _inside.once_per_host(lambda: 5)

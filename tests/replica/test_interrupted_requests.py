@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _behaviour import launch, wait_until
 
 import xmp
+from tests.support.launching import launch
+from tests.support.waiting import until
 from xmp import _inside
+from xmp._processes.messages.replica import TakeTurn, WantValue, YourTurn
 
 
 class Late(BaseException):
@@ -41,7 +43,7 @@ def interrupted(ask: Callable[[], Any]) -> None:
 
 def waits_for(path: Path) -> Callable[[], str]:
     def make() -> str:
-        wait_until(path.exists, 20)
+        until(path.exists, 20)
         return "first"
 
     return make
@@ -52,11 +54,11 @@ def test_the_next_value_is_not_that_of_an_interrupted_question(method: str, tmp_
 
     def fn(rank: int) -> tuple[list[str], bool]:
         if rank == 0:
-            xmp.once(waits_for(over))
+            xmp.once_per_host(waits_for(over))
         else:
-            interrupted(lambda: xmp.once(lambda: "never"))
+            interrupted(lambda: xmp.once_per_host(lambda: "never"))
             over.touch()
-        values = [xmp.once(lambda name=name: name) for name in ("second", "third")]
+        values = [xmp.once_per_host(lambda name=name: name) for name in ("second", "third")]
         return values, xmp.preempted()
 
     assert list(launch(method, fn)) == [(["second", "third"], False)] * 2
@@ -67,12 +69,12 @@ def test_preempted_does_not_take_an_old_answer_for_its_own(method: str, tmp_path
 
     def fn(rank: int) -> bool:
         if rank == 0:
-            xmp.once(waits_for(over))
+            xmp.once_per_host(waits_for(over))
             done.touch()
             return xmp.preempted()
-        interrupted(lambda: xmp.once(lambda: "never"))
+        interrupted(lambda: xmp.once_per_host(lambda: "never"))
         over.touch()
-        wait_until(done.exists, 20)
+        until(done.exists, 20)
         return xmp.preempted()
 
     assert list(launch(method, fn)) == [False, False]
@@ -83,18 +85,18 @@ def test_a_turn_that_nobody_waits_for_any_more_goes_on(method: str, tmp_path: Pa
 
     def alone() -> None:
         inside.touch()
-        wait_until(over.exists, 20)
+        until(over.exists, 20)
 
     def fn(rank: int) -> list[int]:
         if rank == 0:
             serial.run(alone)
         else:
-            wait_until(inside.exists, 20)
+            until(inside.exists, 20)
             interrupted(lambda: serial.run(lambda: None))
             over.touch()
         turns = [serial.run(lambda: rank) for _ in range(3)]
         if rank == 1:
-            wait_until((tmp_path / "left").exists, 20)  # alive, but without a turn
+            until((tmp_path / "left").exists, 20)  # alive, but without a turn
         else:
             turns += [serial.run(lambda: rank) for _ in range(3)]
             (tmp_path / "left").touch()
@@ -114,13 +116,13 @@ def test_a_turn_is_not_taken_by_two_after_an_interrupt(tmp_path: Path) -> None:
 
     def held() -> None:
         inside.touch()
-        wait_until(over.exists, 20)
+        until(over.exists, 20)
 
     def fn(rank: int) -> None:
         if rank == 0:
             serial.run(held)
         elif rank == 1:
-            wait_until(inside.exists, 20)
+            until(inside.exists, 20)
             interrupted(lambda: serial.run(lambda: None))
             over.touch()
         for _ in range(10):
@@ -137,14 +139,14 @@ def test_who_was_interrupted_while_it_made_a_value_leaves_that_to_others(tmp_pat
             mark.touch(exist_ok=False)
         except FileExistsError:
             return _inside.rank()
-        wait_until(asked.exists, 20)
+        until(asked.exists, 20)
         raise Late
 
     def fn(rank: int) -> tuple[Any, Any]:
         channel = _inside.channel()
         assert channel is not None
         if rank == 1:
-            wait_until(mark.exists, 20)
+            until(mark.exists, 20)
             asked.touch()
         try:
             first = channel.share("key", make)
@@ -169,7 +171,7 @@ def test_what_was_asked_for_twice_is_kept_for_who_comes_late(tmp_path: Path) -> 
             interrupted(share)
             over.touch()
         elif rank == 2:
-            wait_until((tmp_path / "again").exists, 20)
+            until((tmp_path / "again").exists, 20)
         value = share()
         if rank == 1:
             (tmp_path / "again").touch()
@@ -186,7 +188,7 @@ def falls_asleep(process: psutil.Process) -> None:
         looks.append(process.status() == psutil.STATUS_SLEEPING)
         return len(looks) == 40 and all(looks)
 
-    wait_until(asleep)
+    until(asleep)
 
 
 def asks_and_does_not_read() -> tuple[int, float]:
@@ -194,17 +196,17 @@ def asks_and_does_not_read() -> tuple[int, float]:
     channel: Any = _inside.channel()
     supervisor = psutil.Process(os.getppid())
     for number in range(14):
-        channel.tell("share", number, "key", 1, False)
+        channel.send(WantValue(number, "key", 1, False))
     falls_asleep(supervisor)
     supervisor.suspend()
-    wait_until(lambda: supervisor.status() == psutil.STATUS_STOPPED)
+    until(lambda: supervisor.status() == psutil.STATUS_STOPPED)
     read = 0
-    while channel._wire.readable(0):
-        channel.receive()
+    while channel._connection.readable(0):
+        channel._connection.recv()
         read += 1
-    channel.tell("lock", 14, "turn")  # heard first: what waits is sent with the answer to this
+    channel.send(TakeTurn(14, "turn"))  # heard first: what waits is sent with the answer to this
     supervisor.resume()
-    while channel.receive()[0] != (14, "locked"):
+    while channel._connection.recv()[0] != YourTurn(14):
         pass
     before = sum(supervisor.cpu_times()[:2])
     falls_asleep(supervisor)
@@ -217,14 +219,14 @@ def test_a_supervisor_that_has_sent_everything_sleeps(tmp_path: Path) -> None:
     def fn(rank: int) -> tuple[int, float] | None:
         channel: Any = _inside.channel()
         if rank == 1:
-            wait_until(made.exists)
+            until(made.exists)
             used = asks_and_does_not_read()
             done.touch()
             return used
         if rank == 0:
             channel.share("key", lambda: b"x" * 20_000)
             made.touch()
-        wait_until(done.exists, 20)
+        until(done.exists, 20)
         return None
 
     read, used = launch("forkserver", fn, nprocs=3)[1]
@@ -233,5 +235,5 @@ def test_a_supervisor_that_has_sent_everything_sleeps(tmp_path: Path) -> None:
 
 
 def test_who_leaves_while_it_makes_a_value_for_all_takes_all_along(method: str) -> None:
-    results = launch(method, lambda rank: xmp.once(lambda: sys.exit(0)), timeout=20)
+    results = launch(method, lambda rank: xmp.once_per_host(lambda: sys.exit(0)), timeout=20)
     assert list(results) == [None, None]

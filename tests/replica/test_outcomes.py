@@ -1,4 +1,4 @@
-"""How a replica ends, and what its launcher hears of it."""
+"""How a replica ends, and what its launcher reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import failure, gone, launch, never_returns, nothing_started, wait_until
 
 import xmp
+from tests.support.launching import failure, launch, never_returns, nothing_started
+from tests.support.waiting import until
 
 
 def raises(rank: int, error: BaseException) -> int:
@@ -64,9 +65,15 @@ def test_what_the_error_knows(method: str) -> None:
     assert isinstance(error.host, str)
 
 
+def gone(path: Path) -> bool:
+    """Whether the process that has written its number into this file has ended."""
+    number = path.read_text() if path.exists() else ""
+    return bool(number) and not os.path.exists(f"/proc/{number}")
+
+
 def finishes_first(rank: int, path: str) -> str:
     if rank != 0:
-        wait_until(lambda: gone(Path(path)))
+        until(lambda: gone(Path(path)))
         raise ValueError("late")
     threading.Timer(0, lambda: Path(path).write_text(str(os.getpid()))).start()
     return "done"
@@ -305,7 +312,7 @@ def test_the_last_words_on_standard_error_are_in_the_report(
 # --- what it returns ---------------------------------------------------------------------------
 
 
-LARGE = pytest.param(3 << 30, marks=[pytest.mark.slow, pytest.mark.no_deadline])
+LARGE = pytest.param(3 << 30, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("size", [200_000, LARGE])

@@ -6,9 +6,10 @@ import os
 from typing import Any
 
 import pytest
-from _behaviour import Script, launch
 
 import xmp
+from tests.support.launching import launch
+from tests.support.stage import Script
 
 IMPORTED = """
 import json, os, sys
@@ -41,7 +42,7 @@ def test_settings_hold_although_the_modules_that_read_them_are_imported(
 
 @pytest.mark.parametrize("start", ["forkserver", "spawn"])  # a fork has what its launcher has
 def test_settings_of_jax_hold_where_it_is_not_the_runtime(start: str, script: Script) -> None:
-    """Nobody calls jax.config.update there: the template that has imported it must be another."""
+    """Nothing calls jax.config.update there: the template that has imported it must be another."""
     found = script(IMPORTED, start, "cpu", timeout=40).json()
     assert found == [[[2, 3, "cpu", "cpu"]] * 2, [[1, 2, "cpu", "cpu"]] * 2]
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import Script, launch, state
+
+from tests.support.launching import launch, state
+from tests.support.stage import Script
 
 
 def test_the_state_of_this_call_not_of_the_first(

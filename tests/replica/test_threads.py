@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _behaviour import wait_until
 
 import xmp
+from tests.support.waiting import until
 from xmp import _inside, _preemption, _runtimes
-from xmp._processes.living import preempt_all
-from xmp._processes.mates import by_process, count, spread
-from xmp._processes.preempting import Sigterm
+from xmp._processes.launcher.launch_registry import preempt_all
+from xmp._processes.launcher.preemption import Sigterm
+from xmp._processes.messages.thread_replicas import by_process, count, spread
 from xmp._types import HostFacts, HostPlan, ReplicaPlan, Request
 
 FRAMEWORK = """
@@ -88,7 +88,8 @@ def launch(method: str, fn: Any, *args: Any, nprocs: int = 4) -> Any:
 def test_one_entry_for_each_process() -> None:
     plans = tuple(ReplicaPlan(i, i, i // 2, device=f"d{i}", threads=2, cpus=(i,)) for i in range(4))
     host = by_process(HostPlan(0, "here", plans))
-    assert [(p.rank, [m.rank for m in p.mates]) for p in host.replicas] == [(0, [1]), (2, [3])]
+    others = [[each.rank for each in p.thread_replicas] for p in host.replicas]
+    assert ([p.rank for p in host.replicas], others) == ([0, 2], [[1], [3]])
     assert [(p.threads, p.cpus) for p in host.replicas] == [(4, (0, 1)), (4, (2, 3))]
     assert count(host.replicas) == 4
     assert spread(host.replicas[1], None) == {2: None, 3: None}
@@ -119,13 +120,13 @@ def test_each_thread_is_a_replica(method: str) -> None:
 
 
 def once_and_turns(rank: int, log: str) -> tuple[Any, ...]:
-    values = [xmp.once(lambda i=i: (i, rank)) for i in range(20)]
+    values = [xmp.once_per_host(lambda i=i: (i, rank)) for i in range(20)]
     serial = xmp.MpSerialExecutor()
     for _ in range(5):
         serial.run(lambda: _alone(log))
     channel = _inside.channel()
     assert channel is not None
-    first = channel.share("whoever is first", lambda: rank)
+    first = channel.share("the first one", lambda: rank)
     return values, first
 
 
@@ -168,7 +169,7 @@ def test_each_thread_has_its_own_copy_of_a_wrapped_model(method: str) -> None:
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """Where replicas tell how far they are; nothing else is there."""
+    """Where replicas note how far they are; nothing else is there."""
     folder = tmp_path / "marks"
     folder.mkdir()
     return folder
@@ -194,7 +195,7 @@ def test_threads_agree_on_their_end(
     context = xmp.spawn(
         steps, (str(marks),), nprocs=4, runtime="pairs", start_method=method, join=False
     )
-    wait_until(lambda: len(os.listdir(marks)) == 3, 30)
+    until(lambda: len(os.listdir(marks)) == 3, 30)
     preempt_all()
     first, gone, *rest = context.results()
     assert gone == -1
@@ -207,8 +208,7 @@ def fails(rank: int, how: str, marks: str) -> int:
     if rank != 3:
         Path(marks, str(rank)).touch()
         threading.Event().wait()
-    while len(os.listdir(marks)) < 3:
-        time.sleep(0.001)
+    until(lambda: len(os.listdir(marks)) == 3, 30)
     if how == "raise":
         raise ValueError("three it was")
     if how == "exit":

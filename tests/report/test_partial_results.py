@@ -10,17 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from _behaviour import failure, never_returns, run_script, wait_until
 
 import xmp
+from tests.support.launching import failure, never_returns
+from tests.support.stage import Python
+from tests.support.waiting import until
 
-pytestmark = pytest.mark.first_pass
+pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
 
 def half(rank: int, folder: str) -> str | None:
     if rank == 2:
-        wait_until(lambda: len(os.listdir(folder)) == 2)
-        wait_until(lambda: not any(link.exists() for link in Path(folder).iterdir()))  # ended
+        until(lambda: len(os.listdir(folder)) == 2)
+        until(lambda: not any(link.exists() for link in Path(folder).iterdir()))  # ended
         raise ValueError("<b>no & label</b>")
     if rank == 3:
         never_returns()
@@ -101,12 +103,12 @@ CELLS = [
 
 
 def test_a_notebook_shows_the_table_and_the_users_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     (tmp_path / "kernel.py").write_text(KERNEL)
-    done = run_script(["kernel.py"], stdin=json.dumps(CELLS), cwd=tmp_path, timeout=40)
+    done = python("kernel.py", stdin=json.dumps(CELLS), cwd=tmp_path, timeout=40)
     (shown, table), (kind, raised), (last, value) = done.json()
     assert (shown, kind, last) == ("display_data", "error", "execute_result")
     assert "<th>raised ValueError: no &lt;label&gt;</th>" in table["data"]["text/html"]

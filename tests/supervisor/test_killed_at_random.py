@@ -1,4 +1,4 @@
-"""Any process of ours may be killed or stopped at any time: nobody hangs, nothing stays."""
+"""Any process of xmp may be killed or stopped at any time: nothing hangs, nothing stays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import signal
 import time
 
 import pytest
-from stages import Stage
+
+from tests.support.stage import Stage
+
+pytestmark = pytest.mark.failing
 
 SCRIPT = """
     import os, sys, time
@@ -38,7 +41,7 @@ SCRIPT = """
             time.sleep(0.01)
         in_script.say(good=good, bad=bad, longest=longest)
         in_script.say(last=list(xmp.spawn(work, nprocs=3, runtime="cpu", start_method=method)))
-        xmp.preload(None)
+        xmp.shutdown()
         in_script.say(left=in_script.belongings())
 """
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from stages import Stage, until
-from trees import METHODS, TREE, running
+
+from tests.support.launching import METHODS
+from tests.support.process_tree import TREE, running
+from tests.support.stage import Stage
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.failing
 
 MOMENTS = (
     TREE
@@ -35,7 +40,7 @@ def test_launcher_killed_at_any_moment(stage: Stage, method: str) -> None:
         begun = stage.folder / "begun"
         begun.unlink(missing_ok=True)
         process = stage.start(MOMENTS, method, env={"SLOW_IMPORT": "1"} if step % 2 else {})
-        until(begun.exists, 20, "the script's main part")
+        stage.reached(process, "begun")
         time.sleep(delay)  # not a condition: the moment itself is what varies
         process.kill()
         process.wait()
@@ -43,7 +48,7 @@ def test_launcher_killed_at_any_moment(stage: Stage, method: str) -> None:
 
 
 def test_launcher_killed_while_the_template_imports(stage: Stage) -> None:
-    """Nobody reads a lifeline in the middle of ``import torch``: the kernel does."""
+    """Python reads no pipe in the middle of ``import torch``: the kernel ends the process."""
     source = """
         import sys, time, xmp
         xmp.preload("torch", "jax", "sklearn")
@@ -53,7 +58,7 @@ def test_launcher_killed_while_the_template_imports(stage: Stage) -> None:
     for delay in (0.0, 0.2, 0.5, 1.0):
         (stage.folder / "begun").unlink(missing_ok=True)
         process = stage.start(source)
-        until((stage.folder / "begun").exists, 20, "the template's start")
+        stage.reached(process, "begun")
         time.sleep(delay)
         process.kill()
         process.wait()
@@ -100,7 +105,7 @@ def test_launcher_killed_while_arguments_load(stage: Stage) -> None:
             xmp.spawn(work, (Slow(),), nprocs=2, runtime="cpu")
     """
     process = stage.start(source)
-    until((stage.folder / "loading").exists, 20, "the load")
+    stage.reached(process, "loading")
     process.kill()
     process.wait()
     stage.gone()
@@ -139,8 +144,8 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
     """
     )
     running(stage, kind, source=source)
-    until((stage.folder / "outliving").exists, 10, "the child")
     launcher = stage.last
+    stage.reached(launcher, "outliving")
     launcher.kill()
     launcher.wait()
     stage.gone(*stage.OURS, *(f"xmp-replica-{rank}" for rank in range(3)))

@@ -1,4 +1,4 @@
-"""How long a launch may take, as tables: made-up clocks in, actions and verdict out."""
+"""Time limits of a launch, as tables: made-up clocks in, actions and verdict out."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_long_start_is_not_told_when_all_are_inside() -> None:
 
 
 def test_replicas_that_were_made_late_get_their_time_to_start() -> None:
-    """What came before, the launcher has told."""
+    """The launcher has reported what came before."""
     begun = CALLED + 2 * SAY_AFTER
     watch, actions = watched(Tick(begun), begun=begun)
     assert actions == []
@@ -196,7 +196,7 @@ def test_what_one_does_at_its_end_is_no_progress_for_the_others() -> None:
     events = [*inside(), *seen(3, 3), Returned(0, at(3)), Progress(0, at(7)), Tick(at(8))]
     assert watched(*events, hang=5)[1] == ["stacks", "SIGTERM"]
     alone = [*events[:-1], Ended(1, at(7)), Progress(0, at(10)), Tick(at(12.5))]
-    assert watched(*alone, hang=5)[1] == [], "but it is when nobody else is there"
+    assert watched(*alone, hang=5)[1] == [], "but it is when no other replica is there"
 
 
 @pytest.mark.parametrize("end", [Returned(0, at(3)), Ended(0, at(3))])
@@ -228,7 +228,7 @@ def test_while_the_user_has_stopped_it_no_time_passes() -> None:
     assert actions == []
     assert watch.deadline is None
     watch.feed(Resume(at(104)))
-    assert watch.deadline == at(109), "the hang begins anew"
+    assert watch.deadline == at(109), "the hang counts from the end of the pause"
     watch.feed(Progress(0, at(108)))
     assert watch.deadline == at(110), "6 of 10 seconds were left"
 

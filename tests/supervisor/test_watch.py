@@ -77,7 +77,7 @@ def test_all_ended_needs_no_window() -> None:
             (Raised(1, 5, "ValueError: first"), Ended(3, 9, signal=11)),
             1,
             {1: CAUSE, 3: UNKNOWN},
-            id="but not before somebody who failed on his own",
+            id="but not before a rank that failed by itself",
         ),
         pytest.param(
             (Raised(1, 7, CLOSED), Raised(0, 5, CLOSED)),

@@ -1,4 +1,4 @@
-"""A program whose replicas stop at breakpoints, and what somebody in front of it does."""
+"""A program whose replicas stop at breakpoints, and what its user does in the terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 import subprocess
 from typing import Any
 
-from screens import CTRL_C, Screen
-from stages import until
+from tests.support.terminal import CTRL_C, Terminal
+from tests.support.waiting import until
 
 __all__ = [
     "HEAD",
-    "METHODS",
     "PROMPT",
     "begin",
     "ended",
@@ -21,7 +20,6 @@ __all__ = [
     "take_turns",
 ]
 
-METHODS = ("forkserver", "spawn", "fork")
 PROMPT = "(Pdb rank {}) "
 
 HEAD = """
@@ -48,7 +46,7 @@ HEAD = """
             breakpoint(header="have a look")
         return secret + 1
 
-    def telling(rank):
+    def writing(rank):
         if rank == 2:
             note(f"pid-{os.getpid()}")
             for number in range(50):
@@ -144,47 +142,47 @@ HEAD = """
 """
 
 
-def begin(screen: Screen, fn: str, **options: Any) -> subprocess.Popen[str]:
-    return screen.start(HEAD, json.dumps({"fn": fn, **options}))
+def begin(terminal: Terminal, fn: str, **options: Any) -> subprocess.Popen[str]:
+    return terminal.start(HEAD, json.dumps({"fn": fn, **options}))
 
 
-def ended(screen: Screen, seconds: float = 20) -> Any:
+def ended(terminal: Terminal, seconds: float = 20) -> Any:
     """What the launch came to; the terminal is as it was, the launcher in front of it."""
-    path = screen.stage.folder / "ended"
-    until(path.exists, seconds, f"the end of the launch; shown:\n{screen.text}")
-    told = json.loads(path.read_text())
-    assert screen.modes_now() == screen.modes, screen.text
-    assert told["front"]
-    assert told["handler"]
-    assert set(told["left"]) <= {"xmp-template", "xmp-script"}, (told, screen.text)
-    return told["ended"]
+    path = terminal.stage.folder / "ended"
+    until(path.exists, seconds, f"the end of the launch; shown:\n{terminal.shown}")
+    found = json.loads(path.read_text())
+    assert terminal.modes_now() == terminal.modes, terminal.shown
+    assert found["front"]
+    assert found["handler"]
+    assert set(found["left"]) <= {"xmp-template", "xmp-script"}, (found, terminal.shown)
+    return found["ended"]
 
 
-def interrupt(screen: Screen) -> None:
+def interrupt(terminal: Terminal) -> None:
     """Press Ctrl-C; Python's readline may forget one that comes just before it waits."""
     for seconds in (3, 10):
-        screen.type(CTRL_C)
-        if screen.sees("--KeyboardInterrupt--", seconds) is not None:
+        terminal.type(CTRL_C)
+        if terminal.sees("--KeyboardInterrupt--", seconds) is not None:
             return
-    raise AssertionError(screen.text)
+    raise AssertionError(terminal.shown)
 
 
-def noted(screen: Screen, name: str) -> list[str]:
-    return sorted(path.name for path in screen.stage.folder.glob(f"{name}-*"))
+def noted(terminal: Terminal, name: str) -> list[str]:
+    return sorted(path.name for path in terminal.stage.folder.glob(f"{name}-*"))
 
 
-def process_id(screen: Screen) -> int:
-    (name,) = noted(screen, "pid")
+def process_id(terminal: Terminal) -> int:
+    (name,) = noted(terminal, "pid")
     return int(name[4:])
 
 
-def take_turns(screen: Screen, ranks: set[int]) -> None:
+def take_turns(terminal: Terminal, ranks: set[int]) -> None:
     """Answer two debuggers, in whatever order they come."""
-    screen.see("it waits for its turn")
-    first = int(screen.text.partition(" is at a breakpoint (")[0][-1])
+    terminal.see("it waits for its turn")
+    first = int(terminal.shown.partition(" is at a breakpoint (")[0][-1])
     for rank in (first, *(ranks - {first})):
-        if PROMPT.format(rank) not in screen.text:
-            screen.see(PROMPT.format(rank))
-        screen.type("p secret\n")
-        screen.see(f"{rank * 11}\n")
-        screen.answer(PROMPT.format(rank), "c")
+        if PROMPT.format(rank) not in terminal.shown:
+            terminal.see(PROMPT.format(rank))
+        terminal.type("p secret\n")
+        terminal.see(f"{rank * 11}\n")
+        terminal.answer(PROMPT.format(rank), "c")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import faulthandler
 import threading
 from typing import Any
 
 import xmp
 
-__all__ = ["LOCK", "METHODS", "OPS", "replicas"]
+__all__ = ["LOCK", "OPS", "replicas"]
 
-METHODS = ["forkserver", "spawn", "fork"]
 LOCK = threading.Lock()
 """For replicas that are threads of one process."""
 OPS = ["sum", "mean", "min", "max", "prod"]
@@ -18,8 +16,6 @@ OPS = ["sum", "mean", "min", "max", "prod"]
 
 def replicas(fn: Any, *args: Any, runtime: str, nprocs: int, **options: Any) -> list[Any]:
     """What ``fn`` returns in every replica; fails when they are not done in 90 seconds."""
-    if options.get("start_method") == "fork":
-        faulthandler.cancel_dump_traceback_later()  # pytest's: a thread that forbids the fork
     with xmp.spawn(fn, args, nprocs=nprocs, runtime=runtime, join=False, **options) as context:
         assert context.join(timeout=90), "not done within 90 s"
         return list(context.results())

@@ -1,4 +1,4 @@
-"""What the scripts of these tests call, in the launcher and in replicas. No framework here."""
+"""What scripts call, in the launcher and in replicas. No framework here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 
-TOKEN = "SAFETY_TOKEN"
+TOKEN = "XMP_TEST_STAGE"
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
 
 
@@ -149,7 +149,7 @@ def shared_memory() -> set[str]:
 
 
 def foreign_memory() -> set[str]:
-    """Files in shared memory that processes of somebody else have mapped."""
+    """Files in shared memory that other processes have mapped."""
     own = {os.getpid(), *descendants(os.getpid())}
     found = set()
     for name in os.listdir("/proc"):
@@ -228,7 +228,7 @@ def holders(port: int) -> list[int]:
 def open_files(pid: str) -> set[str]:
     """What the descriptors of a process lead to, as far as one may look."""
     found = set()
-    with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):  # the listing's own
                 found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))

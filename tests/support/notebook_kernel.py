@@ -1,6 +1,6 @@
-"""A real notebook kernel: ``python _kernel.py`` runs cells in one and tells what each of them got.
+"""A real notebook kernel: ``python notebook_kernel.py`` runs cells and prints what each got.
 
-In a process of its own: ZeroMQ brings native threads, and a launcher with those may not fork.
+In a new process: ZeroMQ brings native threads, and a launcher with those may not fork.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""A launch with everything that is hard to end below it."""
+"""A launch with processes below it that are hard to end."""
 
 from __future__ import annotations
 
-from stages import Stage, until
+from tests.support.stage import Stage
 
-__all__ = ["METHODS", "RUN", "TREE", "running"]
+__all__ = ["RUN", "TREE", "running"]
 
 TREE = """
     import ctypes, os, signal, subprocess, sys, time
     import in_script, xmp
 
     def grandchild():
-        '''A daemon: double fork, its own session, deaf to what asks nicely.'''
+        '''A daemon: double fork, its own session; ignores SIGTERM, SIGINT and SIGHUP.'''
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
@@ -21,7 +21,7 @@ TREE = """
             os._exit(0)
 
     def native(rank):
-        '''In native code with the GIL held, for ever; deaf to SIGTERM.'''
+        '''In native code with the GIL held, for ever; ignores SIGTERM.'''
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
             grandchild()
@@ -44,18 +44,11 @@ RUN = """
         xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
 """
 
-METHODS = ("forkserver", "spawn", "fork")
-
 
 def running(
     stage: Stage, *argv: str, source: str = TREE + RUN, env: dict[str, str] | None = None
 ) -> int:
     """Start a script and wait until all its replicas are in ``fn``; the launcher's pid."""
     process = stage.start(source, *argv, env=env)
-    wanted = [stage.folder / f"in-fn-{rank}" for rank in range(3)]
-    until(
-        lambda: all(path.exists() for path in wanted) or process.poll() is not None,
-        30, "replicas in fn",
-    )  # fmt: skip
-    assert process.poll() is None, stage.outcome(process)
+    stage.in_function(process)
     return process.pid

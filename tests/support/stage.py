@@ -1,6 +1,6 @@
-"""Scripts that launch, each in a session of its own, and what of them is still alive.
+"""Programs that launch, each in its own session, and which processes of them are alive.
 
-Everything that belongs to one script carries the same token in the environment that its process
+Everything that belongs to one stage carries the same token in the environment that its process
 was started with (forks keep it), so that orphans are found wherever they went.
 """
 
@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_script import TOKEN, carrying
 
 import xmp
+from tests.support.in_script import TOKEN, carrying
+from tests.support.waiting import until
 
-HERE = Path(__file__).resolve().parent
+__all__ = ["ROOT", "SUPPORT", "Outcome", "Python", "Script", "Stage", "slowness"]
+
+SUPPORT = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
 USUAL = 0.02  # seconds that an interpreter takes to start and end where nothing else runs
@@ -33,7 +36,7 @@ USUAL = 0.02  # seconds that an interpreter takes to start and end where nothing
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a script ended and what it said (``in_script.say``), by name."""
+    """How a program ended, and what it wrote."""
 
     code: int
     out: str
@@ -42,22 +45,23 @@ class Outcome:
 
     @property
     def said(self) -> dict[str, Any]:
+        """What it said by name (``in_script.say``)."""
         facts: dict[str, Any] = {}
         for line in self.out.splitlines():
             if line.startswith("@"):
                 facts.update(json.loads(line[1:]))
         return facts
 
+    def json(self) -> Any:
+        """The last line of standard output, after the program ended well."""
+        assert self.code == 0, f"exit {self.code}\n{self.out}\n{self.err}"
+        return json.loads(self.out.splitlines()[-1])
 
-def until(done: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Wait for a condition; its value, or a failure that says what did not come."""
-    end = time.monotonic() + seconds
-    while True:
-        value = done()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
+
+Python = Callable[..., Outcome]
+"""The ``python`` fixture: arguments, and the options of ``Stage.python``."""
+Script = Callable[..., Outcome]
+"""The ``script`` fixture: source, arguments, and the options of ``Stage.python``."""
 
 
 def slowness() -> float:
@@ -68,12 +72,14 @@ def slowness() -> float:
 
 
 class Stage:
-    """Runs scripts; knows every process that came from them."""
+    """Runs programs; knows every process that came from them."""
 
     OURS = ("xmp-template", "xmp-supervisor", "xmp-script", "xmp-keeper")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, path: tuple[Path, ...] = (SUPPORT, ROOT)) -> None:
         self.folder = folder
+        self.path = path
+        """What programs can import besides what is installed."""
         self.token = uuid.uuid4().hex
         self._popen: list[subprocess.Popen[str]] = []
         self._count = 0
@@ -81,16 +87,13 @@ class Stage:
     def write(self, source: str, name: str = "") -> Path:
         self._count += 1
         path = self.folder / (name or f"script{self._count}.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(source))
         return path
 
     def environment(self, env: dict[str, str] | None = None) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PYTHONPATH": f"{HERE}{os.pathsep}{ROOT}",
-            TOKEN: self.token,
-            **(env or {}),
-        }
+        path = {"PYTHONPATH": os.pathsep.join(map(str, self.path))} if self.path else {}
+        return {**os.environ, **path, TOKEN: self.token, **(env or {})}
 
     def start(
         self,
@@ -100,7 +103,7 @@ class Stage:
         file: bool = True,
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start a script in a session of its own; its streams are files, which nobody fills.
+        """Start a script; its streams are files, which never fill.
 
         With ``file=False`` it is handed to ``python -c``: a program without a file, as in a cell.
         """
@@ -112,31 +115,64 @@ class Stage:
         ):
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             streams.update(options)
-            process = subprocess.Popen(
-                [sys.executable, *program, *argv],
-                text=True, env=self.environment(env), cwd=self.folder, start_new_session=True,
-                **streams,
-            )  # fmt: skip
+            process = self.start_command(sys.executable, *program, *argv, env=env, **streams)
         process.script = path  # type: ignore[attr-defined]
+        return process
+
+    def start_command(
+        self, *command: str, env: dict[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start any program in its own session; ``options`` are those of Popen."""
+        options.setdefault("cwd", self.folder)
+        process = subprocess.Popen(
+            command, text=True, env=self.environment(env), start_new_session=True, **options
+        )
         self._popen.append(process)
         return process
 
-    def outcome(self, process: subprocess.Popen[str], timeout: float = 30) -> Outcome:
-        """Wait for a script; on its deadline, every stack that can be had."""
+    def outcome(
+        self, process: subprocess.Popen[str], timeout: float = 30, stdin: str | None = None
+    ) -> Outcome:
+        """Wait for a program, and for the end of its pipes; on its deadline, say what is alive."""
         start = time.monotonic()
         try:
-            code = process.wait(timeout)
+            piped = process.communicate(stdin, timeout)
         except subprocess.TimeoutExpired:
             alive = self.alive()
             self.end()
-            out, err = self._streams(process)
-            pytest.fail(f"not within {timeout} s; alive: {alive}\n{out}\n{err}")
-        out, err = self._streams(process)
-        return Outcome(code, out, err, time.monotonic() - start)
+            out, err = self._written(process, process.communicate(timeout=5))
+            pytest.fail(f"not within {timeout} s: {process.args}; alive: {alive}\n{out}\n{err}")
+        out, err = self._written(process, piped)
+        return Outcome(process.returncode, out, err, time.monotonic() - start)
 
-    def _streams(self, process: subprocess.Popen[str]) -> tuple[str, str]:
-        name = process.script.name  # type: ignore[attr-defined]
-        return tuple((self.folder / f"{name}.{end}").read_text() for end in ("out", "err"))  # type: ignore[return-value]
+    def _written(
+        self, process: subprocess.Popen[str], piped: tuple[str | None, str | None]
+    ) -> tuple[str, str]:
+        """What came through pipes, or what is in the files of a script."""
+        script = getattr(process, "script", None)
+        out, err = (
+            (self.folder / f"{script.name}.{end}").read_text() if text is None and script else text
+            for end, text in zip(("out", "err"), piped)
+        )
+        return out or "", err or ""
+
+    def python(
+        self,
+        *arguments: str,
+        timeout: float = 25,
+        stdin: str = "",
+        shell_before: str | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Run an interpreter over pipes, as in a shell pipeline; whatever its exit code.
+
+        ``shell_before`` is a shell command that runs first in the same process (``ulimit -n 256``).
+        """
+        command = [sys.executable, *arguments]
+        if shell_before is not None:
+            command = ["/bin/sh", "-c", f'{shell_before}; exec "$@"', "sh", *command]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return self.outcome(self.start_command(*command, **pipes, **options), timeout, stdin)
 
     def run(
         self, source: str, *argv: str, timeout: float = 30, ok: bool = True,
@@ -148,6 +184,19 @@ class Stage:
             assert outcome.code == 0, f"exit code {outcome.code}\n{outcome.out}\n{outcome.err}"
         self.gone()
         return outcome
+
+    def reached(self, process: subprocess.Popen[str], *names: str, seconds: float = 30) -> None:
+        """Wait until files of these names are there; fails at once when the program has ended."""
+        marks = [self.folder / name for name in names]
+        until(
+            lambda: all(mark.exists() for mark in marks) or process.poll() is not None,
+            seconds, lambda: f"{[m.name for m in marks if not m.exists()]}; alive: {self.alive()}",
+        )  # fmt: skip
+        assert process.poll() is None, self.outcome(process)
+
+    def in_function(self, process: subprocess.Popen[str], replicas: int = 3) -> None:
+        """Wait until so many replicas have noted that they are in their function."""
+        self.reached(process, *(f"in-fn-{rank}" for rank in range(replicas)))
 
     @property
     def last(self) -> subprocess.Popen[str]:
@@ -183,6 +232,7 @@ class Stage:
             time.sleep(0.01)
 
     def end(self) -> None:
+        """Kill what is left."""
         for _ in range(50):
             left = self.alive()
             if not left:
@@ -192,6 +242,7 @@ class Stage:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         for process in self._popen:
+            process.kill()
             process.wait(5)
 
 

@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
-from _behaviour import wait_until
 
-from xmp._processes import safety
+from tests.support.waiting import until
+from xmp._processes.system import fork_safety
 from xmp._types import ForkRules
 
 
@@ -25,16 +25,19 @@ def test_a_thread_that_is_about_to_end_is_no_native_one(monkeypatch: pytest.Monk
 
     last.acquire()
     _thread.start_new_thread(last.acquire, ())
-    wait_until(lambda: safety.native_threads(True))
-    monkeypatch.setattr(safety.time, "sleep", once_somebody_waits)
-    monkeypatch.setattr(safety, "_PATIENCE", 10.0)
-    assert safety.culprits(ForkRules(), safety.connected_sockets(), python_threads=True) == []
+    until(lambda: fork_safety.native_threads(True))
+    monkeypatch.setattr(fork_safety.time, "sleep", once_somebody_waits)
+    monkeypatch.setattr(fork_safety, "_SETTLE", 10.0)
+    assert (
+        fork_safety.culprits(ForkRules(), fork_safety.connected_sockets(), python_threads=True)
+        == []
+    )
 
 
 def test_a_socket_that_has_become_a_pipe_meanwhile_leaves_nothing_open() -> None:
     reader, writer = os.pipe()
     before = os.listdir("/proc/self/fd")
-    assert safety._peers({reader: "socket:[1]"}) == {}
+    assert fork_safety._peers({reader: "socket:[1]"}) == {}
     assert len(os.listdir("/proc/self/fd")) == len(before)
     os.close(reader)
     os.close(writer)

@@ -1,4 +1,4 @@
-"""What a process of ours imports before it is forked."""
+"""Imports run without garbage collection in a template; replicas have it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from _behaviour import launch
 
-from xmp._processes.server import import_all
+from tests.support.launching import launch
+from xmp._processes.template.imports import import_all
 
 MODULE = """
 import gc

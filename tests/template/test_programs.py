@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from _behaviour import Script, run_script
+from tests.support.stage import Python, Script
 
 GUARDED = """
 import dataclasses, enum, json, os, sys
@@ -136,7 +136,7 @@ if __name__ == "__main__":
 """
 
 
-def test_python_dash_m(method: str, tmp_path: Path) -> None:
+def test_python_dash_m(method: str, python: Python, tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -144,7 +144,7 @@ def test_python_dash_m(method: str, tmp_path: Path) -> None:
     (package / "mod.py").write_text(MODULE)
     (package / "__main__.py").write_text(MODULE)
     for name in ("pkg.mod", "pkg"):
-        done = run_script(["-m", name, method], cwd=tmp_path)
+        done = python("-m", name, method, cwd=tmp_path)
         assert done.out == f"[(103, True), (104, True)] ['{method}']\n", done
 
 
@@ -177,20 +177,20 @@ print("fine")
 """
 
 
-def test_python_dash_c(method: str) -> None:
-    done = run_script(["-c", INLINE.replace("METHOD", repr(method))])
+def test_python_dash_c(method: str, python: Python) -> None:
+    done = python("-c", INLINE.replace("METHOD", repr(method)))
     assert done.out == "fine\n", done
 
 
-def test_standard_input_as_program(method: str) -> None:
+def test_standard_input_as_program(method: str, python: Python) -> None:
     source = INLINE.replace("METHOD", repr(method))
     for arguments in ([], ["-"]):
-        done = run_script(arguments, stdin=source)
+        done = python(*arguments, stdin=source)
         assert done.out == "fine\n", done
 
 
-def test_the_interactive_interpreter(method: str) -> None:
-    done = run_script(["-i", "-q"], stdin=INLINE.replace("METHOD", repr(method)))
+def test_the_interactive_interpreter(method: str, python: Python) -> None:
+    done = python("-i", "-q", stdin=INLINE.replace("METHOD", repr(method)))
     assert "fine\n" in done.out, done
 
 
@@ -310,7 +310,9 @@ else:
     assert done.out == "[0, 1]\n" or (done.code == 1 and "Error" in done.err), done
 
 
-def test_a_zipped_program_and_a_name_with_blanks(method: str, tmp_path: Path) -> None:
+def test_a_zipped_program_and_a_name_with_blanks(
+    method: str, python: Python, tmp_path: Path
+) -> None:
     import zipfile
 
     source = """
@@ -327,12 +329,12 @@ if __name__ == "__main__":
         archive.writestr("__main__.py", source)
     (tmp_path / "my script.v2.txt").write_text(source)
     for name in ("app.pyz", "my script.v2.txt"):
-        done = run_script([name, method], cwd=tmp_path)
+        done = python(name, method, cwd=tmp_path)
         assert done.out == "[0, 1]\n", (name, done)
 
 
 def test_a_script_run_by_a_relative_path_that_changes_folder(
-    method: str, script: Script, tmp_path: Path
+    method: str, python: Python, script: Script, tmp_path: Path
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "rel.py").write_text(
@@ -350,5 +352,5 @@ if __name__ == "__main__":
     print("fine")
 """
     )
-    done = run_script(["rel.py", method, "--flag=1"], cwd=tmp_path)
+    done = python("rel.py", method, "--flag=1", cwd=tmp_path)
     assert done.out == "fine\n", done

@@ -1,9 +1,12 @@
-"""The supervisor that is forked before anybody asks: one, for the next launch, in nobody's way."""
+"""The supervisor that is forked ahead of the next launch: one, which disturbs nothing."""
 
 from __future__ import annotations
 
 import pytest
-from stages import Stage
+
+from tests.support.stage import Stage
+
+pytestmark = pytest.mark.failing
 
 HEAD = """
     import os, signal, sys, time
@@ -38,7 +41,7 @@ def test_it_is_the_supervisor_of_the_next_launch(stage: Stage) -> None:
         in_script.say(first=sorted(supervisor()))
         assert used(6) >= 4
         in_script.say(parent=in_script.comm(in_script.parent(spare())))
-        xmp.preload(None)
+        xmp.shutdown()
         in_script.say(left=in_script.called("xmp-spare"))
     """
     )
@@ -79,12 +82,12 @@ def test_what_it_lacks_is_forked_anew(stage: Stage) -> None:
         HEAD
         + """
     def knows(rank):
-        return "yaml" in sys.modules
+        return "pyte" in sys.modules
 
     if __name__ == "__main__":
         supervisor()
         spare()
-        import yaml
+        import pyte
         while not xmp.spawn(knows, nprocs=1, runtime="cpu")[0]:
             spare()
         assert used(3) >= 1

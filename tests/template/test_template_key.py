@@ -1,9 +1,12 @@
-"""What a template's key sees, what it must not see, and what is taken over at each call instead."""
+"""What a template's key contains, what it must not, and what each call sends instead."""
 
 from __future__ import annotations
 
 import pytest
-from stages import Outcome, Stage
+
+from tests.support.stage import Outcome, Stage
+
+pytestmark = pytest.mark.failing
 
 HEAD = """
     import json, os, resource, signal, sys, time
@@ -242,7 +245,7 @@ def test_a_forked_child_of_the_launcher_has_templates_of_its_own(stage: Stage) -
         if pid == 0:
             try:
                 many("child")
-                xmp.preload(None)
+                xmp.shutdown()
             finally:
                 os._exit(0)
         many("parent")

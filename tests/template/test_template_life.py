@@ -6,11 +6,15 @@ import os
 import signal
 
 import pytest
-from stages import Stage, until
+
+from tests.support.stage import Stage
+
+pytestmark = pytest.mark.failing
 
 HEAD = """
     import os, signal, sys, threading, time
     import in_script, xmp
+    from waiting import until
 
     def work(rank, seconds=0.0):
         time.sleep(seconds)
@@ -48,9 +52,8 @@ def test_killed_while_idle(stage: Stage) -> None:
             in_script.say(ranks=[each[0] for each in found], template=found[0][1])
             assert in_script.templates() == [found[0][1]]
             os.kill(found[0][1], signal.SIGKILL)
-            while in_script.is_alive(found[0][1]):
-                time.sleep(0.001)
-        xmp.preload(None)
+            until(lambda: not in_script.is_alive(found[0][1]))
+        xmp.shutdown()
         in_script.say(left=in_script.belongings()["processes"])
     """
     )
@@ -77,7 +80,7 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
         in_script.say(results=results, seconds=time.monotonic() - start)
         again = spawn()
         in_script.say(again=[each[0] for each in again], other=again[0][1] != first)
-        xmp.preload(None)
+        xmp.shutdown()
         in_script.say(left=in_script.belongings()["processes"])
     """
     )
@@ -89,7 +92,7 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
 
 
 def test_a_killed_keeper_does_not_hide_that_the_supervisor_still_ends(stage: Stage) -> None:
-    """Control returns when it has, though nobody is left to tell."""
+    """Control returns when it has, though no process is left to report it."""
     stage.write(
         """
         import atexit, time
@@ -136,7 +139,7 @@ def test_killed_while_it_starts(stage: Stage) -> None:
 
 @pytest.mark.parametrize("who", ["xmp-template", "xmp-script"])
 def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
-    """Whoever does not answer within 5 s after a deadline is not waited for."""
+    """A template that does not answer within 5 s after a deadline is not waited for."""
     source = (
         HEAD
         + """
@@ -202,9 +205,7 @@ def test_a_replaced_template_ends_when_its_launch_has(stage: Stage, without: str
         open("release", "w").close()
         results = context.results()
         in_script.say(results=[each[0] for each in results], template=results[0][1] == first)
-        end = time.monotonic() + 10
-        while in_script.is_alive(first) and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: not in_script.is_alive(first), 10, "the end of the replaced template")
         in_script.say(after=in_script.is_alive(first), templates=len(in_script.templates()))
     """
     )
@@ -221,12 +222,10 @@ def test_idle_for_too_long_ends_it(stage: Stage) -> None:
         HEAD
         + """
     if __name__ == "__main__":
-        from xmp._processes import warm
-        warm._IDLE_SECONDS = 0.3
+        from xmp._processes.launcher import fork_server_handle
+        fork_server_handle._IDLE_SECONDS = 0.3
         first = spawn()[0][1]
-        end = time.monotonic() + 15
-        while in_script.is_alive(first) and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: not in_script.is_alive(first), 15, "the end of the idle template")
         in_script.say(alive=in_script.is_alive(first), again=[each[0] for each in spawn()])
     """
     )
@@ -342,7 +341,7 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
     """
     )
     process = stage.start(source)
-    until((stage.folder / "ready").exists, 20, "first spawn")
+    stage.reached(process, "ready")
     os.killpg(process.pid, signal.SIGINT)
     outcome = stage.outcome(process)
     assert outcome.said["same"], outcome.err

@@ -1,26 +1,37 @@
-"""Ending what launches have left behind: exactly those processes, each held by a pidfd."""
+"""``xmp clean``: ends the processes that launches have left behind, and no others."""
 
 from __future__ import annotations
 
-import os
-import select
+import argparse
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xmp._probe.holders import Holder
-from xmp._probe.launches import ENGINE, Process, alive
+from xmp._probe.launches import ENGINE
 from xmp._probe.leftovers import described, leftovers
+from xmp._proc import Process
+from xmp._processes.system.descriptors import raise_descriptor_limit
+from xmp._processes.system.held_process import HeldProcess
 
-from . import kernel
-
-__all__ = ["clean", "look"]
+__all__ = ["clean", "look", "run"]
 
 _GRACE = 2.0
 _KILL_WAIT = 2.0
 _STEP = 0.01
 _ROUNDS = 5
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what ended, or with ``--dry-run`` what would; 1 if something does not end."""
+    ended, stuck = ([], look()) if options.dry_run else clean()
+    for holder in ended:
+        print(f"ended {holder}")
+    for holder in stuck:
+        print(f"{'would end' if options.dry_run else 'does not end (SIGKILL was sent):'} {holder}")
+    if not ended and not stuck:
+        print("nothing left behind")
+    return int(bool(stuck) and not options.dry_run)
 
 
 def look() -> list[Holder]:
@@ -30,15 +41,15 @@ def look() -> list[Holder]:
 
 def clean() -> tuple[list[Holder], list[Holder]]:
     """End what is left: SIGTERM, 2 s, SIGKILL. Returns what has ended, and what has not."""
-    kernel.raise_descriptor_limit()  # one for each process
+    raise_descriptor_limit()  # one for each process
     ended: list[Holder] = []
     stuck: list[Holder] = []
     found = leftovers()
     for _ in range(_ROUNDS):  # what is being ended may start something
-        told = {process: described(process) for process in found}
+        holders = {process: described(process) for process in found}
         left = _end(found)
-        ended += [holder for process, holder in told.items() if process not in left]
-        stuck = [told[process] for process in left]
+        ended += [holder for process, holder in holders.items() if process not in left]
+        stuck = [holders[process] for process in left]
         if not found or left:
             break
         found = leftovers(settle=0.1)
@@ -47,7 +58,7 @@ def clean() -> tuple[list[Holder], list[Holder]]:
 
 def _end(found: Sequence[Process]) -> list[Process]:
     """End these; returns those that live on."""
-    held = [each for each in map(_Held.of, found) if each is not None]
+    held = [each for each in map(HeldProcess.hold, found) if each is not None]
     try:
         for each in held:
             # A supervisor or template that is woken would kill at once, without any grace.
@@ -64,53 +75,7 @@ def _end(found: Sequence[Process]) -> list[Process]:
             each.close()
 
 
-def _wait(held: Sequence[_Held], seconds: float) -> None:
+def _wait(held: Sequence[HeldProcess], seconds: float) -> None:
     end = time.monotonic() + seconds
     while any(each.lives for each in held) and time.monotonic() < end:
         time.sleep(_STEP)
-
-
-@dataclass(eq=False)
-class _Held:
-    """A process whose number cannot come to mean another one."""
-
-    process: Process
-    watch: int | None
-
-    @classmethod
-    def of(cls, process: Process) -> _Held | None:
-        """None when it has ended meanwhile."""
-        watch = kernel.open_pidfd(process.pid)
-        held = cls(process, watch)
-        if held._is_same():  # looked at after it was opened: this is what the descriptor means
-            return held
-        held.close()
-        return None
-
-    def _is_same(self) -> bool:
-        now = alive(self.process.pid)
-        return now is not None and now.started == self.process.started
-
-    @property
-    def lives(self) -> bool:
-        """Whether it has not ended, reaped or not."""
-        if self.watch is None:
-            return self._is_same()
-        poller = select.poll()
-        poller.register(self.watch, select.POLLIN)
-        return not poller.poll(0)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to this process, to nobody else."""
-        try:
-            if self.watch is not None:
-                signal.pidfd_send_signal(self.watch, number)
-            elif self._is_same():
-                os.kill(self.process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # ended; or another user's by now: then it lives on, and that is told
-
-    def close(self) -> None:
-        """Let go of it."""
-        if self.watch is not None:
-            os.close(self.watch)

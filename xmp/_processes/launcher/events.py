@@ -1,6 +1,6 @@
-"""How a launch goes, told to who asked: each change of its state, in order, each once.
+"""The events of a launch for ``events=``: each change of its state, in order, each once.
 
-Lives in the launcher. Most of it comes from the supervisor (``herald``).
+Most of them come from the supervisor (``supervisor/event_recorder``).
 """
 
 from __future__ import annotations
@@ -16,23 +16,37 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from xmp import _log
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
 from xmp._types import Event, JobPlan, Observer
 
-from .job import Silence
-from .terminal import say
-
-__all__ = ["Telling"]
+__all__ = ["EventStream", "NullEvents"]
 
 Listener = Callable[[Event], None]
 _count = itertools.count(1)
 
 
-class Telling(Silence):
+class NullEvents:
+    """The events of a call without ``events=``: it drops them."""
+
+    def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
+        """The launch has been planned."""
+
+    def add(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """The supervisor has reported these."""
+
+    def end(self, error: BaseException | None) -> None:
+        """The launch has ended, with this error or without one."""
+
+    def drop(self) -> None:
+        """In a forked child of the launcher: the launch belongs to the parent."""
+
+
+class EventStream(NullEvents):
     """The events of one call, from ``begin`` to ``end``."""
 
     def __init__(self, observer: Observer, several: bool = False) -> None:
-        """``several``: the call may make several attempts; ``finish`` tells of its end."""
+        """``several``: the call may make several attempts; ``finish`` reports its end."""
         self._observer = observer
         self._several = several
         self._listeners: list[Listener] = []
@@ -43,7 +57,7 @@ class Telling(Silence):
         self._launch = ""
         self._called = 0
         self._clock = 0.0
-        """What the host's clock showed at the call."""
+        """The host's wall clock at the call."""
         self._last = 0.0
         self._restart = 0
 
@@ -61,14 +75,14 @@ class Telling(Silence):
     def say(
         self, name: str, rank: int | None = None, pid: int | None = None, words: str = ""
     ) -> None:
-        """Tell what happens here and now."""
-        self.tell([(name, time.monotonic_ns(), rank, pid, words)])
+        """Report what happens in this process now."""
+        self.add([(name, time.monotonic_ns(), rank, pid, words)])
 
-    def tell(self, events: Iterable[tuple[Any, ...]]) -> None:
-        """Tell these: (name, monotonic nanoseconds, rank, pid, words, exit code, signal)."""
+    def add(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """Report these: (name, monotonic nanoseconds, rank, pid, words, exit code, signal)."""
         self._waiting += [self._event(*event) for event in events]
         if self._delivering:
-            return  # by a listener that launches or waits itself: what comes now comes after
+            return  # a listener itself launches or waits: it gets these after the present one
         self._delivering = True
         try:
             while self._waiting:
@@ -90,7 +104,7 @@ class Telling(Silence):
         exit_code: int | None = None,
         signal: str | None = None,
     ) -> Event:
-        # What reaches us late is not sorted into what has been told.
+        # An event that arrives late is not sorted in among those already reported.
         self._last = max(self._last, round((at - self._called) / 1e9, 6))
         moment = round(self._clock + self._last, 6)
         return Event(
@@ -104,11 +118,11 @@ class Telling(Silence):
         except Exception:
             if listener not in self._failed:
                 self._failed.add(listener)
-                told = traceback.format_exc().rstrip()
-                say(f"xmp: events= failed at {event.name!r}; the launch goes on.\n{told}")
+                text = traceback.format_exc().rstrip()
+                _log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
 
     def end(self, error: BaseException | None) -> None:
-        """The launch, or this attempt, is over, with this error or well."""
+        """The launch, or this attempt, has ended, with this error or without one."""
         if isinstance(error, ReplicaError):
             first = f"{error}".partition("\n")[0]
             caused = not isinstance(error, ReplicaTimeout)
@@ -118,7 +132,7 @@ class Telling(Silence):
             self.finish(error)
 
     def finish(self, error: BaseException | None) -> None:
-        """Nothing comes after this."""
+        """Report the last event."""
         words = "" if error is None else type(error).__name__
         if error is not None and not isinstance(error, ReplicaError):
             words += f": {error}".partition("\n")[0]
@@ -137,7 +151,7 @@ class Telling(Silence):
         self.end(None)
 
     def drop(self) -> None:
-        """Tell nobody anything any more."""
+        """Report nothing more."""
         for listener in self._listeners:
             if isinstance(listener, _File):
                 listener.close()

@@ -1,4 +1,4 @@
-"""What of a launch is still there at its end, as no signal ends it, and what it holds."""
+"""The processes of a launch that no signal ends, and the devices that they hold."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from xmp import _log
 from xmp._errors import XmpError
+from xmp._processes.system import processes
 from xmp._types import ForkRules
 
-from . import family
 from .job import ReplicaProcess
-from .terminal import say
 
 __all__ = ["added", "after"]
 
-_PATIENCE = 5.0  # seconds: a driver that takes a device down may need some
-_STEP = 0.02
+_WAIT_SECONDS = 5.0  # a driver may take some to release a device
+_STEP_SECONDS = 0.02
 
 
-def after(processes: Iterable[ReplicaProcess], rules: ForkRules) -> str:
-    """Wait until the processes whose end nobody has reported are gone; else name them.
+def after(replicas: Iterable[ReplicaProcess], rules: ForkRules) -> str:
+    """Wait for the replicas whose end was not reported; names those that still exist.
 
-    All that is left is in a system call that no signal ends, or in a frozen control group.
+    Such a process is in a system call that no signal ends, or in a frozen control group.
     """
-    end = time.monotonic() + _PATIENCE
-    left = [process for process in processes if process.is_alive()]
-    while left := [process for process in left if not family.is_gone(process.pid)]:
+    end = time.monotonic() + _WAIT_SECONDS
+    left = [process for process in replicas if process.is_alive()]
+    while left := [process for process in left if not processes.is_gone(process.pid)]:
         if time.monotonic() >= end:
             break
-        time.sleep(_STEP)  # they are no children of ours, and a pidfd is not everywhere
-    told = "\n".join(_line(process, rules) for process in left)
-    if told:
-        say(f"xmp: {told}")
-    return told
+        time.sleep(_STEP_SECONDS)  # not children of this process; not every kernel has pidfds
+    text = "\n".join(_line(process, rules) for process in left)
+    if text:
+        _log.warning(text)
+    return text
 
 
-def added(error: BaseException, remains: str) -> BaseException:
-    """The error, with what is still there."""
-    if remains and isinstance(error, XmpError) and remains not in str(error):
-        error.args = (f"{error}\n\n{remains}", *error.args[1:])
+def added(error: BaseException, leftovers: str) -> BaseException:
+    """The error, whose text also names the processes that still exist."""
+    if leftovers and isinstance(error, XmpError) and leftovers not in str(error):
+        error.args = (f"{error}\n\n{leftovers}", *error.args[1:])
     return error
 
 

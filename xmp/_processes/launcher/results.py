@@ -1,4 +1,4 @@
-"""What a launch gives back: values in rank order, and when each replica got where."""
+"""What a launch returns: values in rank order, and the timeline of its start."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any, Generic, TypeVar, overload
 
 from xmp._errors import XmpError
 from xmp._payload import Image, load_image
+from xmp._processes.messages.thread_replicas import spread
+from xmp._processes.messages.timeline import StartTimeline
 from xmp._types import ReplicaPlan
-
-from .account import StartAccount
-from .mates import spread
 
 __all__ = ["Results", "received"]
 
@@ -18,12 +17,13 @@ R = TypeVar("R")
 
 
 class Results(Sequence[R], Generic[R]):
-    """The return values of this host's replicas, in rank order.
+    """The return values of this host's replicas: a sequence in rank order.
 
-    ``by_rank`` maps global ranks to values; ``timeline`` maps them to the account of their start.
+    ``by_rank`` has the same values by global rank. ``timeline`` is a ``StartTimeline``: when each
+    replica reached which stage of its start.
     """
 
-    def __init__(self, by_rank: Mapping[int, R], timeline: StartAccount) -> None:
+    def __init__(self, by_rank: Mapping[int, R], timeline: StartTimeline) -> None:
         self.by_rank: dict[int, R] = dict(sorted(by_rank.items()))
         self.timeline = timeline
         self._values = list(self.by_rank.values())

@@ -1,37 +1,40 @@
-"""What a launch wants of a template: modules, and everything that an import can see being equal."""
+"""What a template must have for a launch: its modules, and all that an import can depend on."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from xmp import _proc
+from xmp._processes.system.modules import third_party
 from xmp._types import ForkRules, JobPlan
 
-__all__ = ["Needs", "identity_key", "installed", "third_party"]
+__all__ = ["TemplateKey", "identity_key"]
+
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
 
 
 @dataclass(frozen=True)
-class Needs:
-    """See the module."""
+class TemplateKey:
+    """What one launch needs of a template."""
 
     modules: tuple[str, ...] = ()
-    """To be imported without a trial."""
+    """The template imports these without a trial."""
     candidates: tuple[str, ...] = ()
-    """Loaded in the launcher too; to be tried while idle, except those of ``barred``."""
+    """Also loaded in the launcher; the template tries them while idle, but for ``barred``."""
     barred: tuple[str, ...] = ()
-    """Packages that are not even to be tried."""
+    """Packages that the template must not even try."""
     import_variables: tuple[str, ...] = ()
     first_use_variables: tuple[str, ...] = ()
     rules: ForkRules = field(default_factory=ForkRules)
 
     @classmethod
-    def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> Needs:
-        """From a plan, from what the user asked for, and from what this process has imported."""
+    def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> TemplateKey:
+        """From a plan, the user's ``wanted`` packages, and what this process has imported."""
         packages = {*(plan.preload if plan else ()), *wanted}
         roots = frozenset(_root(name) for name in packages)
         known, others = _by_root(third_party(), roots)
@@ -46,7 +49,7 @@ class Needs:
         )
 
     def bars(self, name: str) -> bool:
-        """Whether a template must leave this module alone."""
+        """Whether a template must not import this module."""
         return _root(name) in self.barred
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,31 +73,9 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 @functools.cache
 def _split(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Whole names, and the prefixes that stand before a ``*``."""
+    """Whole names, and the prefixes of those that end with ``*``."""
     prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     return frozenset(pattern for pattern in patterns if not pattern.endswith("*")), prefixes
-
-
-def installed(names: Iterable[str]) -> list[str]:
-    """Those of the loaded modules that are neither the standard library's nor the user's own.
-
-    The standard library's come with the others; the user's files may do anything when they are
-    imported.
-    """
-    names = list(names)
-    places = _places() if names else ()
-    return [name for name in names if _installed(name, sys.modules.get(name), places)]
-
-
-_known: tuple[int, tuple[str, ...]] = (-1, ())
-
-
-def third_party() -> tuple[str, ...]:
-    """The installed modules that are loaded here, in the order of their import."""
-    global _known
-    if _known[0] != len(sys.modules):
-        _known = (len(sys.modules), tuple(installed(list(sys.modules))))
-    return _known[1]
 
 
 @functools.lru_cache(maxsize=4)
@@ -106,27 +87,9 @@ def _by_root(
     return inside, tuple(name for name in names if _root(name) not in roots)
 
 
-def _places() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    site = sys.modules.get("site")
-    if site is not None:
-        folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
-    return tuple(folder + os.sep for folder in folders)
-
-
-def _installed(name: str, module: Any, places: tuple[str, ...]) -> bool:
-    spec = getattr(module, "__spec__", None)
-    origin = getattr(spec, "origin", None)
-    # A module whose spec has another name is an alias, or was made by hand.
-    if not isinstance(origin, str) or getattr(spec, "name", None) != name:
-        return False
-    return origin.startswith(places) and name.partition(".")[0] not in ("xmp", "pytest", "_pytest")
-
-
 def identity_key() -> tuple[Any, ...]:
     """What no request can change in a process that is up."""
-    status = _read("/proc/self/status")
-    capabilities = tuple(line for line in status.splitlines() if line.startswith("Cap"))
+    capabilities = tuple(item for item in _proc.status().items() if item[0].startswith("Cap"))
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
     flags = (
         sys.executable,
@@ -134,20 +97,5 @@ def identity_key() -> tuple[Any, ...]:
         tuple(sys.warnoptions),
         tuple(sorted(sys._xoptions.items())),
     )
-    place = (_read("/proc/self/cgroup"), *map(_namespace, ("ipc", "mnt", "net", "pid", "user")))
+    place = (_proc.text("/proc/self/cgroup"), *map(_proc.namespace, _NAMESPACES))
     return (flags, ids, tuple(os.getgroups()), capabilities, place)
-
-
-def _namespace(name: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/ns/{name}")
-    except OSError:
-        return ""
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

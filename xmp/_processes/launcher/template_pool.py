@@ -1,14 +1,20 @@
-"""The templates of this process: which one fits a launch, and when another is started."""
+"""The templates of this process: which one a launch uses, and when another is started."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
-from .needs import Needs
-from .warm import Template
+from xmp import _log
 
-__all__ = ["Templates", "switched_off", "templates"]
+from .fork_server_handle import ForkServerHandle
+from .template_key import TemplateKey
+from .warm_template import WarmTemplate
+
+__all__ = ["TemplatePool", "switched_off", "templates"]
 
 _MOST = 2
 
@@ -18,26 +24,42 @@ def switched_off() -> bool:
     return os.environ.get("XMP_TEMPLATE", "").lower() in ("off", "0", "no", "false")
 
 
-class Templates:
-    """At most two live; the one that was used longer ago ends first."""
+class TemplatePool:
+    """At most two templates; a third one replaces the least recently used."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._warm: list[Template] = []
-        self._leaving: list[Template] = []
+        self._warm: list[WarmTemplate] = []
+        self._leaving: list[WarmTemplate] = []
+        self._users: Counter[WarmTemplate] = Counter()
+        """How many launches run on each."""
 
-    def get(self, needs: Needs) -> Template:
-        """One that fits, started now if there is none."""
+    def lend(self, key: TemplateKey, at_end: Callable[[Callable[[], None]], Any]) -> WarmTemplate:
+        """One that fits, for a launch; ``at_end`` gets what the launch calls at its end."""
+        with self._lock:
+            template = self.get(key)
+            self._users[template] += 1
+        at_end(lambda: self._give_back(template))
+        return template
+
+    def _give_back(self, template: WarmTemplate) -> None:
+        with self._lock:
+            self._users -= Counter([template])  # removes those that no launch uses
+
+    def get(self, key: TemplateKey) -> WarmTemplate:
+        """A template that fits; starts one if there is none."""
         with self._lock:
             self._tidy()
-            fitting = next((t for t in self._warm if t.fits(needs)), None)
+            fitting = next((t for t in self._warm if _fits(t, key)), None)
             if fitting is None:
                 while len(self._warm) >= _MOST:
                     old = self._warm.pop(0)
                     old.drop()
                     self._leaving.append(old)
-                fitting = Template.start(needs.modules, needs.rules, "xmp-template")
+                fitting = WarmTemplate.start(key.modules, key.rules, "xmp-template")
+                _log.debug("template %d started for %s", fitting.pid, ", ".join(key.modules))
             else:
+                _log.debug("template %d fits", fitting.pid)
                 self._warm.remove(fitting)
             self._warm.append(fitting)
             return fitting
@@ -47,7 +69,7 @@ class Templates:
             self.discard(template)
         self._leaving = [t for t in self._leaving if not t.has_exited()]
 
-    def discard(self, template: Template) -> str:
+    def discard(self, template: ForkServerHandle) -> str:
         """Forget one that does not answer; returns the last lines that it wrote."""
         said = template.log()
         with self._lock:
@@ -57,16 +79,26 @@ class Templates:
         return said
 
     def close(self) -> None:
-        """End them all and wait."""
+        """End them and wait; one on which launches still run ends with the last of them."""
         with self._lock:
             all_of_them = [*self._warm, *self._leaving]
-            self._warm, self._leaving = [], []
+            self._warm, self._leaving = [], [t for t in all_of_them if t in self._users]
         for template in all_of_them:
-            template.close()
+            if template in self._users:
+                template.drop()
+            else:
+                template.close()
 
     def forget(self) -> None:
-        """In a forked child: none of them is ours, and their lock may be held by nobody."""
+        """Start again empty, in a forked child: another thread of the parent may hold the lock."""
         self.__init__()  # type: ignore[misc]
 
 
-templates = Templates()
+def _fits(template: WarmTemplate, key: TemplateKey) -> bool:
+    why = template.misfit(key)
+    if why:
+        _log.debug("template %d does not fit: %s", template.pid, why)
+    return not why
+
+
+templates = TemplatePool()

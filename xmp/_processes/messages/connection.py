@@ -1,9 +1,10 @@
-"""Messages between our own processes: pickled values with descriptors, over a local socket.
+"""Messages between processes of a launch, with descriptors, over a local socket.
 
-Both ends are ours and inherited, never reachable by name, so pickle is safe here. The socket is
-SOCK_SEQPACKET: a message arrives whole or not at all. Two limits of the kernel are hidden: 253
-descriptors a message (SCM_MAX_FD; fewer arrive silently when the receiver's table is full), and
-the size of the send buffer (larger values travel in a memory file).
+Both ends are inherited by processes of xmp and have no name, so no other process can reach them
+and pickle is safe. The socket is SOCK_SEQPACKET: a message arrives whole or not at all. Two limits
+of the kernel are hidden: 253 descriptors a message (SCM_MAX_FD; fewer arrive silently when the
+receiver's table is full), and the size of the send buffer (larger messages travel in a memory
+file).
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import select
 import socket
 import sys
 from collections import deque
-from typing import Any
+from typing import Any, TypeVar
 
-from . import kernel
+from xmp._processes.system import linux
+from xmp._processes.system.descriptors import move_above
 
-__all__ = ["Closed", "Wire", "pair", "prepared"]
+from .catalog import CATALOG, Message
 
+__all__ = ["Closed", "Connection", "pair", "prepared"]
+
+M = TypeVar("M", bound=Message)
 _DESCRIPTORS_A_MESSAGE = 250
 _INLINE = 96 * 1024
 _ROOM = 128 * 1024
@@ -30,22 +35,32 @@ _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 
 class Closed(EOFError):
-    """The other end is gone."""
+    """The other end is closed."""
 
 
-def pair() -> tuple[Wire, Wire]:
+def pair() -> tuple[Connection, Connection]:
     """Two connected ends."""
     left, right = socket.socketpair(socket.AF_UNIX, _KIND)
-    return Wire(left.detach()), Wire(right.detach())
+    return Connection(left.detach()), Connection(right.detach())
 
 
-def prepared(value: Any) -> bytes:
-    """A small message, ready for ``Wire.send_prepared``."""
-    return _LAST + pickle.dumps(value, protocol=5)
+def prepared(message: Message) -> bytes:
+    """A small message, ready for ``Connection.send_prepared``."""
+    return _LAST + _encoded(message)
 
 
-class Wire:
-    """One end of a connection; sends and receives values with descriptors."""
+def _encoded(message: Message) -> bytes:
+    # As a plain tuple: to pickle the class by its name would touch pages in a fork.
+    return pickle.dumps((type(message).__name__, *message), protocol=5)
+
+
+def _decoded(name: str, *fields: Any) -> Message:
+    message: Message = CATALOG[name]._make(fields)
+    return message
+
+
+class Connection:
+    """One end of a connection; sends and receives messages with descriptors."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -53,17 +68,17 @@ class Wire:
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._collected: list[int] = []
 
-    def moved(self, base: int) -> Wire:
+    def moved(self, base: int) -> Connection:
         """The same end under a descriptor number that is at least ``base``."""
-        return Wire(kernel.move_above(self.detach(), base))
+        return Connection(move_above(self.detach(), base))
 
     def detach(self) -> int:
-        """Give the descriptor away; this object is of no use any more."""
+        """Give the descriptor to the caller; this object must not be used any more."""
         return self._socket.detach()
 
     @property
     def waiting(self) -> bool:
-        """Whether something was posted that is not sent yet."""
+        """Whether a message was posted that has not been sent yet."""
         return bool(self._waiting)
 
     def fileno(self) -> int:
@@ -77,21 +92,21 @@ class Wire:
             _close(owned)
         self._waiting.clear()
 
-    def send(self, value: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
-        """Send and wait until the kernel has taken all of it; Closed when nobody listens."""
-        self.post(value, descriptors)
+    def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Send and wait until the kernel has taken all of it; Closed if the other end is closed."""
+        self.post(message, descriptors)
         while not self.flush():
             poller = select.poll()
             poller.register(self.descriptor, select.POLLOUT)
             poller.poll()
 
     def send_prepared(self, data: bytes) -> None:
-        """Send what ``prepared`` made, at a time when nothing else is on its way."""
+        """Send what ``prepared`` made, while no posted message waits."""
         self._socket.send(data)
 
-    def post(self, value: Any, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+    def post(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""
-        data = pickle.dumps(value, protocol=5)
+        data = _encoded(message)
         owned = [os.dup(descriptor) for descriptor in descriptors]
         mark = _LAST
         if len(data) > _INLINE:
@@ -104,7 +119,8 @@ class Wire:
     def flush(self) -> bool:
         """Send what can be sent without waiting; True when nothing is left.
 
-        A signal's handler may send too, in the midst of this: each takes what it sends.
+        A signal handler that interrupts this may send too: each call removes a message from the
+        queue before it sends it.
         """
         while True:
             try:
@@ -122,7 +138,7 @@ class Wire:
                 raise Closed(str(error)) from error
             _close(owned)
 
-    def recv(self, timeout: float | None = None) -> tuple[Any, list[int]]:
+    def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
         """The next message and its descriptors, which are the caller's from now on.
 
         Raises Closed at the end of the connection and TimeoutError after ``timeout`` seconds.
@@ -134,21 +150,29 @@ class Wire:
             if message is not None:
                 return message
 
+    def expect(self, kind: type[M], timeout: float | None = None) -> tuple[M, list[int]]:
+        """The next message, which must be of this kind; raises as ``recv`` does, and TypeError."""
+        message, descriptors = self.recv(timeout)
+        if not isinstance(message, kind):
+            raise TypeError(f"expected {kind.__name__}, received {type(message).__name__}")
+        return message, descriptors
+
     def readable(self, timeout: float | None = 0) -> bool:
         """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
-        most = None if timeout is None else min(max(0.0, timeout), kernel.LONGEST_WAIT) * 1000
+        most = None if timeout is None else min(max(0.0, timeout), linux.LONGEST_WAIT) * 1000
         return bool(poller.poll(most))
 
-    def _recv_part(self) -> tuple[Any, list[int]] | None:
+    def _recv_part(self) -> tuple[Message, list[int]] | None:
         room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
             try:
                 data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
             except ConnectionResetError:
-                # It left without reading all: that is told once, before what it has still said.
+                # The other end closed with messages unread. The kernel reports that once, before
+                # the messages that the other end had sent.
                 data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
         except OSError as error:
             raise Closed(str(error)) from error
@@ -159,7 +183,7 @@ class Wire:
             descriptors.extend(received)
         if message_flags & socket.MSG_CTRUNC:
             _close(descriptors)
-            raise OSError("descriptors were lost on the way: too many open files (ulimit -n)")
+            raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
         if not data:
             raise Closed("end of connection")
         if data[:1] == _MORE:
@@ -167,17 +191,17 @@ class Wire:
             return None
         return self._complete(data, descriptors)
 
-    def _complete(self, data: bytes, last: list[int]) -> tuple[Any, list[int]]:
+    def _complete(self, data: bytes, last: list[int]) -> tuple[Message, list[int]]:
         descriptors, self._collected = [*self._collected, *last], []
         if data[:1] == _SPILLED:
             with open(descriptors.pop(0), "rb") as file:
                 file.seek(0)
-                return pickle.load(file), descriptors
-        return pickle.loads(data[1:]), descriptors
+                return _decoded(*pickle.load(file)), descriptors
+        return _decoded(*pickle.loads(data[1:])), descriptors
 
 
 def _spill(data: bytes) -> int:
-    descriptor = kernel.memory_file("xmp-message")
+    descriptor = linux.memory_file("xmp-message")
     with open(os.dup(descriptor), "wb") as file:
         file.write(data)
     return descriptor

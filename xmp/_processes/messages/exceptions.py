@@ -1,6 +1,6 @@
-"""An exception object on its way from a replica to the launcher, with those that led to it.
+"""Exceptions between processes: an exception object, with its causes and contexts, as an image.
 
-Only what arrives as what it was is sent: a class may pickle and come back as something else.
+Only an exception that unpickles as its own class is sent: a class may pickle as something else.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import sys
 from typing import Any
 
 from xmp._payload import Image, load_image, pack_image
-
-from . import kernel
+from xmp._processes.system import linux
 
 __all__ = ["load_exception", "pack_exception"]
 
-_LARGEST = 4 * 1024 * 1024
-_LONGEST = 10
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_CHAIN = 10
 
-_Link = tuple[BaseException, bool, bool]
+_ChainLink = tuple[BaseException, bool, bool]
 """An exception, whether the one before it was raised ``from`` it, and its own
 ``__suppress_context__``."""
 
 
 def pack_exception(error: BaseException) -> bytes | None:
-    """The exception with its causes, or alone; None where it does not travel."""
+    """The exception with its causes, or alone; None where it cannot be sent."""
     try:
         chain = _chain(error)
     except Exception:  # a class whose attributes are the user's code
@@ -33,11 +32,11 @@ def pack_exception(error: BaseException) -> bytes | None:
     return _packed(chain) or (_packed(chain[:1]) if len(chain) > 1 else None)
 
 
-def _chain(error: BaseException) -> list[_Link]:
-    links: list[_Link] = []
+def _chain(error: BaseException) -> list[_ChainLink]:
+    links: list[_ChainLink] = []
     following: BaseException | None = error
     direct = False
-    while following is not None and len(links) < _LONGEST:
+    while following is not None and len(links) < _MAX_CHAIN:
         if any(following is known for known, _, _ in links):
             break
         links.append((following, direct, following.__suppress_context__))
@@ -47,9 +46,9 @@ def _chain(error: BaseException) -> list[_Link]:
     return links
 
 
-def _packed(chain: list[_Link]) -> bytes | None:
+def _packed(chain: list[_ChainLink]) -> bytes | None:
     try:
-        image = pack_image(chain, kernel.memory_file)
+        image = pack_image(chain, linux.memory_file)
         try:
             data = image.data if image.data is not None else _read(image)
         finally:
@@ -62,7 +61,7 @@ def _packed(chain: list[_Link]) -> bytes | None:
 
 
 def _read(image: Image) -> bytes | None:
-    return os.pread(image.descriptor, image.size, 0) if image.size <= _LARGEST else None
+    return os.pread(image.descriptor, image.size, 0) if image.size <= _MAX_BYTES else None
 
 
 def load_exception(data: bytes | None) -> BaseException | None:
@@ -71,13 +70,13 @@ def load_exception(data: bytes | None) -> BaseException | None:
         return None
     known = _classes(BaseException)
     try:
-        chain: list[_Link] = load_image(Image(data, len(data)))
+        chain: list[_ChainLink] = load_image(Image(data, len(data)))
         return _linked([*itertools.takewhile(lambda link: _is_known(type(link[0]), known), chain)])
     except Exception:
         return None
 
 
-def _linked(links: list[_Link]) -> BaseException | None:
+def _linked(links: list[_ChainLink]) -> BaseException | None:
     for (error, _, suppress), (behind, direct, _) in itertools.pairwise(links):
         if direct:
             error.__cause__ = behind
@@ -88,8 +87,8 @@ def _linked(links: list[_Link]) -> BaseException | None:
 
 
 def _classes(base: type) -> set[type]:
-    """Every class of exceptions that this process has: also those that have no importable name,
-    and that a replica has from here."""
+    """Every subclass in this process, also those without an importable name: replicas may have
+    unpickled such classes from here."""
     found, waiting = {base}, [base]
     while waiting:
         below: set[type] = set(type.__subclasses__(waiting.pop())) - found
@@ -99,10 +98,10 @@ def _classes(base: type) -> set[type]:
 
 
 def _is_known(kind: type, known: set[type]) -> bool:
-    """Whether the class was here before, or has been imported: not made for this one object."""
+    """Whether the class was here before or has been imported; unpickling may also have made it."""
     if kind in known:
         return True
-    place: Any = sys.modules.get(kind.__module__)
+    value: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
-        place = getattr(place, name, None)
-    return place is kind
+        value = getattr(value, name, None)
+    return value is kind

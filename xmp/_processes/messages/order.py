@@ -1,8 +1,4 @@
-"""What the launcher orders from a supervisor, and what comes back: plain values, pickled.
-
-Messages are tuples whose first item names them. Descriptors travel beside a message, in the
-order that its fields give.
-"""
+"""What the launcher orders from a supervisor, and how replicas failed: plain values, pickled."""
 
 from __future__ import annotations
 
@@ -12,18 +8,21 @@ from xmp._payload import Image
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules, HostPlan, Limits, Output
 
-from .state import LauncherState
+from .launcher_state import LauncherState
 
-__all__ = ["Failure", "Order"]
+__all__ = ["PHASES", "Failure", "LaunchOrder"]
+
+PHASES = ("starting", "importing", "joining", "running", "done", "failed")
+"""What a replica goes through, in this order."""
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchOrder:
     """Everything a supervisor needs.
 
-    Descriptors: standard input, output and error, the call's image (if it ``has_file``), the
-    launcher's resource tracker (if ``state.tracker``), the leases in the order of ``leases``,
-    then those that belong to the call's objects.
+    The descriptors beside it: standard input, output and error, the call's image (if it
+    ``has_file``), the launcher's resource tracker (if ``state.tracker``), the leases in the order
+    of ``leases``, then those that belong to the call's objects.
     """
 
     host: HostPlan
@@ -46,27 +45,27 @@ class Order:
     restart_count: int = 0
     limits: Limits | None = None
     """None, and not one without limits, where the user gave none: replicas read it."""
-    told: bool = False
-    """Whether every change of state shall be told."""
+    events: bool = False
+    """Whether the supervisor reports every change of state (``events=``)."""
     phases: str = ""
-    """Who tells what it does before the function: "all" replicas, "fresh" interpreters, nobody."""
+    """Which replicas report what they do before the function: "all", "fresh" interpreters, none."""
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
 
     @property
     def hang(self) -> int:
-        """Nanoseconds without progress after which the launch hangs; 0 where nobody asks."""
+        """Nanoseconds without progress after which the launch hangs; 0 without ``hang_timeout``."""
         return self.limits.hang or 0 if self.limits is not None else 0
 
     @property
-    def tells_phases(self) -> bool:
-        """Whether its replicas tell what they do before the function."""
+    def reports_phases(self) -> bool:
+        """Whether its replicas report what they do before the function."""
         return self.phases == "all" or (self.phases == "fresh" and self.method == "exec")
 
     @property
     def first_phase(self) -> str:
-        """What a new replica does, as far as it tells us."""
-        return "joining" if self.framework and not self.tells_phases else "starting"
+        """What a new replica does, as far as it reports that."""
+        return "joining" if self.framework and not self.reports_phases else "starting"
 
     @property
     def has_file(self) -> bool:
@@ -92,14 +91,14 @@ class Failure:
     """"raised", "exit", "signal" or "interrupted"."""
     label: str = "unknown"
     at: int = 0
-    """Monotonic nanoseconds, by the replica's own clock where it could still tell."""
+    """Monotonic nanoseconds: when the replica raised, or when xmp noticed its end."""
     exit_code: int | None = None
     signal_name: str | None = None
     error_type: str = ""
     message: str = ""
     traceback: str = ""
     pickled: bytes | None = field(default=None, repr=False)
-    """The exception as an image, where it travels; the launcher makes ``exception`` of it."""
+    """The exception as an image, if it can be sent; the launcher makes ``exception`` of it."""
     exception: BaseException | None = None
     stderr: str = ""
     stdout: str = ""
@@ -108,11 +107,13 @@ class Failure:
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""
     why: str = ""
-    """Who killed it, as far as that could be told."""
+    """Why it was killed, as far as that is known: "out of memory"."""
+    final: bool = False
+    """Whether a restart cannot help: its result cannot be sent."""
 
     @property
     def what(self) -> str:
-        """What became of it, in one line: "raised ValueError: no such label"."""
+        """What happened to it, in one line: "raised ValueError: no such label"."""
         if self.kind == "raised":
             first = self.message.strip().partition("\n")[0]
             return f"raised {self.error_type}{': ' + first if first else ''}"

@@ -1,4 +1,4 @@
-"""Where the time of a start went, replica by replica, and how to look at it."""
+"""Where the time of a start went, replica by replica."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-__all__ = ["StartAccount", "Timeline"]
+__all__ = ["StartTimeline", "Timeline"]
 
-SLOW_SECONDS = 5.0
+_MOST_RANKS = 16
 _STAGES = (
     ("received", "template and supervisor up"),
     ("loaded", "script and call loaded"),
@@ -22,11 +22,13 @@ _STAGES = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Timeline:
-    """When one replica got where: monotonic nanoseconds, 0 where it never did.
+    """When one replica reached which stage: monotonic nanoseconds, 0 for a stage not reached.
 
-    ``called`` in the launcher, ``received`` to ``forked`` in the supervisor, the rest inside.
+    ``called``: the user's call. ``received``: the supervisor is up; ``loaded``: it has loaded the
+    script and the function; ``forked``: it forks this replica. ``born``: the replica runs;
+    ``ready``: its framework is entered; ``entered``: the function begins; ``left``: it has ended.
     """
 
     called: int = 0
@@ -38,8 +40,12 @@ class Timeline:
     entered: int = 0
     left: int = 0
 
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in self.seconds().items())
+        return f"Timeline({stages})"
+
     def seconds(self) -> dict[str, float]:
-        """Seconds since the call for every stage that was reached."""
+        """Seconds from the call to each stage that was reached, by name."""
         return {
             name: (getattr(self, name) - self.called) / 1e9
             for name, _ in _STAGES
@@ -47,12 +53,12 @@ class Timeline:
         }
 
     def completed(self, known: Timeline) -> Timeline:
-        """With the stages that only the other one has."""
+        """This one, with the stages that only the other has."""
         names = [field.name for field in fields(self)]
         return Timeline(*(getattr(self, name) or getattr(known, name) for name in names))
 
     def stages(self) -> list[tuple[str, int, int]]:
-        """(what, from, to) in nanoseconds for every stage that was reached."""
+        """(description, start, end) in nanoseconds of each stage that was reached."""
         found, before = [], self.called
         for name, words in _STAGES:
             if getattr(self, name):
@@ -61,10 +67,11 @@ class Timeline:
         return found
 
 
-class StartAccount(Mapping[int, Timeline]):
-    """The timelines of one launch by rank; ``imports`` has the template's slowest ones.
+class StartTimeline(Mapping[int, Timeline]):
+    """The timelines of one launch by rank. ``print`` shows them as a table.
 
-    ``imports`` holds (module, seconds) and is empty when the template was warm.
+    ``imports`` has (module, seconds) for the slowest imports of the template; empty where the
+    template was there before the launch.
     """
 
     def __init__(
@@ -82,26 +89,30 @@ class StartAccount(Mapping[int, Timeline]):
     def __len__(self) -> int:
         return len(self._ranks)
 
+    def __repr__(self) -> str:
+        """Seconds from the call to each stage, a line for each rank."""
+        names = [name for name, _ in _STAGES]
+        lines = ["seconds since the call", "  ".join(["rank", *(f"{n:>8}" for n in names)])]
+        for rank, timeline in list(self.items())[:_MOST_RANKS]:
+            known = timeline.seconds()
+            cells = [f"{known[name]:8.3f}" if name in known else f"{'-':>8}" for name in names]
+            lines.append("  ".join([f"{rank:4}", *cells]))
+        if len(self) > _MOST_RANKS:
+            lines.append(f"and {len(self) - _MOST_RANKS} more ranks")
+        return "\n".join(lines)
+
     def last_entered(self) -> float:
-        """Seconds from the call until the last replica was in the function; 0.0 if none was."""
+        """Seconds from the call until the last replica entered the function; 0.0 if none did."""
         return max((t.seconds().get("entered", 0.0) for t in self.values()), default=0.0)
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
-        """The largest items of the start, in seconds: stages of the last replica, imports."""
+        """The ``count`` longest (description, seconds): stages of the last replica, imports."""
         if not self._ranks:
             return []
         last = max(self.values(), key=lambda timeline: timeline.entered)
         items = [(what, (to - since) / 1e9) for what, since, to in last.stages()[:-1]]
         items += [(f"import {module}", seconds) for module, seconds in self.imports]
         return sorted(items, key=lambda item: -item[1])[:count]
-
-    def slow(self) -> str:
-        """One line for a start that took longer than 5 s, else nothing."""
-        total = self.last_entered()
-        if total < SLOW_SECONDS:
-            return ""
-        items = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self.largest())
-        return f"xmp: the start took {total:.1f} s: {items}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Chrome trace (chrome://tracing, Perfetto): one row per rank."""

@@ -1,17 +1,17 @@
-"""What the supervisor waits for: descriptors, and what to call when they have something."""
+"""The supervisor's loop: it waits for descriptors and calls their handlers."""
 
 from __future__ import annotations
 
 import selectors
 from collections.abc import Callable
 
-from . import kernel
+from xmp._processes.system import linux
 
-__all__ = ["Loop"]
+__all__ = ["EventLoop"]
 
 
-class Loop:
-    """One selector; it is woken by what comes, by room to write, or when the patience is over."""
+class EventLoop:
+    """One selector, which wakes up for input, for room to write, and when a time-out is over."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -24,7 +24,7 @@ class Loop:
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
-        """Listen to it no more."""
+        """Stop listening to it."""
         if self._handlers.pop(descriptor, None) is not None:
             self._writing.discard(descriptor)
             self._selector.unregister(descriptor)
@@ -33,15 +33,15 @@ class Loop:
         """Whether it is listened to."""
         return descriptor in self._handlers
 
-    def turn(self, patience: float | None) -> None:
-        """Wait for at most ``patience`` seconds and call the handlers of what is there."""
-        most = None if patience is None else min(patience, kernel.LONGEST_WAIT)
+    def turn(self, timeout: float | None) -> None:
+        """Wait for at most ``timeout`` seconds and call the handlers of what is there."""
+        most = None if timeout is None else min(timeout, linux.LONGEST_WAIT)
         for key, mask in self._selector.select(most):
             if mask & selectors.EVENT_READ and key.fd in self._handlers:
                 self._handlers[key.fd]()
 
     def wake_for_write(self, descriptor: int, wanted: bool) -> None:
-        """Also wake up when the descriptor takes more, or not any longer."""
+        """Begin or stop to wake up when the descriptor takes more."""
         if wanted == (descriptor in self._writing):
             return
         reads = selectors.EVENT_READ if descriptor in self._handlers else 0

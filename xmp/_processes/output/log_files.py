@@ -6,20 +6,20 @@ import os
 from collections.abc import Sequence
 
 from xmp._errors import PlanError
+from xmp._processes.messages.thread_replicas import by_process
 from xmp._types import JobPlan, Output, ReplicaPlan
 
-from .mates import by_process
+__all__ = ["LogFile", "prepare"]
 
-__all__ = ["Log", "prepare"]
-
-# A name that somebody else has put there must not lead to another file.
+# A symbolic link that another user has put there must not lead to another file (open(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def prepare(output: Output, plan: JobPlan, anew: bool) -> None:
-    """Refuse ranks that are not there, and a prefix or a folder that does not do; make the files.
+def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
+    """Make the log files; a restart does not ``truncate`` them.
 
-    ``anew`` empties them; a restart goes on in them. Raises PlanError.
+    Raises PlanError for ranks that the launch does not have, and for a prefix or a folder that
+    cannot be used.
     """
     unknown = [rank for rank in output.show or () if not 0 <= rank < plan.world_size]
     if unknown:
@@ -31,11 +31,11 @@ def prepare(output: Output, plan: JobPlan, anew: bool) -> None:
             output.prefix_of(process, "")
     except ValueError as error:
         raise PlanError(
-            f"prefix={output.prefix!r}: {error}; several replicas share a process here, where "
+            f"prefix={output.prefix!r}: {error}; here several replicas share a process, so "
             '{rank} is text such as "0,1"'
         ) from error
     if output.log_dir is not None:
-        _make_files(output, processes, os.O_TRUNC if anew else 0)
+        _make_files(output, processes, os.O_TRUNC if truncate else 0)
 
 
 def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> None:
@@ -54,8 +54,8 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> 
         ) from error
 
 
-class Log:
-    """The file of one stream; a slow launcher's stream is shown from it, too."""
+class LogFile:
+    """The file of one stream, from which a slow launcher's stream is also shown."""
 
     def __init__(self, path: str) -> None:
         self.path = path

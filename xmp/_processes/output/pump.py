@@ -1,7 +1,7 @@
-"""What replicas write, on its way through the supervisor: read while its sink takes more.
+"""Copies what replicas write, in the supervisor's loop: a source is read while its sink has room.
 
-While a sink is full its sources are left alone: whoever floods it waits in its own ``write``.
-With a log file nobody waits: from there the rest is shown when there is room.
+A replica that writes faster than the launcher's stream takes it waits in its own ``write``. With a
+log file it does not wait: what the stream cannot take yet is later shown from there.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from .loop import Loop
-from .output import Sink, Source
+from .event_loop import EventLoop
+from .streams import Sink, Source
 
-__all__ = ["Flow"]
+__all__ = ["OutputPump"]
 
 _PORTIONS = 64
 
 
-class Flow:
+class OutputPump:
     """All sources and sinks of a launch, in the supervisor's loop."""
 
-    def __init__(self, loop: Loop, sinks: Sequence[Sink]) -> None:
+    def __init__(self, loop: EventLoop, sinks: Sequence[Sink]) -> None:
         self._loop = loop
         self._sinks = sinks
         self._paused: list[Source] = []
         self._behind: list[Source] = []
         self._ended: list[Source] = []
-        """Of those behind, the ones that say nothing any more."""
+        """Of those behind, the ones that have ended."""
 
     @property
     def waiting(self) -> bool:
@@ -34,14 +34,14 @@ class Flow:
         return bool(self._behind) or any(sink.waiting for sink in self._sinks)
 
     def add(self, source: Source) -> None:
-        """Copy what comes from here."""
+        """Copy what comes from this source."""
         self._loop.listen(source.descriptor, partial(self._copy, source))
 
     def _copy(self, source: Source) -> None:
         if source.full:
             self._loop.forget(source.descriptor)
             self._paused.append(source)
-        elif not source.copy() and source.ended:  # others may have read what we were woken for
+        elif not source.copy() and source.ended:  # `hurry` may have read what woke us up
             self._loop.forget(source.descriptor)
         self._note(source)
 
@@ -62,7 +62,7 @@ class Flow:
             source.finish()
 
     def hurry(self, sources: Sequence[Source]) -> None:
-        """Copy what is there, as far as the sinks take it: a prompt shall come after it."""
+        """Copy what is there, as far as the sinks take it: a prompt must come after it."""
         for source in sources:
             for _ in range(_PORTIONS):
                 if source.full or not self._loop.listens(source.descriptor) or not source.copy():
@@ -71,7 +71,7 @@ class Flow:
         self.write_out()
 
     def write_out(self) -> None:
-        """Write what the sinks take now; be woken when they take more."""
+        """Write what the sinks take now, and wake up when they take more."""
         for sink in self._sinks:
             sink.flush()
         if self._behind:
@@ -84,7 +84,7 @@ class Flow:
             self._resume()
 
     def _catch_up(self) -> None:
-        """A portion of each, in turn: no flood shall hide the others' lines."""
+        """Show a portion of each, in turn: a flood must not hide the others' lines."""
         for source in list(self._behind):
             source.catch_up()
             if not source.behind:

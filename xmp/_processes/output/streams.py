@@ -1,8 +1,8 @@
-"""What replicas write, on its way to the launcher's streams: copied at once, the tail kept.
+"""From the streams of replicas to those of the launcher: copied at once, the last lines kept.
 
-A slow reader of the launcher's stream must not stop the supervisor: a sink takes what the stream
-takes without waiting, and while it is full its sources are not read, so that a flooding replica
-waits in its own ``write``.
+A slow reader of the launcher's stream must not stop the supervisor: a sink writes only what its
+stream takes without waiting, and while the sink is full its sources are not read. So a replica that
+writes too fast waits in its own ``write``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import termios
 from collections import deque
 from typing import Protocol
 
+from xmp._processes.system.descriptors import move_above
 from xmp._types import ReplicaPlan
-
-from . import kernel
 
 __all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 
 _KEEP = 64 * 1024
 _FULL = 1024 * 1024
-_AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking
+_AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
 _PORTION = 64 * 1024
 
 
-class Bar(Protocol):
-    """A line that somebody has begun and not ended: mostly a progress bar."""
+class OpenLineWriter(Protocol):
+    """A writer that has begun a line and not ended it: mostly a progress bar."""
 
-    drawn: bytes
+    open_line: bytes
 
 
 class Sink:
@@ -45,7 +44,8 @@ class Sink:
         # A file never blocks for long, and epoll refuses to watch one.
         self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self.terminal = os.isatty(descriptor)
-        self.bar: Bar | None = None
+        self.open_writer: OpenLineWriter | None = None
+        """The one whose line is the last of the stream."""
 
     @property
     def pollable(self) -> bool:
@@ -59,7 +59,7 @@ class Sink:
 
     @property
     def full(self) -> bool:
-        """Whether sources should be left alone for now."""
+        """Whether its sources must not be read for now."""
         return self._size > _FULL
 
     def put(self, data: bytes) -> None:
@@ -70,13 +70,13 @@ class Sink:
             self.flush()
 
     def put_lines(self, lines: bytes) -> None:
-        """Copy whole lines: a terminal's open bar stays below them, elsewhere it ends here."""
-        if self.bar is None:
+        """Copy whole lines: on a terminal an open line stays below them, elsewhere it ends here."""
+        if self.open_writer is None:
             self.put(lines)
         elif self.terminal:
-            self.put(b"\r\x1b[K" + lines + self.bar.drawn)
+            self.put(b"\r\x1b[K" + lines + self.open_writer.open_line)
         else:
-            self.bar.drawn, self.bar = b"", None
+            self.open_writer.open_line, self.open_writer = b"", None
             self.put(b"\n" + lines)
 
     def flush(self) -> None:
@@ -99,7 +99,7 @@ def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
     """The two ends (ours, the replica's) of a stream that goes to ``sink``, or is not shown.
 
     A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
-    progress bars only on terminals. It has so many columns less, for what stands before lines.
+    progress bars only on terminals. It is ``narrower`` by so many columns, for the lines' prefix.
     """
     if sink is not None and sink.terminal:
         try:
@@ -147,7 +147,7 @@ class Source:
 
     @property
     def full(self) -> bool:
-        """Whether it should be left alone for now."""
+        """Whether it must not be read for now."""
         return self.sink is not None and self.sink.full
 
     def copy(self) -> bool:
@@ -157,7 +157,7 @@ class Source:
         except BlockingIOError:
             return False
         except OSError:
-            data = b""  # a pseudo-terminal ends with EIO
+            data = b""  # the end of a pseudo-terminal is EIO
         if data:
             self._take(data)
             self._keep(data)
@@ -175,13 +175,13 @@ class Source:
             self._kept -= len(self._tail.popleft())
 
     def drain(self) -> None:
-        """Copy what is there; what a grandchild may still write is not waited for."""
+        """Copy what is there, without waiting for what a grandchild may still write."""
         for _ in range(1024):
             if not self.copy():
                 return
 
     def catch_up(self) -> None:
-        """Show a portion of what is behind."""
+        """Show a portion of what has been read and not shown."""
 
     def finish(self) -> None:
         """Its replica has ended, and everything was shown."""
@@ -212,5 +212,5 @@ class Outlets:
     def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
         """What to read of a replica and its own ends: standard error, then output if captured."""
         ours, theirs = open_stream(self.errors)
-        source = Source(kernel.move_above(ours, above), self.errors)
-        return [source], [kernel.move_above(theirs, above)]
+        source = Source(move_above(ours, above), self.errors)
+        return [source], [move_above(theirs, above)]

@@ -1,4 +1,4 @@
-"""pdb on the launcher's terminal: it has it from the first prompt until the program continues."""
+"""pdb on the launcher's terminal, from the first prompt until the program continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from .breakpoints import Loan
+from .terminal_loan import TerminalLoan
 
 __all__ = ["Debugger"]
 
@@ -18,55 +18,56 @@ __all__ = ["Debugger"]
 class Debugger(pdb.Pdb):
     """The debugger of one thread; steps over xmp's own frames."""
 
-    def __init__(self, loan: Loan) -> None:
+    def __init__(self) -> None:
         # After "continue" Ctrl-C is the launcher's again: pdb's own handler would stop it here.
         super().__init__(nosigint=True, skip=["xmp", "xmp.*"])
-        self.loan = loan
-        self.prompt = f"(Pdb rank {loan.rank}) "
+        self.owner = os.getpid()
+        self._loan = TerminalLoan()
+        self.prompt = f"(Pdb rank {self._loan.rank}) "
 
     def begin(self, header: str | None = None) -> None:
-        """Have the terminal, and read and write there."""
-        if self.loan.take():
+        """Have the terminal, and read and write there, after what this replica has written."""
+        if self._loan.take():
             self._connect()
+        self._loan.catch_up()
         if header is not None:
             self.message(header)
 
     def _connect(self) -> None:
         streams: Any = (sys.stdin, sys.stdout)
-        self.use_rawinput = self.loan.editable and None not in streams
+        self.use_rawinput = self._loan.editable and None not in streams
         if not self.use_rawinput:
-            # Standard output is captured or goes elsewhere, where nobody would see a prompt.
-            streams = (_Lines(self.loan.source), _written(self.loan.sink))
+            # Standard output is captured or goes elsewhere: no prompt would be seen there.
+            streams = (_Lines(self._loan.source), _written(self._loan.sink))
         self.stdin, self.stdout = streams
 
     def interaction(self, *args: Any, **rest: Any) -> None:
         """Stop here and prompt."""
         self.begin()
-        self.loan.catch_up()
         super().interaction(*args, **rest)
 
     def preloop(self) -> None:
         """Before the first prompt, and after each Ctrl-C."""
-        self.loan.catch_up()
+        self._loan.catch_up()
         super().preloop()
 
     def postcmd(self, stop: bool, line: str) -> bool:
         """After each command."""
-        self.loan.catch_up()
+        self._loan.catch_up()
         return super().postcmd(stop, line)
 
     def set_continue(self) -> None:
         """Run on, until the next breakpoint if there is one."""
         super().set_continue()
-        self.loan.give_back()
+        self._loan.give_back()
 
     def set_quit(self) -> None:
         """End the launch."""
         super().set_quit()
-        self.loan.give_back("quit")
+        self._loan.give_back(f"the debugger of rank {self._loan.rank} was quit")
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """As pdb does, but whoever quits is interrupted: ``except Exception`` would go on."""
+        """As pdb does, but quitting interrupts: ``except Exception`` would catch a BdbQuit."""
         try:
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
@@ -81,13 +82,7 @@ class _Lines(io.TextIOBase):
     """Reads what one line needs and no more: the rest of a pipe is the next debugger's."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._bytes = io.FileIO(descriptor, closefd=False)
 
     def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            byte = os.read(self._descriptor, 1)
-            if not byte:
-                break
-            line += byte
-        return line.decode(errors="replace")
+        return self._bytes.readline().decode(errors="replace")  # without a buffer: byte by byte

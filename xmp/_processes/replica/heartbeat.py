@@ -1,8 +1,8 @@
-"""``hang_timeout``: when each replica was last seen to get on, in memory that all of them share.
+"""``hang_timeout``: when each replica last made progress, in memory that all of them share.
 
-A replica writes the time into its place when the user's program says so (``xmp.beat``, the
-collectives) and when its main thread has executed Python. The supervisor looks only when the
-time is over: nobody sends anything, nobody polls.
+A replica writes the time there at ``xmp.heartbeat``, in xmp's collectives, and when its main
+thread has executed Python. The supervisor reads it only when the limit has passed: no message is
+sent, and the supervisor does not poll.
 """
 
 from __future__ import annotations
@@ -15,37 +15,36 @@ import time
 from collections.abc import Callable
 
 from xmp import _inside
+from xmp._processes.system import linux
 
-from . import kernel
-
-__all__ = ["Pulse"]
+__all__ = ["Heartbeats"]
 
 _LINE = 64  # bytes: no two replicas write into the same cache line
 _SEMAPHORE = 64  # bytes: at least what any system's sem_t takes
 _NANOSECONDS = 1_000_000_000
-_BEATS_A_LIMIT = 8
+_BEATS_PER_LIMIT = 8
 
 
-class Pulse:
+class Heartbeats:
     """The times of all local replicas; made by the supervisor, before it makes them."""
 
     def __init__(self, count: int, descriptor: int = -1) -> None:
-        """Over a file, for fresh interpreters; over nameless memory that forks inherit."""
+        """In a file, for fresh interpreters; without one, in memory that forks inherit."""
         self._times = memoryview(mmap.mmap(descriptor, count * _LINE)).cast("q")
 
     @classmethod
-    def file(cls, count: int) -> tuple[Pulse, int]:
-        """Over a memory file, and its descriptor."""
-        descriptor = kernel.memory_file("xmp-pulse")
+    def file(cls, count: int) -> tuple[Heartbeats, int]:
+        """In a memory file, and its descriptor."""
+        descriptor = linux.memory_file("xmp-heartbeats")
         os.ftruncate(descriptor, count * _LINE)
         return cls(count, descriptor), descriptor
 
     def last(self, local_rank: int) -> int:
-        """When a replica last got on, in monotonic nanoseconds; 0 before it has begun."""
+        """When a replica last made progress, in monotonic nanoseconds; 0 before it has begun."""
         return self._times[local_rank * _LINE // 8]
 
     def beat(self, local_rank: int) -> None:
-        """This replica gets on now."""
+        """This replica makes progress now."""
         self._times[local_rank * _LINE // 8] = time.monotonic_ns()
 
     def begin(self, local_rank: int, limit: int) -> None:
@@ -55,13 +54,15 @@ class Pulse:
             self.beat(local_rank)
 
         beat()
-        _inside.on_beat(beat)
-        period = min(1.0, limit / _NANOSECONDS / _BEATS_A_LIMIT)
+        _inside.on_heartbeat(beat)
+        period = min(1.0, limit / _NANOSECONDS / _BEATS_PER_LIMIT)
         arguments = (beat, period)
-        threading.Thread(target=_heart, args=arguments, name="xmp-heartbeat", daemon=True).start()
+        threading.Thread(
+            target=_beat_while_python_runs, args=arguments, name="xmp-heartbeat", daemon=True
+        ).start()
 
 
-def _heart(beat: Callable[[], None], period: float) -> None:
+def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
     """Beat whenever the main thread has executed a step of Python since the last time.
 
     The interpreter is asked to call ``sem_post`` between two of the main thread's bytecodes, and
@@ -79,4 +80,4 @@ def _heart(beat: Callable[[], None], period: float) -> None:
         while asked and libc.sem_wait(semaphore):
             pass  # a signal came first
         beat()
-        time.sleep(period)  # a heart beats by the clock
+        time.sleep(period)

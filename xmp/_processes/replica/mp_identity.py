@@ -1,27 +1,16 @@
-"""Who a forked process is for multiprocessing, and with which interpreter others are started."""
+"""What multiprocessing knows of a replica: its process object, its parent, its fork hooks."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable
-from multiprocessing import process, spawn, util
-from pathlib import Path
+from multiprocessing import process, util
 from typing import Any
 
-from .state import LauncherState
+from xmp._processes.messages.launcher_state import LauncherState
 
-__all__ = [
-    "Identity",
-    "after_fork",
-    "executable",
-    "finish_multiprocessing",
-    "interpreter_flags",
-    "package_root",
-]
-
-package_root = str(Path(__file__).resolve().parents[2])
+__all__ = ["AfterFork", "ReplicaIdentity", "after_fork", "finish_multiprocessing"]
 
 
 class _ReplicaProcess(process.BaseProcess):
@@ -38,27 +27,32 @@ class _ReplicaProcess(process.BaseProcess):
         self._closed = False
 
 
-class Identity:
-    """Who a replica will be, made beforehand; ``take`` makes the calling process it.
+AfterFork = list[tuple[Callable[[Any], None], Any]]
+"""What each fork must run, and with which argument."""
+
+
+class ReplicaIdentity:
+    """The process object of a replica, made beforehand; ``take`` installs it in the replica.
 
     ``sentinel`` is a descriptor that becomes readable when the launch has lost its parent.
+    Without ``after_fork`` everything runs that multiprocessing has registered.
     """
 
-    def __init__(self, state: LauncherState, rank: int, sentinel: int) -> None:
+    def __init__(
+        self, state: LauncherState, rank: int, sentinel: int, after_fork: AfterFork | None
+    ) -> None:
         module: Any = process
         self._process = _ReplicaProcess(state, rank)
         self._parent = module._ParentProcess(state.name, state.pid, sentinel)
-
-        self.after_fork: list[tuple[Callable[[Any], None], Any]] | None = None
-        """What is left for a fork to do; None: whatever multiprocessing has registered."""
+        self._after_fork = after_fork
 
     def take(self) -> None:
-        """A proper child of the launcher: proxies and locks must not share the parent's."""
+        """Become a child of the launcher: proxies and locks must not share the parent's."""
         util._finalizer_registry.clear()  # type: ignore[attr-defined]
-        if self.after_fork is None:
+        if self._after_fork is None:
             util._run_after_forkers()  # type: ignore[attr-defined]
         else:
-            for run, thing in self.after_fork:
+            for run, thing in self._after_fork:
                 run(thing)
         module: Any = process
         module._process_counter = itertools.count(1)
@@ -72,11 +66,11 @@ _ALIKE = {
     "SharedCache._after_fork",
     "_ResourceSharer._afterfork",
 }
-"""Of multiprocessing (3.11) and torch (2.13): a lock made anew, a table emptied."""
+"""Of multiprocessing (3.11) and torch (2.13): they make a new lock, or empty a table."""
 
 
-def after_fork() -> list[tuple[Callable[[Any], None], Any]]:
-    """What each fork has to run, after this process has run what would be the same in all.
+def after_fork() -> AfterFork:
+    """What each fork must run, after this process has run what would be the same in all.
 
     This process is single-threaded: a lock that is new here is so in its forks.
     """
@@ -91,7 +85,7 @@ def after_fork() -> list[tuple[Callable[[Any], None], Any]]:
 
 
 def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
-    """As multiprocessing does: what fails is left behind."""
+    """As multiprocessing does: a failure is ignored."""
 
     def attempt(thing: Any) -> None:
         with contextlib.suppress(Exception):
@@ -103,14 +97,3 @@ def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
 def finish_multiprocessing() -> None:
     """Join the replica's own children and run the finalizers it registered."""
     util._exit_function()  # type: ignore[attr-defined]
-
-
-def executable() -> str:
-    """The interpreter for processes of ours, as multiprocessing has it."""
-    path = spawn.get_executable()
-    return path if isinstance(path, str) else os.fsdecode(path)
-
-
-def interpreter_flags() -> list[str]:
-    """The command-line flags that reproduce this interpreter's."""
-    return list(util._args_from_interpreter_flags())  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Random streams of replicas: each its own, or one for all when the user gives a seed.
+"""Random streams of replicas: each its own, or the same for all when the user gives a seed.
 
-A fork inherits them. Python reseeds ``random`` itself; numpy goes on with the parent's state, and
+A fork inherits them. Python reseeds ``random`` itself; numpy continues with the parent's state, and
 so does torch, whose default generator is seeded from the system in every fresh process.
 """
 
@@ -24,8 +24,8 @@ _at_import: list[int] = []
 def watch_torch() -> None:
     """Note the seed with which torch comes up in this process, now or later.
 
-    A seed that is another one when replicas are forked was set by the user's own module, for all
-    of them: it is kept.
+    If it is another one when replicas are forked, the user's own module has set it, for all of
+    them: xmp keeps it.
     """
 
     def note(torch: ModuleType) -> None:
@@ -35,9 +35,9 @@ def watch_torch() -> None:
 
 
 class OwnStreams:
-    """What gives each fork of this process random streams of its own: prepared here, begun there.
+    """Gives each fork of this process its own random streams: prepared here, begun there.
 
-    A stream that the user's own modules seeded is left alone where that can be seen (torch).
+    Leaves a stream alone that the user's own modules seeded, where that can be seen (torch).
     """
 
     def __init__(self) -> None:

@@ -1,23 +1,23 @@
 """How IPython shows the error of a launch: the user's frames, and in a notebook a table.
 
-IPython asks an exception for ``_render_traceback_``; HTML can only be displayed beside that text.
+IPython calls an exception's ``_render_traceback_`` (IPython, core/interactiveshell.py,
+showtraceback), which returns text: HTML has to be displayed beside it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 import weakref
 from typing import Any
 
 from xmp._errors import ReplicaError
+from xmp._processes.system.interpreter import package_folder
 
 __all__ = ["render", "users_frames"]
 
 _shown: weakref.WeakKeyDictionary[ReplicaError, int] = weakref.WeakKeyDictionary()
-"""In which execution each error was shown."""
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""The number of the execution in which each error was shown."""
 
 
 def render(error: ReplicaError) -> list[str]:
@@ -28,20 +28,20 @@ def render(error: ReplicaError) -> list[str]:
         _shown[error] = count  # ipykernel asks twice
         from IPython.display import display
 
-        # Front ends that know no HTML have the text of the error anyway.
+        # Front ends without HTML show the text of the error anyway.
         display({"text/html": error._repr_html_(), "text/plain": ""}, raw=True)
     frames = users_frames(error.__traceback__)
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, frames)
     return lines
 
 
-def users_frames(place: types.TracebackType | None) -> types.TracebackType | None:
-    """The same traceback without the frames of ours that the user's call has led to."""
-    if place is None or place.tb_frame.f_code.co_filename.startswith(_OURS):
+def users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """The same traceback without xmp's frames below the user's call."""
+    if traceback is None or traceback.tb_frame.f_code.co_filename.startswith(package_folder):
         return None
-    following = users_frames(place.tb_next)
-    return types.TracebackType(following, place.tb_frame, place.tb_lasti, place.tb_lineno)
+    inner = users_frames(traceback.tb_next)
+    return types.TracebackType(inner, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
-# Set here: an exception's class stands on a floor that knows nothing of notebooks.
+# Set here: the exceptions' own module imports nothing, and so knows no notebooks.
 ReplicaError._render_traceback_ = render

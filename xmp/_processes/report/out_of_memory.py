@@ -1,7 +1,6 @@
 """Whether a replica was killed for lack of memory: what the kernel has counted since the launch.
 
-Read in the launcher, whose control group is that of its replicas. What could not be read is said
-to be unknown.
+The launcher reads the counters: its control group is that of its replicas.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xmp._probe import oom
+from xmp._processes.messages.order import Failure
 from xmp._watch import STOPPED
 
-from .order import Failure
-
-__all__ = ["Memory", "Watcher"]
+__all__ = ["OomCounters", "OomFinding"]
 
 _SHELLS_KILLED = 137
-_UNKNOWN = "by whom is unknown"
+_ADVICE = "Use less memory in each replica, start fewer replicas, or raise the limit."
+_UNKNOWN = "reason unknown"
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What was found of a launch that failed."""
+class OomFinding:
+    """What the counters say of a launch that failed."""
 
     before: oom.Counted | None = None
     after: oom.Counted | None = None
     bound: oom.Bound | None = None
     largest: Mapping[int, int] = field(default_factory=dict)
-    """What each process had resident at most, in bytes, by rank."""
+    """The peak resident memory of each process that has ended, in bytes, by rank."""
 
     @property
     def kills(self) -> int | None:
@@ -40,7 +39,7 @@ class Memory:
         return self.after.kills - self.before.kills
 
     def why(self, failure: Failure) -> str:
-        """In a few words who ended it, if it was killed."""
+        """In a few words why it was killed, if it was."""
         killed = failure.signal_name == "SIGKILL" or failure.exit_code == _SHELLS_KILLED
         if not killed or failure.label == STOPPED:
             return ""
@@ -51,22 +50,25 @@ class Memory:
         return _UNKNOWN if self._everywhere else "out of memory"
 
     def found(self, killed: bool) -> str:
-        """What that rests on; also where nobody was ``killed`` but memory ran out meanwhile."""
+        """The evidence, and what to do; also where memory ran out but no replica was ``killed``."""
         if self.kills:
             return self._counted(self.kills, killed)
         if not killed:
             return ""
         if self.kills is None:
-            return "Whether memory ran out could not be told: no memory control group can be read."
-        return f"The kernel counted no out-of-memory kill in {self._where} during the launch."
+            return "xmp cannot say whether memory ran out: it can read no memory control group."
+        return (
+            f"The kernel counted no out-of-memory kill in {self._where} during the launch.\n"
+            "So a process sent the signal: see the logs of the scheduler and the container runtime."
+        )
 
     def _counted(self, kills: int, killed: bool) -> str:
         times = "one out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
-        told = f"The kernel counted {times} in {self._where} during the launch."
+        counted = f"The kernel counted {times} in {self._where} during the launch."
         if self._everywhere:
-            return told
+            return counted
         what = "Out of memory" if killed else "A process was killed for lack of memory"
-        return f"{what}: {self.sizes()}.\n{told}"
+        return f"{what}: {self.sizes()}.\n{counted}\n{_ADVICE}"
 
     def sizes(self) -> str:
         """``limit 12.7 GiB, 8 replicas, largest 1.9 GiB (rank 3)``."""
@@ -99,16 +101,16 @@ class Memory:
         return after if before is not None and after is not None and after > before else 0
 
 
-class Watcher:
+class OomCounters:
     """Reads the counters when a launch begins and when it has failed."""
 
     def __init__(self) -> None:
         self._before = oom.count()
         self.largest: dict[int, int] = {}
 
-    def look(self) -> Memory:
+    def look(self) -> OomFinding:
         """What is known now."""
-        return Memory(self._before, oom.count(), oom.bound(), dict(self.largest))
+        return OomFinding(self._before, oom.count(), oom.bound(), dict(self.largest))
 
 
 def _size(count: float) -> str:

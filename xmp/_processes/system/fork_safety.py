@@ -1,6 +1,6 @@
-"""Whether this process may still be forked, and if not, what stands in the way, by name.
+"""Whether this process may still be forked, and if not, the names of what makes a fork unsafe.
 
-Which device files and driver questions count is data from the plan (``ForkRules``).
+Which device files and drivers count is data from the plan (``ForkRules``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+from xmp import _proc
 from xmp._types import ForkRules
 
-from . import pools
+from . import thread_pools
 
 __all__ = ["connected_sockets", "culprits", "native_threads"]
 
-
-_PATIENCE = 0.25  # seconds in which a thread that Python starts or has joined is what it seems
+_SETTLE = 0.25  # seconds in which Python and the kernel agree on the threads that Python started
 _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
 
 
@@ -32,9 +32,9 @@ def culprits(
 
     ``python_threads=True`` allows threads that Python started (they are only noted).
     """
-    pools.pause()
+    thread_pools.pause()
     if native_threads(python_threads):
-        pools.pause_by_fork()
+        thread_pools.pause_by_fork()
     found = _folded(_lasting_threads() if python_threads else native_threads())
     held = _descriptor_targets()
     for path in sorted(set(held.values())):
@@ -54,7 +54,7 @@ def _folded(threads: list[str]) -> list[str]:
 
 def _lasting_threads() -> list[str]:
     """The native threads; the kernel counts Python's before it is known and after its join()."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _SETTLE
     while (found := native_threads(True)) and time.monotonic() < end:
         time.sleep(0.002)  # without the interpreter's lock, which such a thread waits for
     return found
@@ -74,13 +74,10 @@ def native_threads(allow_python: bool = False) -> list[str]:
 
 
 def _command_of(task: str) -> str:
-    try:
-        with open(f"/proc/self/task/{task}/comm") as file, open("/proc/self/comm") as process:
-            name = file.read().strip()
-            # A thread that was given no name has that of its process, which says nothing.
-            return _NAMELESS if name == process.read().strip() else f"{name!r} (native)"
-    except OSError:
-        return _NAMELESS
+    name = _proc.text(f"/proc/self/task/{task}/comm")
+    # A thread that was given no name has that of its process, which says nothing.
+    nameless = name in ("", _proc.text("/proc/self/comm"))
+    return _NAMELESS if nameless else f"{name!r} (native)"
 
 
 def _listing(folder: str) -> list[str]:
@@ -141,7 +138,7 @@ def _peers(targets: dict[int, str]) -> dict[str, str]:
 
 
 def _as_socket(descriptor: int) -> socket.socket:
-    """Takes the descriptor over; another thread may have put a file of another kind there."""
+    """Takes over the descriptor; another thread may have put a file of another kind there."""
     try:
         return socket.socket(fileno=descriptor)
     except OSError:

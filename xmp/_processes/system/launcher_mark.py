@@ -7,7 +7,7 @@ import os
 
 from xmp._marks import PAGE, VARIABLE
 
-from . import kernel
+from . import linux
 
 __all__ = ["VARIABLE", "leave", "variable"]
 
@@ -19,8 +19,8 @@ _carried = ""
 def leave(mark: str) -> None:
     """Carry this mark, and let every fork carry it.
 
-    A mapping stays where a daemon closes all its descriptors or gives itself another title. Nobody
-    ever touches the page.
+    A mapping stays where a daemon closes all its descriptors or gives itself another title. The
+    page is never touched.
     """
     global _carried
     _carried = mark
@@ -29,7 +29,7 @@ def leave(mark: str) -> None:
     mmap = ctypes.CDLL(None)["mmap"]
     mmap.restype = ctypes.c_void_p
     mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    descriptor = kernel.memory_file(f"{PAGE}{mark}")
+    descriptor = linux.memory_file(f"{PAGE}{mark}")
     mmap(None, 1, _PROT_NONE, _MAP_SHARED, descriptor, 0)  # where it fails there is no mark
     os.close(descriptor)
 

@@ -1,7 +1,15 @@
-"""The kernel features that the engine likes to have, each with a way to do without it.
+"""Kernel features that the engine uses where they exist, and does without where they do not.
 
-Old containers, gVisor and macOS lack some of them. ``XMP_WITHOUT`` (comma list of pidfd, memfd,
-close_range, subreaper, setsig, pdeathsig) switches them off, which is how the fallbacks are tested.
+``XMP_WITHOUT``, a comma list of these names, switches them off, so that tests take the other way:
+
+pidfd        Linux 5.3. gVisor has it since May 2026, Docker's seccomp profile since 20.10
+             (moby#41665). Without it the end of a process is polled for.
+close_range  Linux 5.9, gVisor since 2022. Without it descriptors are closed one by one.
+memfd        Every Linux that xmp supports, where no sandbox forbids it; not glibc before 2.27, nor
+             macOS. Without it memory files are unlinked temporary files.
+setsig, pdeathsig, subreaper
+             Every such Linux, but not macOS. Without the first two a thread waits for the end of
+             the replica's parent; without the third nothing finds orphans.
 """
 
 from __future__ import annotations
@@ -10,71 +18,78 @@ import ctypes
 import errno
 import fcntl
 import os
-import resource
 import select
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from xmp import _proc
+from xmp._marks import ADDED_SCORE
 
 __all__ = [
     "LONGEST_WAIT",
     "arm",
-    "close_from",
+    "close_range",
     "die_with_parent",
     "disarm",
     "fork_quietly",
-    "has",
-    "highest_descriptor",
-    "let_go",
     "memory_file",
-    "move_above",
     "open_pidfd",
     "own_description",
     "preferred_victims",
-    "raise_descriptor_limit",
     "seal",
-    "send_nowhere",
     "set_name",
-    "standard_numbers_taken",
     "subreaper",
     "tidy_heap",
 ]
 
 LONGEST_WAIT = 1e6
-"""Seconds: poll and epoll count milliseconds in 31 bits. Who wants to wait longer asks again."""
+"""Seconds: poll(2) and epoll_wait(2) count milliseconds in an int. Longer waits take several."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_MFD_CLOEXEC_AND_ALLOW_SEALING = 0x0001 | 0x0002
 _F_ADD_SEALS = 1033
 _F_SEALS_ALL = 0x0001 | 0x0002 | 0x0004 | 0x0008
+_FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+"""How memfd_create fails under a seccomp filter or with the sysctl vm.memfd_noexec = 2."""
+_SYS_CLOSE_RANGE = 436  # on every architecture: syscalls(2)
+_OOM_SCORE = "/proc/self/oom_score_adj"
 _LINUX = sys.platform == "linux"
 _SIGKILL = int(signal.SIGKILL)
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
 _without = frozenset(os.environ.get("XMP_WITHOUT", "").replace(" ", "").split(","))
 
 
-def has(feature: str) -> bool:
-    """Whether an optional feature may be used here."""
+def _has(feature: str) -> bool:
     return _LINUX and feature not in _without
 
 
-def _prctl(option: int, value: int) -> bool:
-    return _LINUX and _prctl_of_numbers(option, value, 0, 0, 0) == 0
+def _declared(name: str, *types: Any) -> Any:
+    """A function of libc. Declared types make its call touch half as many pages in a new fork."""
+    function = _libc[name]
+    function.argtypes = types
+    return function
 
 
-# Declared types make a call touch half as many pages, which counts in a fresh fork.
-_prctl_of_numbers: Any = _libc["prctl"] if _LINUX else None
-_prctl_of_text: Any = _libc["prctl"] if _LINUX else None
 if _LINUX:
-    _prctl_of_numbers.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
-    _prctl_of_text.argtypes = (ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3)
+    _prctl_of_numbers = _declared("prctl", ctypes.c_int, *[ctypes.c_ulong] * 4)
+    _prctl_of_text = _declared("prctl", ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3)
+    _close_range = _declared("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+# Not os.memfd_create, which Pythons lack that were built with an older glibc than runs them, as
+# uv's and conda's: https://github.com/astral-sh/uv/issues/15081
+_memfd_create: Any = getattr(ctypes.CDLL(None, use_errno=True), "memfd_create", None)
+
+
+def _prctl(option: int, value: int) -> bool:
+    return _LINUX and bool(_prctl_of_numbers(option, value, 0, 0, 0) == 0)
 
 
 def fork_quietly() -> int:
-    """``os.fork`` without the warnings of libraries and Python 3.12: it was thought about."""
+    """``os.fork`` without the warnings of libraries and Python 3.12 about forks with threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
@@ -83,8 +98,8 @@ def fork_quietly() -> int:
 def tidy_heap() -> None:
     """Join the free pieces of the C heap now, and give free pages back.
 
-    glibc does it at the first larger ``malloc`` or ``free``: in every fork anew, where it writes
-    into some 700 pages that torch's import has left (3 µs each).
+    glibc does it at the first larger ``malloc`` or ``free``, again in every fork, where it writes
+    into some 700 pages that torch's import has left (3 µs each): malloc_trim(3).
     """
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
@@ -92,7 +107,7 @@ def tidy_heap() -> None:
 
 def subreaper() -> bool:
     """Become the parent of every orphan among our descendants."""
-    return has("subreaper") and _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return _has("subreaper") and _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
@@ -101,8 +116,9 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
     ``lifeline`` is the number for our end of the pipe. Ends now when the parent has ended
     already. Returns False where the kernel does not watch the pipe.
     """
-    if has("pdeathsig"):
-        # The signal belongs to the *thread* that forked us: only single-threaded parents count.
+    if _has("pdeathsig"):
+        # It comes when the *thread* that forked us ends, so our parents must be single-threaded:
+        # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     own = own_description(pipe)
     os.dup2(own, lifeline, inheritable=False)
@@ -123,8 +139,8 @@ def arm(lifeline: int) -> bool:
     """Let the kernel SIGKILL our process group when the lifeline's other end closes.
 
     Needs neither a thread nor the interpreter, so it also works in native code that holds the
-    GIL. The owner is a property of the open file: ``lifeline`` must not be shared with a process
-    of another group. Returns False where the kernel cannot do it.
+    GIL. The owner belongs to the open file description (F_SETOWN, fcntl(2)): no process of another
+    group may share it. Returns False where the kernel cannot do it.
     """
     armed = _signal_our_group(lifeline)
     if armed and _hung_up(lifeline):  # closed before we were armed: no signal would come
@@ -133,7 +149,7 @@ def arm(lifeline: int) -> bool:
 
 
 def _signal_our_group(lifeline: int) -> bool:
-    if not has("setsig"):
+    if not _has("setsig"):
         return False
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
@@ -153,13 +169,22 @@ def _hung_up(descriptor: int) -> bool:
 
 def disarm(lifeline: int) -> None:
     """Undo ``arm``: from here on the process looks at its lifeline itself."""
-    if has("setsig"):
+    if _has("setsig"):
         flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, flags & ~os.O_ASYNC)
 
 
+def close_range(first: int) -> bool:
+    """Close every descriptor from ``first`` up; False where the kernel cannot.
+
+    Not os.closerange: in a Python that was built with a glibc before 2.34 (many of uv's and
+    conda's) it calls close(2) for each number up to the limit, which may be a billion.
+    """
+    return _has("close_range") and _close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0) == 0
+
+
 def own_description(pipe: int) -> int:
-    """Open a pipe's end anew, so that its owner and flags are ours alone (never below 3)."""
+    """Open a pipe's end again, so that its owner and flags are ours alone (never below 3)."""
     try:
         return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -167,13 +192,13 @@ def own_description(pipe: int) -> int:
 
 
 def memory_file(name: str) -> int:
-    """A descriptor of a file that lives in memory and has no name others could open."""
-    if has("memfd"):
-        try:
-            return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
-                raise
+    """A descriptor of a file that lives in memory and that no other process can open by name."""
+    if _has("memfd") and _memfd_create is not None:
+        descriptor = int(_memfd_create(name.encode(), _MFD_CLOEXEC_AND_ALLOW_SEALING))
+        if descriptor >= 0:
+            return descriptor
+        if ctypes.get_errno() not in _FORBIDDEN:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
     # Not tempfile: it imports `random`, which beside a script may be the user's own module.
     path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"
@@ -184,16 +209,15 @@ def memory_file(name: str) -> int:
 
 def seal(descriptor: int) -> None:
     """Make a memory file immutable, so that every process that maps it sees the same bytes."""
-    if has("memfd"):
-        try:
-            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEALS_ALL)
-        except OSError:
-            pass  # a temporary file cannot be sealed; nobody else has its descriptor
+    try:
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEALS_ALL)
+    except OSError:
+        pass  # a temporary file cannot be sealed; no other process has its descriptor
 
 
 def open_pidfd(pid: int) -> int | None:
     """A descriptor that becomes readable when ``pid`` ends, or None."""
-    if not has("pidfd") or not hasattr(os, "pidfd_open"):
+    if not _has("pidfd") or not hasattr(os, "pidfd_open"):
         return None
     try:
         return os.pidfd_open(pid)
@@ -201,116 +225,22 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
-    """Move a descriptor to a number that is at least ``base``."""
-    command = fcntl.F_DUPFD if inheritable else fcntl.F_DUPFD_CLOEXEC
-    moved = fcntl.fcntl(descriptor, command, base)
-    os.close(descriptor)
-    return moved
-
-
-def _open_descriptors() -> list[int]:
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return [int(name) for name in os.listdir(folder)]
-        except OSError:
-            continue
-    return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
-
-
-def highest_descriptor() -> int:
-    """The highest descriptor number in use."""
-    return max(_open_descriptors())
-
-
-def close_from(base: int) -> None:
-    """Close every descriptor from ``base`` up."""
-    if has("close_range"):
-        os.closerange(base, resource.getrlimit(resource.RLIMIT_NOFILE)[1] & 0x7FFFFFFF)
-        return
-    for descriptor in _open_descriptors():
-        if descriptor >= base:
-            _close_quietly(descriptor)
-
-
-def let_go(keep: Iterable[int], below: int | None = None) -> None:
-    """Let go of every open file above 2 (and under ``below``) that is not in ``keep``.
-
-    The numbers stay taken, by nowhere: a stale object that still writes to its number, or closes
-    it, must not hit a file that was opened since.
-    """
-    spared, found = set(keep), []
-    for descriptor in _open_descriptors():
-        if descriptor > 2 and descriptor not in spared and (below is None or descriptor < below):
-            try:
-                os.fstat(descriptor)
-            except OSError:
-                continue  # the directory listing's own descriptor is gone already
-            found.append(descriptor)
-    send_nowhere(found)
-
-
-def send_nowhere(descriptors: Iterable[int]) -> None:
-    """Let go of these open files; their numbers stay taken."""
-    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for descriptor in descriptors:
-        os.dup2(nowhere, descriptor, inheritable=False)
-    os.close(nowhere)
-
-
-def _close_quietly(descriptor: int) -> None:
-    try:
-        os.close(descriptor)
-    except OSError:
-        pass  # the directory listing's own descriptor is gone already
-
-
-def raise_descriptor_limit() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard one; returns the limits as they were."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    except (OSError, ValueError):
-        pass  # macOS names a hard limit that it does not accept
-    return before
-
-
-@contextmanager
-def standard_numbers_taken() -> Iterator[None]:
-    """While inside, no new descriptor gets a number below 3, also where those are closed."""
-    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
-    while taken[-1] <= 2:
-        taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-    os.close(taken.pop())
-    try:
-        yield
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-
-
 @contextmanager
 def preferred_victims() -> Iterator[None]:
-    """What is forked inside is what the kernel takes first when memory runs out.
-
-    A replica shall go before its supervisor or the launcher do.
-    """
-    before = _oom_score(None)
-    if before is not None:
-        _oom_score(min(1000, before + 300))
+    """When memory runs out, the kernel kills what is forked inside before this process."""
+    before = _proc.text(_OOM_SCORE)
+    if before:
+        _write_oom_score(min(1000, int(before) + ADDED_SCORE))
     try:
         yield
     finally:
-        if before is not None:
-            _oom_score(before)
+        if before:
+            _write_oom_score(int(before))
 
 
-def _oom_score(wanted: int | None) -> int | None:
+def _write_oom_score(score: int) -> None:
     try:
-        with open("/proc/self/oom_score_adj", "r+" if wanted is not None else "r") as file:
-            if wanted is None:
-                return int(file.read())
-            file.write(str(wanted))
-    except (OSError, ValueError):
-        pass
-    return None
+        with open(_OOM_SCORE, "w") as file:
+            file.write(str(score))
+    except OSError:
+        pass  # some sandboxes let no process change it

@@ -1,4 +1,7 @@
-"""Which processes are there: children and their states, and how all of them end."""
+"""Processes: their children, their states, and how they end.
+
+Linux has it all in ``/proc``; on macOS psutil reads it, which a launch on Linux never imports.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from .kernel import open_pidfd
+from xmp import _proc
+
+from .linux import open_pidfd
 
 __all__ = [
     "children",
@@ -19,34 +24,57 @@ __all__ = [
     "is_stopped",
     "is_zombie",
     "kill",
-    "largest",
     "next_ended",
+    "peak_memory",
     "signal_name",
     "wait_gone",
 ]
 
 _KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
-_STEP = 0.005
+_POLL = 0.002  # seconds between two looks where no pidfd reports the end
 
 
 def children(pid: int) -> list[int]:
     """The living children of a process, also those that it adopted."""
-    found: list[int] = []
+    if sys.platform != "linux":
+        return _children_by_psutil(pid)
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                found.extend(int(child) for child in file.read().split())
+        tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return _children_by_psutil(pid) if not os.path.exists("/proc/self/task") else found
-    return found
+        return []
+    lists = (_proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
+    return [int(child) for found in lists for child in found.split()]
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody stopped a process (SIGSTOP, a terminal)."""
+    """Whether a signal or a terminal has stopped a process (SIGSTOP, Ctrl-Z)."""
+    found = _proc.process(pid)
+    return found is not None and found.state == "T"
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and waits to be reaped."""
+    if sys.platform != "linux":
+        return _is_zombie_by_psutil(pid)
+    found = _proc.process(pid)
+    return found is not None and found.state == "Z"
+
+
+def _is_zombie_by_psutil(pid: int) -> bool:
+    import psutil
+
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
         return False
 
 
@@ -76,24 +104,14 @@ def wait_gone(pid: int, seconds: float) -> bool:
     while not is_gone(pid):
         if time.monotonic() > end:
             return False
-        time.sleep(0.002)  # without a pidfd nothing tells
+        time.sleep(_POLL)
     return True
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and waits to be reaped."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def next_ended() -> int | None:
     """A child that has ended, not yet reaped."""
-    if not hasattr(os, "waitid"):
-        return _next_ended_without_waitid()
+    if not hasattr(os, "waitid"):  # on macOS before Python 3.13
+        return next(filter(is_zombie, children(os.getpid())), None)
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -101,24 +119,8 @@ def next_ended() -> int | None:
     return None if found is None else found.si_pid
 
 
-def _next_ended_without_waitid() -> int | None:
-    for pid in children(os.getpid()):
-        if is_zombie(pid):
-            return pid
-    return None
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
-
-
-def largest(usage: resource.struct_rusage) -> int:
-    """Bytes that an ended process had resident at most."""
+def peak_memory(usage: resource.struct_rusage) -> int:
+    """Bytes that an ended process had resident at most; getrusage(2) counts KiB, macOS bytes."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -133,9 +135,9 @@ def signal_name(number: int) -> str:
 def end_descendants(spare: Iterable[int] = ()) -> set[int]:
     """SIGKILL and reap every child that is not spared, until none is left.
 
-    For subreapers: each one that dies hands its own children up to us, so the loop ends with
-    the last of a double-forked or ``setsid`` tree. Returns what sits in an uninterruptible system
-    call, after a bounded wait; the kernel ends it when the call returns.
+    For subreapers: the children of each that dies become ours, so the loop ends with the last of
+    a double-forked or ``setsid`` tree. Returns those in an uninterruptible system call, after a
+    bounded wait; the kernel ends them when the call returns.
     """
     spared, left = set(spare), set[int]()
     for _ in range(1000):
@@ -143,10 +145,7 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
         if not doomed:
             break
         for pid in doomed:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
         end = time.monotonic() + _KILLED_WAIT
         left |= {pid for pid in doomed if not _reap(pid, end)}
     return left
@@ -154,21 +153,21 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
 
 def _reap(pid: int, end: float) -> bool:
     """Wait for a child that was killed; False when the time is over."""
-    watch = open_pidfd(pid)
+    pidfd = open_pidfd(pid)
     try:
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            if watch is None:
-                time.sleep(_STEP)
+            if pidfd is None:
+                time.sleep(_POLL)
             else:
                 poller = select.poll()
-                poller.register(watch, select.POLLIN)
+                poller.register(pidfd, select.POLLIN)
                 poller.poll(left * 1000)
     except ChildProcessError:
         pass
     finally:
-        if watch is not None:
-            os.close(watch)
+        if pidfd is not None:
+            os.close(pidfd)
     return True

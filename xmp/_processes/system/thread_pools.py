@@ -1,28 +1,23 @@
-"""Native thread pools (OpenMP, OpenBLAS, MKL, torch): put down before a fork, sized after it.
+"""Native thread pools (OpenMP, OpenBLAS, MKL, torch): ended before a fork, sized after it.
 
-A pool that was up in the parent deadlocks every forked child of libgomp; OpenBLAS ends its own
-pool at a fork. So pools are asked to go (``omp_pause_resource_all``) and come back when used.
+A child that is forked while libgomp's pool is up deadlocks in it (gcc bug 58378); OpenBLAS ends its
+own pool at a fork. So ``omp_pause_resource_all`` (OpenMP 5.0) ends pools, which start when used.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import re
 import sys
 from collections.abc import Callable
 
-from . import kernel
+from xmp import _proc
 
-__all__ = [
-    "mapped_libraries",
-    "modules_since",
-    "one_thread_environment",
-    "pause",
-    "pause_by_fork",
-    "set_threads",
-]
+from . import linux
+from .modules import modules_since
+
+__all__ = ["mapped_libraries", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
 
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
 _SETTERS = (
@@ -38,8 +33,8 @@ _libraries: list[str] = []
 def mapped_libraries() -> list[str]:
     """The files of all libraries that are mapped here.
 
-    Reading the maps takes milliseconds: only after an extension module has been imported. What
-    was loaded in another way and has started threads is seen as threads.
+    Reading the maps takes milliseconds: they are read only after an import of an extension module.
+    A pool of a library that was loaded in another way still shows as threads.
     """
     global _counted
     fresh = modules_since(_counted)
@@ -49,30 +44,13 @@ def mapped_libraries() -> list[str]:
     return _libraries
 
 
-def modules_since(count: int) -> list[str]:
-    """The modules that were imported after the first ``count``.
-
-    From the end: to walk over all of them would write into the reference count of every name,
-    and in a forked process unshare the pages of half the heap.
-    """
-    return list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count)))[::-1]
-
-
 def _is_extension(name: str) -> bool:
     return str(getattr(sys.modules.get(name), "__file__", "")).endswith((".so", ".dylib"))
 
 
 def _read_maps() -> list[str]:
-    found: dict[str, None] = {}
-    try:
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                place = line.find("/")
-                if place > 0 and ".so" in line:
-                    found[line[place:].rstrip()] = None
-    except OSError:
-        pass
-    return list(found)
+    lines = (line for line in _proc.text("/proc/self/maps").splitlines() if ".so" in line)
+    return list(dict.fromkeys(line[line.find("/") :] for line in lines if "/" in line))
 
 
 def _functions(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[Callable[[int], int]]:
@@ -99,13 +77,13 @@ def pause() -> None:
 
 def pause_by_fork() -> None:
     """End the pools that end themselves before any fork (OpenBLAS does so in the parent too)."""
-    child = kernel.fork_quietly()
+    child = linux.fork_quietly()
     if child == 0:
         os._exit(0)
     try:
         os.waitpid(child, 0)
     except ChildProcessError:
-        pass  # somebody ignores SIGCHLD: the kernel has reaped it
+        pass  # this process ignores SIGCHLD: the kernel has reaped it (wait(2))
 
 
 def set_threads(count: int) -> None:

@@ -1,6 +1,6 @@
-"""The launcher and its user: a line on standard error, and signals that the replicas share.
+"""The launcher and its user: lines on standard error, and the signals that the user sends.
 
-They are in groups of their own, where those of the terminal do not reach them.
+Replicas are in another session, where the signals of the terminal do not reach them.
 """
 
 from __future__ import annotations
@@ -14,38 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["flush", "in_notebook", "on_quit", "say", "say_once", "signals_of_the_user"]
+from xmp._log import say
+from xmp._processes.messages.launch import Interrupt, Pause, Resume
+
+__all__ = ["in_notebook", "on_quit", "say", "signals_of_the_user"]
 
 Handler = Callable[[int, object], None]
 
-_said: set[str] = set()
 _libc = ctypes.CDLL(None)
-
-
-def flush() -> None:
-    """Let what the program has written come before what its replicas write, and only once."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # none, or closed
-
-
-def say(line: str) -> None:
-    """One line on standard error, if the program has one that takes it."""
-    try:
-        sys.stderr.write(f"{line}\n")
-    except (OSError, ValueError, AttributeError, RuntimeError):
-        # Gone, closed, none, or in the midst of another line, if a signal's handler says this:
-        # what is being done is more than what is said of it.
-        pass
-
-
-def say_once(line: str) -> None:
-    """The same, unless the user of this process has been told already."""
-    if line not in _said:
-        _said.add(line)
-        say(line)
 
 
 def in_notebook() -> bool:
@@ -56,25 +32,27 @@ def in_notebook() -> bool:
 
 @contextmanager
 def signals_of_the_user(
-    ask: Callable[[str], None], show: Callable[[], None], preempt: Callable[[], None]
+    ask: Callable[[Interrupt | Pause | Resume], None],
+    show: Callable[[], None],
+    preempt: Callable[[], None],
 ) -> Iterator[None]:
     """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``.
 
-    Ctrl-C is asked about: "interrupt" raises KeyboardInterrupt, unless it was for a debugger.
+    Ctrl-C is asked about: ``Interrupt`` raises KeyboardInterrupt, unless it was for a debugger.
     """
 
     def stop(number: int, _: object) -> None:
-        ask("pause")
+        ask(Pause())
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)  # here we stop, and from here we go on
+        os.kill(os.getpid(), signal.SIGTSTP)  # stops here, and goes on from here
         signal.signal(signal.SIGTSTP, stop)
-        ask("resume")
+        ask(Resume())
 
     wanted: dict[int, Handler] = {
         signal.SIGTSTP: stop,
         signal.SIGQUIT: lambda *_: show(),
         signal.SIGTERM: lambda *_: preempt(),
-        signal.SIGINT: lambda *_: ask("interrupt"),
+        signal.SIGINT: lambda *_: ask(Interrupt()),
     }
     with _handled(wanted):
         yield
@@ -91,32 +69,32 @@ def on_quit(show: Callable[[], None]) -> Iterator[None]:
 def _handled(wanted: Mapping[int, Handler]) -> Iterator[None]:
     """While inside, these signals have these handlers.
 
-    Leaves signals alone for which the program has a handler of its own, and all of them outside
-    the main thread, where Python allows none.
+    Leaves a signal alone for which the program has its own handler, and all of them outside the
+    main thread, where Python allows no handler to be set.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    taken = {number: handler for number, handler in wanted.items() if _has_none(number)}
+    taken = {number: handler for number, handler in wanted.items() if _is_free(number)}
     try:
         for number, handler in taken.items():
             signal.signal(number, handler)
         yield
     finally:
         for number in taken:
-            signal.signal(number, _usual(number))
+            signal.signal(number, _default(number))
 
 
-def _usual(number: int) -> Any:
+def _default(number: int) -> Any:
     return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
 
 
-def _has_none(number: int) -> bool:
+def _is_free(number: int) -> bool:
     """Whether a signal has no handler, not even one that Python does not know of."""
-    if signal.getsignal(number) is not _usual(number):
+    if signal.getsignal(number) is not _default(number):
         return False
     if number == signal.SIGINT:
         return True
-    action = (ctypes.c_void_p * 32)()  # faulthandler.register asks the kernel for its own
+    action = (ctypes.c_void_p * 32)()  # faulthandler.register sets its handler there
     _libc.sigaction(number, None, action)
     return action[0] is None

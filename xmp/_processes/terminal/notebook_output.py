@@ -1,7 +1,11 @@
 """In a notebook: what replicas write appears in the cell that launched them, as it comes.
 
-There ``sys.stdout`` is no descriptor that replicas could inherit. They write into pipes, and a
-thread of the launcher passes on what comes; no other launcher has a thread of ours.
+Since ipykernel 6, descriptors 1 and 2 of a kernel are pipes that threads of it read
+(ipykernel/iostream.py, ``OutStream._watch_pipe_fd``). Replicas could write there, but their output
+would appear in whichever cell runs, perhaps after ``spawn`` has returned, with letters torn between
+two reads, as fast as it comes. So replicas get other pipes, and a thread of the launcher passes on
+what comes: to the cell that launched them, all of it before ``spawn`` returns, in whole letters, at
+a rate that a browser can take.
 """
 
 from __future__ import annotations
@@ -16,22 +20,22 @@ import time
 import weakref
 from typing import Any
 
-__all__ = ["Pump"]
+__all__ = ["CellOutput"]
 
 _PORTION = 64 * 1024
 _AHEAD = 256 * 1024
-"""Bytes that may wait in the kernel's own buffer: it takes as many as one gives it."""
+"""Bytes between two pauses: the kernel's buffer has no limit."""
 _RATE = 16 * 1024 * 1024
-"""Bytes a second. What a browser does not take in time a kernel keeps, and then drops."""
+"""Bytes a second. A kernel keeps what a browser does not take in time, and then drops it."""
 _PATIENCE = 5.0
 
 
-class Pump:
+class CellOutput:
     """Two pipes, and the thread that empties them into ``sys.stdout`` and ``sys.stderr``."""
 
     def __init__(self) -> None:
-        self._cells = _Cell(sys.stdout), _Cell(sys.stderr)
-        self._waits, self._says = os.pipe()
+        self._cells = _CellStream(sys.stdout), _CellStream(sys.stderr)
+        self._end_read, self._end_write = os.pipe()
         # In this context ipykernel finds the cell that is running now.
         run = contextvars.copy_context().run
         self._thread = threading.Thread(
@@ -47,7 +51,7 @@ class Pump:
     def _run(self) -> None:
         poller = select.poll()
         cells = {cell.descriptor: cell for cell in self._cells}
-        for descriptor in (self._waits, *cells):
+        for descriptor in (self._end_read, *cells):
             poller.register(descriptor, select.POLLIN)
         while cells:
             ready = [descriptor for descriptor, _ in poller.poll()]
@@ -55,16 +59,18 @@ class Pump:
                 if descriptor in cells and not cells[descriptor].copy():
                     poller.unregister(descriptor)
                     del cells[descriptor]
-            if self._waits in ready and not any(cell.descriptor in ready for cell in self._cells):
+            if self._end_read in ready and not any(
+                cell.descriptor in ready for cell in self._cells
+            ):
                 break
         for cell in self._cells:
             cell.finish()
 
     def finish(self) -> None:
-        """Nobody writes any more: wait until everything has been passed on."""
-        if self._says >= 0:
-            os.close(self._says)
-            self._says = -1
+        """The replicas have ended: wait until everything has been passed on."""
+        if self._end_write >= 0:
+            os.close(self._end_write)
+            self._end_write = -1
             self._thread.join(_PATIENCE)
             if not self._thread.is_alive():
                 self.close()
@@ -73,14 +79,14 @@ class Pump:
         """Close our ends."""
         for cell in self._cells:
             cell.close()
-        for descriptor in (self._waits, self._says):
+        for descriptor in (self._end_read, self._end_write):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._waits = self._says = -1
+        self._end_read = self._end_write = -1
         _pumps.discard(self)
 
 
-class _Cell:
+class _CellStream:
     """One stream of the cell."""
 
     def __init__(self, stream: Any) -> None:
@@ -108,7 +114,7 @@ class _Cell:
             if text and self._stream is not None:
                 self._stream.write(text)
         except Exception:
-            self._stream = None  # closed meanwhile; whoever writes shall not wait for that
+            self._stream = None  # closed meanwhile: go on reading, or replicas would wait
 
     def _flush(self) -> None:
         self._ahead = 0
@@ -129,11 +135,11 @@ class _Cell:
         self.descriptor = self._end = -1
 
 
-_pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
+_pumps: weakref.WeakSet[CellOutput] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    """In a forked child there is no thread, and the pipes are not its own."""
+    """In a forked child: the thread is not there, and the pipes are the parent's."""
     for pump in list(_pumps):
         pump.close()
 
