@@ -2,14 +2,14 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        the verbs: spawn, start_processes, plan, facts, preload; _checks their input
+    _spawn        spawn; _verbs: the other public functions; _checks: their arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
-    _inside       what user code calls in a replica; _frameworks/ readies torch and JAX there
+    _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
     _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted; _breakpoint
     _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
     _watch        pure: who failed first, and what is done about it
-    _probe, _ports, _payload   effects: what the host says, held ports, how calls travel
+    _probe, _ports, _payload   effects: what the host is, held ports, how calls travel; _log
     _types, _errors            the words
 """
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._breakpoint import breakpoint
 from ._errors import (
-    HostLost,
     PlanError,
     PortError,
     ReplicaDied,
@@ -33,14 +32,14 @@ from ._inside import (
     all_gather,
     all_reduce,
     barrier,
-    beat,
     broadcast,
     device,
+    heartbeat,
     host_index,
     init_process_group,
     local_rank,
     local_world_size,
-    once,
+    once_per_host,
     rank,
     rank_zero_only,
     replica,
@@ -49,17 +48,18 @@ from ._inside import (
 )
 from ._preemption import preempted
 from ._sharing import MpModelWrapper, MpSerialExecutor
-from ._spawn import device_count, facts, plan, preload, spawn, start_processes
+from ._spawn import spawn
+from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
 
 if TYPE_CHECKING:
-    from ._processes.context import ProcessContext
-    from ._processes.results import Results
+    from ._processes import ProcessContext, Results
     from ._types import Event, HostFacts, JobPlan
+
+__version__ = "0.1.0"  # read by the build, too
 
 __all__ = [
     "Event",
     "HostFacts",
-    "HostLost",
     "JobPlan",
     "MpModelWrapper",
     "MpSerialExecutor",
@@ -76,17 +76,17 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "barrier",
-    "beat",
     "breakpoint",
     "broadcast",
+    "default_nprocs",
     "device",
-    "device_count",
-    "facts",
+    "heartbeat",
+    "host_facts",
     "host_index",
     "init_process_group",
     "local_rank",
     "local_world_size",
-    "once",
+    "once_per_host",
     "plan",
     "preempted",
     "preload",
@@ -94,6 +94,7 @@ __all__ = [
     "rank_zero_only",
     "replica",
     "restart_count",
+    "shutdown",
     "spawn",
     "start_processes",
     "world_size",
@@ -103,8 +104,8 @@ _LAZY = {
     "Event": "_types",
     "HostFacts": "_types",
     "JobPlan": "_types",
-    "ProcessContext": "_processes.context",
-    "Results": "_processes.results",
+    "ProcessContext": "_processes",
+    "Results": "_processes",
 }
 for _name in __all__:
     # Tracebacks and reprs show the public name, not the file that it lives in.
@@ -112,16 +113,18 @@ for _name in __all__:
         globals()[_name].__module__ = "xmp"
 
 
-def __getattr__(name: str) -> Any:
-    """Classes of modules whose import takes longer than many programs want to wait."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'xmp' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
-    value = getattr(importlib.import_module(f"xmp.{_LAZY[name]}"), name)
-    value.__module__ = "xmp"
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """Import a class whose module takes longer to import than many programs want to wait."""
+        if name not in _LAZY:
+            raise AttributeError(f"module 'xmp' has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(f"xmp.{_LAZY[name]}"), name)
+        value.__module__ = "xmp"
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
-"""``xmp.breakpoint``: one rank of all that call it stops in the debugger.
+"""``xmp.breakpoint``: all replicas call it, and one rank stops in the debugger.
 
-What a debugger in a replica needs is the engine's to give: it sets ``sys.breakpointhook``.
+The debugger itself is the engine's: in a replica it sets ``sys.breakpointhook``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ def breakpoint(rank: int = 0) -> None:
     """Stop in the debugger on the replica of this rank; the others go on until they wait for it.
 
     Every replica makes the same call. The debugger has the launcher's terminal (or reads its
-    standard input where that is a pipe or a file) until the program continues; meanwhile nobody
-    else reads it. ``timeout=``, ``hang_timeout=`` and ``grace=`` stand still as long, and so does
-    ``join(timeout)``. What others count does not: torch's process groups give up after their own
-    time-out (30 minutes for gloo, 10 for nccl, unless ``init_process_group(timeout)`` says
-    otherwise), and so do the barriers of JAX's coordination service.
+    standard input where that is a pipe or a file) until the program continues; meanwhile no other
+    process reads it. ``timeout=``, ``hang_timeout=``, ``grace=`` and ``join(timeout)`` pause as
+    long. Other time-outs do not: torch's process groups give up after their own (30 minutes for
+    gloo, 10 for nccl, unless you pass ``init_process_group(timeout)``), and so do the barriers of
+    JAX's coordination service.
 
-    Of several replicas at a breakpoint one after the other has the terminal. Ctrl-C goes to the
-    debugger; quitting it ends the launch as Ctrl-C elsewhere does. With ``join=False`` the
-    replica waits until somebody joins the launch. A plain ``breakpoint()`` in one replica is the
-    same, unless the program has a ``sys.breakpointhook`` of its own or PYTHONBREAKPOINT names
-    another debugger; these get no terminal. Outside a launch this is the plain ``breakpoint()``.
+    Several replicas at a breakpoint take turns at the terminal. Ctrl-C goes to the debugger;
+    quitting it ends the launch as Ctrl-C elsewhere does. With ``join=False`` the replica waits
+    until the program joins the launch. A plain ``breakpoint()`` in one replica does the same,
+    unless the program sets its own ``sys.breakpointhook`` or PYTHONBREAKPOINT names another
+    debugger; these get no terminal. Outside a launch this is the plain ``breakpoint()``.
 
     Args:
         rank: 0 … ``world_size() - 1``.

@@ -1,4 +1,4 @@
-"""Checks of what the verbs are given: each error says what was given and what is allowed."""
+"""Checks the arguments of the public functions: an error says what was given, what is allowed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,13 @@ __all__ = [
     "make_observer",
     "make_output",
     "make_request",
-    "refuse_options",
     "whole_number",
 ]
 
 METHODS = ("forkserver", "spawn", "fork")
-_YEARS = 1e9  # seconds: nobody waits for longer, and the clock's numbers end somewhere
-_LEAST_HANG = 0.1  # seconds: a heart that beats eight times in it must not cost anything
+_YEARS = 1e9  # seconds: longer than any wait, and the clock can still count it
+_LEAST_HANG = 0.1  # seconds: a replica shows progress eight times in it, which must cost nothing
 _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
-_PADDLE = ("gpus", "xpus", "ips", "print_config")
-
-
-def refuse_options(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if name in _PADDLE:
-            raise PlanError(f"{name}={value!r}: only for the paddle runtime; leave it out")
-        known = (
-            "kwargs, runtime, devices, backend, env, seed, threads, bind, timeout, start_timeout, "
-            "hang_timeout, grace, max_restarts, log_dir, prefix, show, progress, events"
-        )
-        raise TypeError(f"spawn() has no option {name!r}; it has {known}")
 
 
 def check_call(
@@ -99,14 +86,14 @@ def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
         raise PlanError(f"{name}={value!r}: give a number of seconds above 0, or None for no limit")
     if value < least:
         raise PlanError(
-            f"{name}={value!r}: a busy host alone stands still for that long; give a number of "
+            f"{name}={value!r}: a busy host may make no progress for that long; give a number of "
             f"seconds from {least} up, or None for no limit"
         )
     return max(1, int(value * 1e9))
 
 
 def make_observer(events: object, progress: object) -> Observer:
-    """Who wants to see how the launch goes."""
+    """What of the launch the user wants to see."""
     if progress is not None and not isinstance(progress, bool):
         kind = type(progress).__name__
         raise TypeError(
@@ -128,7 +115,7 @@ def make_observer(events: object, progress: object) -> Observer:
 
 
 def make_output(log_dir: object, prefix: object, show: object) -> Output | None:
-    """Where the replicas' output goes; None where nobody asks for anything."""
+    """Where the replicas' output goes; None where the user asks for nothing."""
     if log_dir is None and prefix is None and show is None:
         return None
     output = Output(_folder(log_dir), _prefix(prefix), _shown(show))
@@ -155,7 +142,7 @@ def _prefix(prefix: object) -> str | None:
     if not isinstance(prefix, str):
         kind = type(prefix).__name__
         raise TypeError(f"prefix must be True, a string or None, not {kind}: {prefix!r}")
-    from string import Formatter  # here: not every import of xmp shall bring it
+    from string import Formatter  # here: most programs need none
 
     try:
         names = {name for _, name, _, _ in Formatter().parse(prefix) if name is not None}

@@ -1,14 +1,18 @@
-"""The exceptions of xmp.
+"""The exceptions that xmp raises. Catch ``XmpError`` for all of them, or the built-in class.
 
-XmpError
-  PlanError        the request and this host do not fit; no process exists yet (ValueError)
-  PortError        a port that the plan needs could not be held (RuntimeError)
-  StartError       a process of ours did not come up (RuntimeError)
-  ReplicaError     a replica failed (RuntimeError)
-    ReplicaRaised    its function raised; ``__cause__`` is the original where it pickles
-    ReplicaDied      it ended without returning: signal, exit code
-    ReplicaTimeout   it took too long (TimeoutError)
-  HostLost         an agent or its host is gone (RuntimeError)
+::
+
+    Exception
+    └── XmpError
+        ├── PlanError           ValueError    the request does not fit this host; nothing started
+        ├── PortError           RuntimeError  a port that the plan needs could not be held
+        ├── StartError          RuntimeError  a process of xmp did not start
+        └── ReplicaError        RuntimeError  a replica failed: its attributes say which and how
+            ├── ReplicaRaised                 its function raised; ``__cause__`` is the original
+            ├── ReplicaDied                   its process ended without returning
+            └── ReplicaTimeout  TimeoutError  the launch took longer than a limit allows
+
+An argument of a wrong type is a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
-    "HostLost",
     "PlanError",
     "PortError",
     "ReplicaDied",
@@ -30,16 +33,17 @@ __all__ = [
 
 
 class XmpError(Exception):
-    """Base of every error that xmp raises itself.
-
-    With ``max_restarts``, ``history`` has the errors of the attempts before, in their order.
-    """
+    """Base class of every error that xmp itself raises."""
 
     history: Sequence[Exception] = ()
+    """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
 
 
 class PlanError(XmpError, ValueError):
-    """The request and this host do not fit; says what was given and what fits."""
+    """The request does not fit this host. No process was started.
+
+    The message says what was given, what is allowed and what to do.
+    """
 
 
 class PortError(XmpError, RuntimeError):
@@ -47,56 +51,66 @@ class PortError(XmpError, RuntimeError):
 
 
 class StartError(XmpError, RuntimeError):
-    """A process of ours did not come up; says which, and which limit stood in the way."""
-
-
-class HostLost(XmpError, RuntimeError):
-    """An agent or its host is gone."""
+    """A process of xmp did not start. The message names it, and the limit that it hit."""
 
 
 class ReplicaError(XmpError, RuntimeError):
     """A replica failed, and the launch with it.
 
-    The attributes describe the cause; ``failures`` has every replica that failed, the cause
-    first, and ``results`` what the others had already returned, by rank.
+    The attributes describe the replica that failed first; of a ``ReplicaTimeout``, the first rank
+    that xmp waited for. ``rank``, ``local_rank`` and ``pid`` are -1 where no replica existed yet.
     """
 
     rank: int = -1
+    """Its global rank."""
     local_rank: int = -1
+    """Its rank on its host."""
     host: str = ""
+    """The name of its host."""
     pid: int = -1
     exit_code: int | None = None
+    """The exit code of its process; None where a signal ended it or the code is not known."""
     signal_name: str | None = None
+    """The signal that ended its process ("SIGKILL"), if one did."""
     failures: Sequence[Any] = ()
+    """Every replica that failed, the cause first, the others in the order of time. Each has
+    ``rank``, ``local_rank``, ``pid``, ``what`` (one line: what happened), ``label`` ("cause",
+    "collateral", "stopped by xmp", "unknown"), ``exit_code``, ``signal_name``, ``exception`` and
+    ``stderr`` (its last lines)."""
     results: Mapping[int, Any] = {}
+    """What the other replicas had already returned, by rank."""
     stacks: Mapping[int, str] = {}
+    """The Python stacks of the replicas that were still alive, as text, by rank."""
     _render_traceback_: ClassVar[Callable[[Any], list[str]]]
-    """What IPython asks for; set where notebooks are known."""
+    """IPython calls this to show the error; the module that knows notebooks sets it."""
 
     def _repr_html_(self) -> str:
-        """A table: what became of each rank."""
+        """A table of what happened to each rank, for notebooks."""
         from ._failure_table import table
 
         return table(self)
 
     @property
     def error_index(self) -> int:
-        """The local rank, under the name that torch's ProcessException gives it."""
+        """The local rank, under the name that torch's ProcessException uses."""
         return self.local_rank
 
     @property
     def error_pid(self) -> int:
-        """The pid, under the name that torch's ProcessException gives it."""
+        """The pid, under the name that torch's ProcessException uses."""
         return self.pid
 
 
 class ReplicaRaised(ReplicaError):
-    """The user's function raised in a replica."""
+    """The user's function raised in a replica.
+
+    ``__cause__`` is the original exception, where it can be pickled and its class imported here.
+    """
 
 
 class ReplicaDied(ReplicaError):
-    """A replica ended without returning from the user's function."""
+    """A replica's process ended without returning from the user's function."""
 
 
 class ReplicaTimeout(ReplicaError, TimeoutError):
-    """A launch took longer than it was allowed to."""
+    """A launch took longer than ``timeout``, ``start_timeout`` or ``hang_timeout`` allows."""

@@ -1,6 +1,6 @@
-"""What happens to a launch, as the failure rules (``_watch``) are told it. Pure.
+"""The events that the failure rules (``_watch``) take as input. Pure.
 
-All times are monotonic nanoseconds.
+All times (``at``) are monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Progress:
-    """When a replica was last seen to get on; told when a deadline has passed."""
+    """When a replica last made progress; reported when a deadline has passed."""
 
     rank: int
     at: int
@@ -49,7 +49,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """A replica says that it failed; ``words`` are those of its exception."""
+    """A replica reports that it failed; ``words`` is the text of its exception."""
 
     rank: int
     at: int
@@ -65,7 +65,7 @@ class Ended:
     exit_code: int = 0
     signal: int = 0
     words: str = ""
-    """Its last words on standard error."""
+    """Its last lines on standard error."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Interrupt:
 
 @dataclass(frozen=True)
 class Stop:
-    """The launcher asks to end everything in order."""
+    """The launcher asks to end all replicas, with time to clean up."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The launcher asks to end everything now."""
+    """The launcher asks to end all replicas at once."""
 
     at: int
 
@@ -95,12 +95,12 @@ class Pause:
 
     at: int
     why: str = "stopped"
-    """Several may hold the clocks, each for its own reason."""
+    """The reason; the clocks run again when each reason has had its ``Resume``."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """They go on, as far as this reason is concerned."""
+    """One reason for a pause is over."""
 
     at: int
     why: str = "stopped"

@@ -1,4 +1,4 @@
-"""A failed launch as a table: what became of each rank, for notebooks. Pure."""
+"""A failed launch as a table for notebooks: what happened to each rank. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HEAD = ("rank", "", "what", "when")
 
 
 def rows(error: Any) -> list[Row]:
-    """What became of each rank that is known of a ReplicaError, in the order of ranks."""
+    """What happened to each rank that a ReplicaError knows of, in the order of ranks."""
     return sorted(_rows(error))
 
 
 def _rows(error: Any) -> Iterator[Row]:
     failed = {failure.rank for failure in error.failures}
-    # The cause is the first; of a launch that took too long nobody is.
+    # The cause is the first failure; a launch that took too long has no cause.
     begin = error.failures[0].at if error.failures else 0
     for failure in error.failures:
         when = "" if failure.label == "cause" else f"{(failure.at - begin) / 1e9:+.3f} s"
@@ -32,7 +32,7 @@ def _rows(error: Any) -> Iterator[Row]:
 
 
 def table(error: Any) -> str:
-    """The table as HTML, without styles of its own; everything of the user's is escaped."""
+    """The table as HTML, without styles; all text of the user is escaped."""
     title = html.escape(str(error).partition("\n")[0])
     head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = "".join(_line(row) for row in rows(error))

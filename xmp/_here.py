@@ -1,4 +1,4 @@
-"""``nprocs=1``: the replica is the calling process itself, for debuggers and profilers."""
+"""``nprocs=1``: the function runs in the calling process, for debuggers and profilers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _inside, _planner, _ports, _probe
-from ._host import refuse_unready, telling_to
-from ._processes.account import StartAccount, Timeline
-from ._processes.randomness import seed_all
-from ._processes.results import Results
+from ._host import refuse_unready
+from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
 from ._types import Framework, Observer, ReplicaInfo, Request
 
 if TYPE_CHECKING:
-    from ._processes.telling import Telling
+    from ._processes import EventStream
 
 __all__ = ["run_here"]
 
@@ -30,7 +28,7 @@ def run_here(
     seed: int | None,
     observer: Observer | None = None,
 ) -> Results[Any]:
-    """Be the only replica in this process; the caller restores the environment afterwards."""
+    """Run ``fn`` as the only replica; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
     known = _probe.facts()
     draft = _planner.plan(request, known)
@@ -52,13 +50,13 @@ def run_here(
             settings=dict(replica.settings),
             descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
         )
-        timeline, telling = Timeline(called=called), telling_to(observer)
+        timeline, telling = Timeline(called=called), event_stream(observer)
         with nullcontext() if telling is None else telling.here(called, plan):
             value = _inside_here(
                 plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
                 _listeners(telling, observer, called),
             )  # fmt: skip
-    return Results({replica.rank: value}, StartAccount({replica.rank: timeline}))
+    return Results({replica.rank: value}, StartTimeline({replica.rank: timeline}))
 
 
 def _inside_here(
@@ -73,7 +71,7 @@ def _inside_here(
         for listener in listeners:
             listener(name, info.rank, os.getpid(), words)
 
-    with _told(say):
+    with _end_reported(say):
         say("joining")
         framework = _entered(module, info) if module else None
         _inside.install(info, framework, None)
@@ -95,25 +93,25 @@ def _entered(module: str, info: ReplicaInfo) -> Framework:
         enter: Callable[[ReplicaInfo], Framework] = importlib.import_module(module).enter
     except BaseException:
         for descriptor in info.descriptors.values():
-            os.close(descriptor)  # who would have taken them is not there
+            os.close(descriptor)  # `enter` would have taken them
         raise
     return enter(info)
 
 
 def _listeners(
-    telling: Telling | None, observer: Observer | None, called: int
+    telling: EventStream | None, observer: Observer | None, called: int
 ) -> list[Callable[..., None]]:
     listeners: list[Callable[..., None]] = [] if telling is None else [telling.say]
     if observer is not None and observer.progress:
-        from ._processes.progress import said_here
+        from ._processes import said_here
 
         listeners.append(said_here(called))
     return listeners
 
 
 @contextmanager
-def _told(say: Callable[..., None]) -> Iterator[None]:
-    """How it ends is told, as for a replica: also what comes before the function may raise."""
+def _end_reported(say: Callable[..., None]) -> Iterator[None]:
+    """Report how it ends, as a replica does; what comes before the function may raise, too."""
     try:
         yield
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""How long a launch may take: the clocks beside the failure rules. Pure, like ``_watch``.
+"""The time limits of a launch: which deadline is next, and which has passed. Pure, like ``_watch``.
 
-All times are monotonic nanoseconds. While the user has stopped the launch (Ctrl-Z) or debugs a
-replica the clocks stand still.
+All times are monotonic nanoseconds. The clocks do not run while the user has stopped the launch
+(Ctrl-Z) or debugs a replica.
 """
 
 from __future__ import annotations
@@ -17,135 +17,148 @@ TOTAL = "timeout"
 START = "start_timeout"
 HANG = "hang_timeout"
 SAY_AFTER = 30_000_000_000
-"""After this long without every replica in the function, it is said where each one is."""
+"""When not all replicas are in the function after this time, xmp reports once where each one is."""
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """A limit that a launch has passed."""
+    """A limit that a launch has exceeded."""
 
     name: str
-    """``TOTAL``, ``START`` or ``HANG``: the option as the user knows it."""
+    """``TOTAL``, ``START`` or ``HANG``: the user's option."""
     limit: int
     ranks: tuple[int, ...]
-    """Whom it waited for: who had not finished, or else whose process had not ended."""
+    """The ranks that it waited for: those that had not finished, or whose process had not ended."""
     finished: tuple[int, ...] = ()
+    """The ranks whose function had returned, or whose process had ended without a failure."""
 
     @property
     def at_the_end(self) -> bool:
-        """Whether all had finished, and only the ends of processes were waited for."""
+        """Whether all ranks had finished, and only their processes had not ended."""
         return set(self.ranks) <= set(self.finished)
 
     @property
     def diverged(self) -> bool:
-        """Whether some have finished while the others wait, for them or for each other."""
+        """Whether some ranks had finished while the others waited, for them or for each other."""
         return self.name == HANG and bool(self.finished) and not self.at_the_end
 
 
 @dataclass
 class Clocks:
-    """Told what happens, says what is overdue."""
+    """The clocks of one launch: they take what happens and return what is overdue."""
 
     ranks: Iterable[int]
     limits: Limits
     called: int = 0
     """When the user called."""
     begun: int = 0
-    """When the last replica was made."""
+    """When the last replica was started."""
     _outside: set[int] = field(init=False)
-    """Who has not reached the function."""
-    _silent: set[int] = field(init=False)
-    """Of whom no progress was seen yet: an interpreter that starts cannot tell."""
-    _calm: int = field(init=False)
-    """When somebody was last seen to get on."""
-    _say_at: int | None = field(init=False)
-    _paused: int | None = None
-    _why: set[str] = field(default_factory=set)
-    _lost: int = 0
+    """The ranks that have not reached the function."""
+    _unseen: set[int] = field(init=False)
+    """The ranks without any sign of progress yet: an interpreter that starts gives none."""
+    _last_progress: int = field(init=False)
+    """From when ``hang`` counts: the last progress of any replica, or the end of a pause."""
+    _report_at: int | None = field(init=False)
+    _paused_at: int | None = None
+    _reasons: set[str] = field(default_factory=set)
+    """Why the clocks do not run."""
+    _past_pauses: int = 0
+    """The length of all pauses that are over."""
 
     def __post_init__(self) -> None:
         self._outside = set(self.ranks)
-        self._silent = set(self._outside)
-        self._calm = self.begun
-        # Where the replicas took longer than that to make, the launcher has said so.
+        self._unseen = set(self._outside)
+        self._last_progress = self.begun
+        # Where starting the replicas took longer than that, the launcher has reported it.
         late = self.called + SAY_AFTER <= self.begun
-        self._say_at = (self.begun if late else self.called) + SAY_AFTER
+        self._report_at = (self.begun if late else self.called) + SAY_AFTER
 
     # --- what happens --------------------------------------------------------------------------
 
     def progress(self, rank: int, at: int) -> None:
-        """A replica was getting on then."""
-        self._silent.discard(rank)
-        self._calm = max(self._calm, at)
+        """A replica made progress at that time."""
+        self._unseen.discard(rank)
+        self._last_progress = max(self._last_progress, at)
 
     def arrived(self, rank: int, at: int) -> None:
-        """A replica is in the function, or past it."""
+        """A replica has reached the function, or is past it."""
         self._outside.discard(rank)
-        self._silent.discard(rank)
-        self._calm = max(self._calm, at)
+        self._unseen.discard(rank)
+        self._last_progress = max(self._last_progress, at)
 
     def pause(self, at: int, why: str = "") -> None:
-        """Stand still, for one reason more."""
-        self._why.add(why)
-        if self._paused is None:
-            self._paused = at
+        """Stop the clocks, or add a reason for that."""
+        self._reasons.add(why)
+        if self._paused_at is None:
+            self._paused_at = at
 
     def resume(self, at: int, why: str = "") -> None:
-        """Go on, if that was the last reason; what passed meanwhile does not count."""
-        self._why.discard(why)
-        if self._paused is not None and not self._why:
-            self._lost += at - self._paused
-            self._calm, self._paused = max(self._calm, at), None
+        """Remove a reason; after the last one the clocks run on from where they stopped."""
+        self._reasons.discard(why)
+        if self._paused_at is not None and not self._reasons:
+            self._past_pauses += at - self._paused_at
+            self._last_progress, self._paused_at = max(self._last_progress, at), None
+
+    def paused_for(self, now: int) -> int:
+        """The length of all pauses until ``now``."""
+        return self._past_pauses + (0 if self._paused_at is None else now - self._paused_at)
 
     # --- what is due ---------------------------------------------------------------------------
 
     @property
     def paused(self) -> bool:
-        """Whether they stand still."""
-        return self._paused is not None
+        """Whether the clocks are stopped."""
+        return self._paused_at is not None
+
+    def total_deadline(self, now: int) -> int | None:
+        """When ``total`` is over, if a pause ends at ``now``; None without that limit."""
+        if self.limits.total is None:
+            return None
+        return (self.limits.first or self.called) + self.limits.total + self.paused_for(now)
 
     @property
     def deadline(self) -> int | None:
-        """When something may be due next."""
-        if self._paused is not None:
+        """When a limit or a report is next due."""
+        if self._paused_at is not None:
             return None
         times = [at for at, _, _ in self._limits()]
-        if self._outside and self._say_at is not None:
-            times.append(self._say_at + self._lost)
+        if self._outside and self._report_at is not None:
+            times.append(self._report_at + self._past_pauses)
         return min(times, default=None)
 
     def overdue(self, now: int, live: set[int], finished: set[int]) -> Overdue | None:
-        """The first limit that has passed, if one has."""
-        if self._paused is not None:
+        """The first limit that is exceeded at ``now``, if any."""
+        if self._paused_at is not None:
             return None
         for at, name, limit in sorted(self._limits()):
             if now < at:
                 break
-            if name == HANG and not self._silent.isdisjoint(live):
-                self._calm = now
+            if name == HANG and not self._unseen.isdisjoint(live):
+                self._last_progress = now
                 continue
-            # One that has finished may wait for the others at its end, as in JAX's shutdown.
+            # A rank that has finished may wait for the others at its end, as in JAX's shutdown.
             ranks = self._outside if name == START else live - finished or live
             return Overdue(name, limit, tuple(sorted(ranks)), tuple(sorted(finished)))
         return None
 
     def late(self, now: int) -> tuple[int, ...]:
-        """Once, when it is time to say so: who has not reached the function."""
-        due = self._say_at is not None and now >= self._say_at + self._lost
-        if not due or not self._outside or self._paused is not None:
+        """The ranks that have not reached the function; once, when the report is due."""
+        due = self._report_at is not None and now >= self._report_at + self._past_pauses
+        if not due or not self._outside or self._paused_at is not None:
             return ()
-        self._say_at = None
+        self._report_at = None
         return tuple(sorted(self._outside))
 
     def _limits(self) -> list[tuple[int, str, int]]:
-        """(when, which option, its nanoseconds) of every limit that runs now."""
-        limits, since = self.limits, self.called + self._lost
+        """(deadline, option, nanoseconds) of every limit that applies now."""
+        limits, since = self.limits, self.called + self._past_pauses
         found = []
         if limits.total is not None:
-            begun = limits.first + self._lost if limits.first else since
-            found.append((begun + limits.total, TOTAL, limits.total))
+            first = limits.first + self._past_pauses if limits.first else since
+            found.append((first + limits.total, TOTAL, limits.total))
         if limits.start is not None and self._outside:
             found.append((since + limits.start, START, limits.start))
         if limits.hang is not None:
-            found.append((self._calm + limits.hang, HANG, limits.hang))
+            found.append((self._last_progress + limits.hang, HANG, limits.hang))
         return found

@@ -1,7 +1,7 @@
-"""The record that each launch leaves while it runs: every process of it names its launcher.
+"""The mark that every process of a launch carries: it names the launcher.
 
-It has no file: forks carry it as the name of a mapped page, programs they exec in a variable. So it
-ends with the process, is its owner's alone to read, and nobody else can write one for it.
+It has no file: forks inherit it as the name of a mapped page, programs that they exec as a
+variable. So it ends with the process, only its owner can read it, and no other user can forge it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,38 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["PAGE", "VARIABLE", "Mark", "mine", "started"]
+from xmp import _proc
+
+__all__ = ["ADDED_SCORE", "PAGE", "VARIABLE", "Mark", "mine"]
 
 VARIABLE = "XMP_LAUNCHER"
 PAGE = "xmp-launcher."
-_VICTIMS = 300
+ADDED_SCORE = 300
+"""By how much a replica's score exceeds its launcher's: the kernel kills the replica first."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Which process has launched; ``str`` gives it as ``parse`` reads it.
+    """The process that launched; ``parse`` reads what ``str`` returns.
 
-    A number alone is no name: others get it again, other boots and containers have it too.
+    A pid alone is no name: the kernel reuses it, and other boots and containers have it too.
     """
 
     pid: int
     started: int
-    """In clock ticks after the boot."""
+    """Its start, in clock ticks after the boot."""
     boot: str
     space: str
-    """The process namespace in which the launcher has its number."""
+    """The pid namespace of the launcher."""
     score: int
-    """What the kernel adds for its replicas when it looks for a victim (``oom_score_adj``)."""
+    """``oom_score_adj`` of its replicas: the kernel prefers them when memory runs out."""
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.started}.{self.boot}.{self.space}.{self.score}"
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
-        """The mark that somebody wrote; None for any other text."""
+        """The mark that this text is; None for any other text."""
         parts = text.split(".")
         if len(parts) != 5 or not all(n.isdigit() for n in (*parts[:2], parts[4].lstrip("-"))):
             return None
@@ -46,33 +49,12 @@ class Mark:
 
 def mine(root: str = "/") -> Mark:
     """The mark of this process as a launcher (``root`` stands for ``/``)."""
-    own = os.path.join(root, "proc/self")
+    own = _proc.process("self", root)
+    score = _proc.text(os.path.join(root, "proc/self/oom_score_adj"))
     return Mark(
         pid=os.getpid(),
-        started=started(_read(f"{own}/stat")),
-        boot=_read(os.path.join(root, "proc/sys/kernel/random/boot_id"))[:8] or "-",
-        space=_namespace(f"{own}/ns/pid"),
-        score=min(1000, int(_read(f"{own}/oom_score_adj") or 0) + _VICTIMS),
+        started=own.started if own is not None else 0,
+        boot=_proc.text(os.path.join(root, "proc/sys/kernel/random/boot_id"))[:8] or "-",
+        space=_proc.namespace("pid", root).strip("pid:[]") or "-",
+        score=min(1000, int(score or 0) + ADDED_SCORE),
     )
-
-
-def started(stat: str) -> int:
-    """When a process began, from its ``stat`` file; 0 where there is none."""
-    # The command's name stands in brackets and may hold blanks: the fields begin after them.
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else 0
-
-
-def _namespace(path: str) -> str:
-    try:
-        return os.readlink(path).strip("pid:[]")
-    except OSError:
-        return "-"
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

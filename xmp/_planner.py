@@ -1,7 +1,7 @@
-"""Request and facts in, plan out: everything that a launch decides is decided here, by arithmetic.
+"""Computes the plan of a launch from a request and the facts of its hosts.
 
 The same request on the same facts always gives the same plan, so a plan can be printed, stored,
-compared, and tested with recorded facts of hosts that nobody here owns.
+compared, and tested with the recorded facts of hosts that are not at hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import replace
 from . import _runtimes
 from ._clusters import placement
 from ._errors import PlanError
-from ._plan_text import explain, facts_from_json, facts_to_json, reported, to_json
+from ._plan_json import facts_from_json, facts_to_json, reported, to_json
+from ._plan_text import explain
 from ._runtimes import Job, Place, Runtime, Share
 from ._runtimes._checks import (
     check_environment,
@@ -39,24 +40,25 @@ __all__ = [
 ]
 
 GENERIC = "torch"
-"""Loaded by every torch runtime's own package, so it speaks only when nothing more special does."""
+"""Every torch-based framework imports it, so it decides only where none of those is loaded."""
 
 AUTOLOADED = "torch_tpu"
 NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
-"""Importing them may ask the metadata server, start threads or take libtpu's lock."""
+"""Importing them may query the metadata server, start threads or take libtpu's lock."""
 
 DRIVER_PROBES = (("libcuda.so.1", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
 DEVICE_FILES = (
     *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/neuron[0-9]*", "/dev/kfd"),
-    "/tmp/libtpu_lockfile",  # libtpu's word that the chips are its own
+    "/tmp/libtpu_lockfile",  # libtpu locks it while it owns the chips
 )
 
 
 def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str, ...]]:
-    """The runtime for ``request`` on this host, why it is that one, and which others would do.
+    """Choose a runtime for ``request``: the runtime, why, and the names of the other possible ones.
 
-    In this order: the argument, ``XMP_RUNTIME``, what is configured, the framework that is
-    loaded, the hardware that an installed framework can use. Raises PlanError for unknown names.
+    The first of these decides: the argument, ``XMP_RUNTIME``, variables that configure a runtime,
+    the loaded framework, the hardware that an installed framework can use. Raises PlanError for an
+    unknown name.
     """
     answers = {r: _possible(r, facts) for r in _runtimes.runtimes() if r.automatic}
     able = tuple(r for r, answer in answers.items() if answer is not False)
@@ -65,9 +67,10 @@ def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str,
 
 
 def _possible(runtime: Runtime, facts: HostFacts) -> bool | None:
-    """Whether it can be used; None where its settings contradict each other, as its plan will say.
+    """Whether this host can use ``runtime``; None where its variables contradict each other.
 
-    A mask that is broken for one runtime must not keep anybody from choosing another by name.
+    A broken mask of one runtime must not prevent a plan for another: the plan for this one reports
+    it.
     """
     try:
         return bool(runtime.possible(facts))
@@ -99,20 +102,20 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
 
 
 def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:
-    """The frameworks that are loaded and have a runtime here, in the order of precedence."""
+    """The loaded frameworks that have a runtime here, in the order of precedence."""
     families = list(dict.fromkeys(r.family for r in able if r.family in facts.loaded))
     special = [f for f in families if f.startswith(f"{GENERIC}_")]
     return [f for f in families if f != GENERIC] if special else families
 
 
 def _for_generic(facts: HostFacts, able: Sequence[Runtime]) -> Runtime:
-    """The first runtime on top of torch that has a device here, else the one on the cores."""
+    """The first torch-based runtime that has a device here, else the one for CPUs."""
     on_top = [r for r in able if r.family.startswith(GENERIC)]
     return next((r for r in on_top if r.visible(facts)), on_top[-1])
 
 
 def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
-    """The first runtime that has a device to offer, else the last: the cores."""
+    """The first runtime that has a device here, else the last one, for CPUs."""
     for runtime in able:
         if runtime.visible(facts):
             return runtime, runtime.possible(facts)
@@ -124,11 +127,11 @@ def plan(
     facts: HostFacts | Sequence[HostFacts],
     ports: Mapping[str, int] | None = None,
 ) -> JobPlan:
-    """What will be done for ``request``: on this host, or on all of several.
+    """Plan ``request`` for one host, or for several hosts whose facts are all known.
 
-    Without ``ports`` the documented numbers stand in for them, so that a printed plan is complete;
-    lease ``plan.needs`` and call again with ``{need.name: port}``. Raises PlanError for a request
-    that does not fit, TypeError for a value of the wrong type.
+    Without ``ports`` the plan has the documented numbers, so that a printed plan is complete. To
+    launch, lease ``plan.needs`` and call again with ``{need.name: port}``. Raises PlanError for a
+    request that does not fit, TypeError for a value of the wrong type.
     """
     known = (facts,) if isinstance(facts, HostFacts) else tuple(facts)
     if not known:
@@ -158,7 +161,7 @@ def plan(
 
 
 def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
-    """The facts as a program would see them with the variables that ``env=`` gives to all."""
+    """The facts with the variables that ``env=`` sets in all replicas."""
     if request.env is None or len(request.env) != 1:
         return facts
     return replace(facts, env={**facts.env, **dict(request.env[0])})
@@ -182,7 +185,7 @@ def _job_plan(
         others=others,
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),
-        # Without chips torch_xla asks no metadata server: there a trial may show it to be harmless.
+        # Without chips an import of torch_xla queries no metadata server: a trial may allow it.
         not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
@@ -237,7 +240,7 @@ def _replica(
 
 
 def _ranks(share: Share, rank: int, local: int) -> dict[str, str]:
-    """Torch's words for who a replica is; replicas that share a process cannot have them."""
+    """torch's rank variables; none for replicas that share a process, and so its environment."""
     if share.settings.get("threads_per_process", "1") != "1":
         return {}
     return {"RANK": str(rank), "LOCAL_RANK": str(local)}
@@ -264,7 +267,7 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
-    """What the launcher has loaded and a template may load: not the two that look for chips."""
+    """What a template may import: the launcher's packages, but not the two that look for chips."""
     wanted = list(runtime.needs_packages)
     if request.backend is not None:
         wanted.append(GENERIC)
@@ -284,9 +287,10 @@ def _fork_rules(runtime: Runtime, facts: HostFacts) -> ForkRules:
 
 
 def _quiet_autoload(facts: HostFacts) -> Pairs:
-    """An installed torch_tpu comes with every ``import torch``: libtpu, a thread, 2 s, 300 MB.
+    """Keep ``import torch`` from importing an installed torch_tpu before the fork.
 
-    Its own replicas load it after the fork.
+    That loads libtpu, starts a thread, and takes up to 2.5 s and 500 MB (torch_tpu 0.2). Replicas
+    of the torch_tpu runtime import it after the fork.
     """
     if not facts.frameworks.get(AUTOLOADED):
         return ()

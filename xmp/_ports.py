@@ -1,7 +1,7 @@
-"""Ports that are held, not merely found: from planning until the program has bound them.
+"""Leases of ports: xmp keeps them bound from planning until the program that needs them has them.
 
-Binding, closing and hoping is a race. A lease keeps every socket until the spawn has ended, or
-until the replica that listens on it has it.
+Binding a port, closing it and using its number later is a race. A lease keeps every socket until
+the launch has ended, or until the replica that listens on it has it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ._types import PortNeed
 __all__ = ["PortLease", "lease"]
 
 BACKLOG = 2048
-"""As torch's store asks for: all replicas of a large host may connect at once."""
+"""What torch's store asks for: all replicas of a large host may connect at once."""
 PROBE_SECONDS = 0.5
 
 
 class PortLease:
-    """Held ports: numbers by name, and the descriptors of the listening ones.
+    """Leased ports: numbers by name, and the descriptors of the listening ones.
 
-    A context manager; ``close`` may be called again.
+    A context manager; a second ``close`` does nothing.
     """
 
     def __init__(self, sockets: dict[str, socket.socket], listening: frozenset[str]) -> None:
@@ -33,13 +33,13 @@ class PortLease:
         self.descriptors = {name: sockets[name].fileno() for name in sorted(listening)}
 
     def handed_over(self) -> None:
-        """Let go of what listens: a replica has it, and after its end callers are to be refused."""
+        """Close what listens: a replica has it, and once that ends clients must be refused."""
         for name in self.descriptors:
             if name in self._sockets:
                 self._sockets.pop(name).close()
 
     def close(self) -> None:
-        """Let all ports go."""
+        """Release all ports."""
         for sock in self._sockets.values():
             sock.close()
 
@@ -56,7 +56,7 @@ class PortLease:
 
 
 def lease(needs: Sequence[PortNeed]) -> PortLease:
-    """Hold every port of ``needs`` at once. Raises PortError, holding none, when one cannot be."""
+    """Lease all ports of ``needs``, or none: raises PortError when one cannot be bound."""
     sockets: dict[str, socket.socket] = {}
     try:
         for need in needs:
@@ -83,10 +83,11 @@ def _hold(need: PortNeed) -> socket.socket:
 
 def _bind(sock: socket.socket, need: PortNeed) -> None:
     if need.how == "hold":
-        # gRPC binds beside this one with the same option; with SO_REUSEADDR another user could.
+        # gRPC binds beside this socket with the same option, which the kernel allows to programs
+        # of one user only; with SO_REUSEADDR another user's could bind there too.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     elif need.how == "reuse" or need.port:
-        # A fixed port may still have connections of an earlier run in TIME_WAIT.
+        # Connections of an earlier run to a fixed port may still be in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((need.address, need.port))
@@ -99,16 +100,16 @@ def _bind(sock: socket.socket, need: PortNeed) -> None:
 def _refused(need: PortNeed, error: OSError) -> PortError:
     what = f"port {need.port or 'any'} at {need.address} for {need.name!r}"
     if error.errno == errno.EADDRINUSE:
-        advice = "Another program has it: end that one, or choose another port."
+        advice = "Another program uses it: end that program, or choose another port."
     elif error.errno == errno.EADDRNOTAVAIL:
-        advice = "The address is not one of this host's: check the host list."
+        advice = "This host does not have that address: check the host list."
     else:
         advice = "Choose another address or port."
-    return PortError(f"{what} cannot be held: {error.strerror}. {advice}")
+    return PortError(f"{what} cannot be bound: {error.strerror}. {advice}")
 
 
 def _refuse_served(need: PortNeed, family: int) -> None:
-    """A server that set SO_REUSEPORT would share the port with us: only connecting shows it."""
+    """A server with SO_REUSEPORT would share the port with us: only connecting finds it."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_SECONDS)
         try:
@@ -117,5 +118,5 @@ def _refuse_served(need: PortNeed, family: int) -> None:
             return
     raise PortError(
         f"port {need.port} at {need.address} for {need.name!r} is already served by another "
-        "program. End that one, or choose another port."
+        "program. End that program, or choose another port."
     )

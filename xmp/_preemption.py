@@ -1,4 +1,4 @@
-"""``preempted()``: the scheduler wants the machine back; all replicas hear it at the same call."""
+"""``preempted()``: the launcher got SIGTERM; it turns true at the same call in all replicas."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _noted = False
 
 
 def preempted() -> bool:
-    """Whether this launch is to end soon: save what you have, and return.
+    """Whether this launch must end soon: save a checkpoint, and return.
 
-    Call it once a step, in the replica's main thread. After a SIGTERM of the launcher it turns
-    true in every replica at the same call, counted from the first, and stays so; nobody waits for
-    anybody. As long as there was none it costs less than a microsecond. In the launcher it tells
-    whether that has happened in one of its launches; elsewhere it is false.
+    Call it once a step, in the replica's main thread. After the launcher got SIGTERM it turns true
+    in every replica at the same call, counted from the first, and stays true; no replica waits for
+    another. Until then a call costs less than a microsecond. In the launcher it is true once that
+    has happened in one of its launches; elsewhere it is false.
     """
     if not _inside.in_a_replica():
         return _noted
@@ -24,6 +24,6 @@ def preempted() -> bool:
 
 
 def note_preemption() -> None:
-    """In the launcher: the replicas of a launch have been told."""
+    """In the launcher: the replicas of a launch know that they are preempted."""
     global _noted
     _noted = True

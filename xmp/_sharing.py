@@ -1,9 +1,9 @@
-"""What replicas of one host share by name: a turn to do something alone, and a model's weights.
+"""Two objects that the replicas of one host share: a lock, and the weights of a model.
 
-An object of either class has a key that is the same in every replica: where it was made, and the
-how many-eth it was there. Where supervisor and fork have already made one object of it, nothing
-is left to do; where every replica made its own (``start_method="spawn"``, a module imported
-within the function), the first replica's weights become everybody's.
+Each has a key that is the same in every replica: the line that makes the object, and how many that
+line has made. Objects made before the fork are shared already. Where every replica makes its own
+(``start_method="spawn"``, a module imported within the function), all replicas take the weights of
+the first one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Made(threading.local):
-    """How many objects were made at each place: by this thread, which may be a replica."""
+    """How many objects each line has made in this thread, which may be a replica."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -40,9 +40,9 @@ _made = _Made()
 class MpSerialExecutor:
     """Runs a function in one replica of this host after the other, never in two at once.
 
-    As in torch_xla: made at module level (or handed to ``spawn`` as an argument) and used within
-    the replicas' function; unlike there, under every start method. For what must not happen
-    everywhere at the same time, such as a download of which only the first has work to do::
+    As in torch_xla, make it at module level (or pass it to ``spawn`` as an argument) and use it
+    within the replicas' function; here it works under every start method. For what replicas must
+    not do at the same time, such as a download that only the first one has to make::
 
         SERIAL_EXEC = xmp.MpSerialExecutor()
 
@@ -54,10 +54,10 @@ class MpSerialExecutor:
         self._key = _key(sys._getframe(1))
 
     def run(self, fn: Callable[[], T]) -> T:
-        """Call ``fn`` when it is this replica's turn; returns what it returns.
+        """Call ``fn`` when it is this replica's turn, and return its value.
 
-        A replica that dies in its turn gives it up. Calling ``run`` of the same object within
-        ``fn`` waits for itself forever.
+        The turn of a replica that dies ends. Calling ``run`` of the same object within ``fn``
+        is a deadlock.
         """
         with _turn(self._key):
             return fn()
@@ -66,8 +66,8 @@ class MpSerialExecutor:
 class MpModelWrapper:
     """Holds a model for all replicas of this host and moves it to their devices one by one.
 
-    As in torch_xla: made at module level (or handed to ``spawn`` as an argument), so that the
-    host's memory holds the initial weights once::
+    As in torch_xla, make it at module level (or pass it to ``spawn`` as an argument), so that
+    the host's memory holds the initial weights once::
 
         WRAPPED_MODEL = xmp.MpModelWrapper(MyNetwork())
 
@@ -75,9 +75,9 @@ class MpModelWrapper:
             model = WRAPPED_MODEL.to(xmp.device())
 
     The weights are private copy-on-write memory: replicas start from the same values, and what
-    one writes the others do not see. Where each replica has made its own object, the first one's
-    weights become everybody's: in a ``torch.nn.Module`` parameters and buffers are replaced in
-    place (tied ones stay tied, an optimizer made earlier goes on working), any other model is
+    one writes the others do not see. Where each replica has made its own object, all take the
+    weights of the first replica: in a ``torch.nn.Module`` parameters and buffers are replaced in
+    place (tied ones stay tied, an optimizer made earlier keeps working); any other model is
     replaced by a copy of the first replica's, with ``jax.Array`` leaves as numpy arrays.
     """
 
@@ -88,22 +88,22 @@ class MpModelWrapper:
         self._copies: dict[int, Any] = {}
 
     def to(self, device: Any) -> Any:
-        """Move the model when it is this replica's turn, so that one copy at a time is in flight.
+        """Move the model when it is this replica's turn, so that one replica at a time copies.
 
         Args:
             device: what ``model.to`` takes; for trees of arrays what ``jax.device_put`` takes.
 
         Returns:
-            The model: a module itself, moved in place; a tree of arrays as the moved tree. Where
-            replicas are threads of one process (TPU v2 and v3), each its own copy.
+            The module itself, moved in place; of a tree of arrays the moved tree. Where replicas
+            are threads of one process (TPU v2 and v3), each gets its own copy.
 
         Raises:
             TypeError: the model has no ``to`` and JAX is not loaded.
-            RuntimeError: this replica made another model than the first replica did here.
+            RuntimeError: this replica made a model that differs from the first replica's.
         """
         channel = _inside.channel()
         if channel is not None and self._made_in == os.getpid():
-            # Two threads may both do this: to the same values.
+            # Two threads may both do this, with the same values.
             self._model = _first_weights(self._model, f"{self._key}/weights", channel)
             self._made_in = 0
         with _turn(self._key):
@@ -117,7 +117,7 @@ class MpModelWrapper:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Weights travel as private memory, also where tensors would be put in shared memory."""
-        from xmp._payload.pickler import OutcomePickler  # `import xmp` does without cloudpickle
+        from xmp._payload.pickler import OutcomePickler  # `import xmp` does not load cloudpickle
 
         stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         OutcomePickler(stream, buffers).dump(self._model)
@@ -127,7 +127,7 @@ class MpModelWrapper:
 
 def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -> MpModelWrapper:
     wrapper = kind.__new__(kind)
-    # What a plain pickle carried within itself arrives as bytes, on which nobody may train.
+    # In-band buffers of a plain pickle arrive as bytes, which are read-only.
     writable = [bytearray(each) if memoryview(each).readonly else each for each in buffers]
     wrapper._model = pickle.loads(stream, buffers=writable)
     wrapper._key = key
@@ -137,7 +137,7 @@ def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -
 
 
 def _key(frame: FrameType) -> str:
-    """Where an object is made: module, function, line, and the count at that place."""
+    """Module, function and line that make an object, and how many they have made."""
     module = frame.f_globals.get("__name__", "?")
     module = "__main__" if module == "__mp_main__" else module
     place = f"{module}:{frame.f_code.co_name}:{frame.f_lineno}"
@@ -158,7 +158,7 @@ def _moved(model: Any, device: Any) -> Any:
         return jax.device_put(model, device)
     raise TypeError(
         f"MpModelWrapper holds a {type(model).__qualname__}, which has no .to(device), and JAX is "
-        "not loaded; give it a torch.nn.Module, or import jax for trees of arrays"
+        "not loaded. Wrap a torch.nn.Module, or import jax for a tree of arrays."
     )
 
 
@@ -180,14 +180,14 @@ def _tensors(model: Any) -> dict[str, Any]:
 
 
 def _adopt(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> None:
-    """Let each tensor of ``mine`` be the one in ``theirs`` of the same name."""
+    """Replace each tensor of ``mine`` by the one of the same name in ``theirs``."""
     shapes = [{name: (t.dtype, t.shape) for name, t in each.items()} for each in (mine, theirs)]
     if shapes[0] != shapes[1]:
         odd = sorted({name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items())})
         raise RuntimeError(
             f"MpModelWrapper made at {key.partition('#')[0]}: this replica's model differs from "
-            f"that of the first replica in {', '.join(odd[:5])}; make the same model, in the same "
-            "order, on every replica"
+            f"that of the first replica in {', '.join(odd[:5])}. Make the same models in the same "
+            "order on every replica."
         )
     users = Counter(tensor.untyped_storage().data_ptr() for tensor in mine.values())
     for name, tensor in mine.items():

@@ -2,6 +2,10 @@
 
 A slice is a box of chips; hosts tile it with equal boxes; with one process per device the processes
 tile it too. Everything else (bounds, task ids, accelerator types) follows from those two boxes.
+
+The PCI ids are those of jax 0.10.2 (``jax/_src/hardware_utils.py``) and of tpu_info (``device.py``
+in AI-Hypercomputer/cloud-accelerator-diagnostics). tests/libtpu compares the slices with those of
+libtpu 0.0.51.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ Bounds = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Generation:
-    """One TPU generation, as hosts, types and frameworks show it."""
+    """One TPU generation: its names, its ids, and how its chips are counted."""
 
     name: str
     pci: int
@@ -44,15 +48,15 @@ class Generation:
     devices_per_chip: int = 1
     """Devices that a framework counts on one chip."""
     processes_per_chip: int = 1
-    """How many processes may share a chip, each with devices of its own."""
+    """How many processes can share a chip, each with its own devices."""
     number_per_chip: int = 2
-    """What one chip counts in an accelerator type's number."""
+    """What one chip adds to the number of an accelerator type: v4-8 has four chips."""
     flat: bool = False
-    """Two dimensions instead of three."""
+    """Whether its slices have two dimensions instead of three."""
     functions_per_chip: int = 1
     """PCI functions of one chip."""
     subsystem: int | None = None
-    """The PCI subsystem id, where it takes that to tell two generations apart."""
+    """The PCI subsystem id, where two generations have the same device id."""
     sizes: tuple[int, ...] = (4,)
     """Chips of one host."""
 
@@ -70,7 +74,7 @@ ALIASES = {"v5e": "v5litepod", "v7x": "tpu7x", "v5": "v5p"}
 """Other spellings of a label: Colab writes v5e-1, a public note v7x-16."""
 
 HOST_SHAPES: dict[int, Bounds] = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
-"""How the chips of one host lie, and every part of a host that can be used alone."""
+"""By number of chips: the box of a host, and of every part of a host that can be used alone."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Slice:
 
     @property
     def hosts(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return prod(self.host_bounds)
 
     @property
@@ -105,7 +109,7 @@ class Slice:
 
 
 def generation_of_pci(device: int, subsystem: int | None) -> Generation | None:
-    """The generation of a PCI function of Google's; None for an unknown id."""
+    """The generation of one of Google's PCI functions; None for an unknown id."""
     for generation in GENERATIONS:
         if generation.pci == device and generation.subsystem in (None, subsystem):
             return generation
@@ -125,7 +129,7 @@ def generation_of_type(text: str) -> Generation | None:
 
 
 def parse_bounds(text: str) -> tuple[int, ...] | None:
-    """``"2,2,1"`` or ``"2,2,1,2"`` as numbers; None where libtpu would end the process on it."""
+    """``"2,2,1"`` or ``"2,2,1,2"`` as numbers; None for text on which libtpu ends the process."""
     if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*){2,3}", text):
         return None
     return tuple(int(part) for part in text.split(","))
@@ -167,22 +171,28 @@ def slice_of_type(text: str, chips_on_host: int | None = None) -> Slice:
         )
     count, rest = divmod(int(number), generation.number_per_chip)
     if rest or count < 1:
-        raise PlanError(f"accelerator type {text!r} is no whole number of chips.")
+        raise PlanError(
+            f"accelerator type {text!r} is not a whole number of chips. Allowed: multiples of "
+            f"{generation.number_per_chip}."
+        )
     most = 8 if count == 8 and 8 in generation.sizes else 4
     own = min(chips_on_host or most, count)
     if own not in HOST_SHAPES or count % own:
-        raise PlanError(f"{own} chips per host do not make {text!r} ({count} chips).")
+        raise PlanError(
+            f"accelerator type {text!r} has {count} chips, which hosts of {own} chips cannot form. "
+            "Check TPU_ACCELERATOR_TYPE."
+        )
     return slice_of(generation, box_of(count, generation.flat), HOST_SHAPES[own])
 
 
 def box_of(count: int, flat: bool) -> Bounds:
     """The default box of ``count`` chips: as even as powers of two allow, the last sides longest.
 
-    Raises PlanError for a number that is no power of two; such slices have a stated topology.
+    Raises PlanError for a number that is not a power of two: such slices state their topology.
     """
     if count & (count - 1):
         raise PlanError(
-            f"{count} chips have no default shape. Say which with TPU_TOPOLOGY (for example 4x4x12)"
+            f"{count} chips have no default shape. Set TPU_TOPOLOGY, for example to 4x4x12."
         )
     power = count.bit_length() - 1
     if flat:

@@ -1,7 +1,8 @@
-"""The words that every floor shares: frozen values, no behaviour that looks at the machine.
+"""The data types that all of xmp shares: frozen values that never look at the machine.
 
-A *request* says what the user asked for, *facts* what the host is, a *plan* what will be done.
-All three are plain values: they can be printed, compared, stored and sent.
+A *request* says what the user asked for, *facts* what the host is, a *plan* what xmp will do.
+All three are plain values: they can be printed, compared, stored and pickled. The file is long
+because it is the reference of every field, and all other modules import from it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 Pairs = tuple[tuple[str, str], ...]
-"""A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it pickles."""
+"""A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Request:
     nprocs: int | None = None
     """Replicas on this host; None means one for each device."""
     runtime: str | None = None
-    """A runtime by name; None means choose."""
+    """The name of a runtime; None means that xmp chooses."""
     devices: tuple[int, ...] | None = None
     """Positions in what the host's mask allows, in the order of the local ranks."""
     backend: str | None = None
-    """The torch process group's backend; None leaves the group to the function."""
+    """The torch process group's backend; None: the function forms its own group, or none."""
     threads: int | None = None
-    """Threads of each replica; None means usable cores divided by local replicas."""
+    """Threads of each replica; None means usable cores divided by the replicas of the host."""
     bind: bool | str | None = None
     """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
     env: tuple[Pairs, ...] | None = None
@@ -52,74 +53,83 @@ class Request:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a launch may take, in nanoseconds; None means as long as it likes."""
+    """How long a launch may take, in nanoseconds; None means no limit."""
 
     total: int | None = None
     """From the call to the end of the last replica."""
     start: int | None = None
     """From the call until every replica is in the function."""
     hang: int | None = None
-    """Without progress of any replica."""
+    """How long no replica may make progress."""
     first: int = 0
-    """When the first of several attempts was called, from which ``total`` counts; 0: this one is
-    the first. Monotonic."""
+    """When the first of several attempts was called, in monotonic nanoseconds: ``total`` counts
+    from there. 0: this attempt is the first."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """Who wants to see how a launch goes."""
+    """Where the events and the progress of a launch are reported."""
 
     events: Any = None
     """A function that takes an ``Event``, or the path of a file of JSON lines."""
     progress: bool | None = None
-    """Whether the start is shown; None: on a terminal, if it takes long."""
+    """Whether the start is shown; None: on a terminal, when it takes longer than 2 s."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One change of a launch's state, as ``spawn(events=…)`` gets it.
+    """One change of a launch's state, as ``spawn(events=…)`` reports it.
 
-    A file of events has one JSON object a line, whose keys are these fields. ``name`` is, for the
-    launch as a whole (``rank`` is None):
+    A file of events has one JSON object per line; its keys are the fields of this class, in this
+    order. The events of a launch come in the order of time. ``name`` is one of the following.
+    For the launch as a whole (``rank`` is None, but for "verdict"):
 
-    "planned"    what will be started; the first event of every launch, and of every restart
-    "started"    the supervisor has loaded the function and makes the replicas
-    "stopping"   xmp sends the signal in ``words`` to the ranks in ``words``
-    "paused"     the user has stopped it (Ctrl-Z); "resumed": it goes on
-    "verdict"    what went wrong, in ``words``; ``rank`` is the one that caused it
-    "finished"   nothing of it is left; ``words`` names the error, if there is one. The last event
+    "planned"    the launch is planned; the first event of every attempt
+    "started"    the supervisor has loaded the function and starts the replicas
+    "stopping"   xmp sends a signal to replicas; ``message`` names the signal and the ranks
+    "paused"     the user has stopped the launch (Ctrl-Z), or debugs a replica
+    "resumed"    the launch continues
+    "verdict"    the launch has failed; ``message`` says how, ``rank`` is the replica that caused
+                 it (None after a time-out)
+    "finished"   the last event: no process of the launch is left. ``message`` names the exception,
+                 and is empty if all went well
 
-    and for one replica:
+    For one replica:
 
     "forked"     its process exists
-    "importing"  it imports and loads what it needs, where it was not forked with that
-    "joining"    it enters its framework: devices, process group
+    "importing"  it imports what it needs (not where it was forked from a process that had)
+    "joining"    it sets up its framework: device, process group
     "running"    the function begins
-    "returned"   the function is done: it returned, or ended by ``sys.exit(0)``
-    "raised"     the function, or what comes before it, raised the exception in ``words``, or ended
-                 by ``sys.exit``
-    "exited"     its process ended as it had to
+    "returned"   the function has returned, or ended by ``sys.exit(0)``
+    "raised"     the function, or the code before it, raised or called ``sys.exit`` with a failure;
+                 ``message`` has the exception
+    "exited"     its process ended as expected after "returned" or "raised"
     "stopped"    its process ended by a signal that xmp had sent
-    "died"       its process ended in any other way: ``signal`` or ``exit_code`` say how
+    "died"       its process ended in any other way, by ``signal`` or with ``exit_code``
     """
 
     name: str
-    at: float
-    """Seconds since the call; never smaller than that of the event before."""
+    elapsed: float
+    """Seconds since the call; never less than in the event before."""
     time: float
-    """Seconds since 1970, by the host's clock at the call, and ``at`` from there on."""
-    launch: str
-    """Which launch of this host: ``<pid of the launcher>-<its how manieth>``."""
+    """Seconds since 1970 (Unix time): the host's clock at the call, plus ``elapsed``."""
+    launch_id: str
+    """Identifies the launch on this host: ``<pid of the launcher>-<count of its launches>``.
+    All attempts of one call share it."""
     rank: int | None = None
+    """The replica's global rank."""
     pid: int | None = None
     """The replica's process; the supervisor's for "started", the launcher's for "planned"."""
     exit_code: int | None = None
+    """The exit code of the process, where it exited."""
     signal: str | None = None
-    """``SIGKILL``, where one ended the process."""
-    words: str = ""
+    """The name of the signal that ended the process ("SIGKILL"), where one did."""
+    message: str = ""
+    """Details, for people; see the names above."""
     restart: int = 0
-    """How often the replicas had been started anew by then."""
-    version: int = 1
+    """The attempt: how often ``max_restarts`` had restarted the replicas by then."""
+    version: int = 2
+    """The version of this format; it changes when a field changes its name or meaning."""
 
 
 @dataclass(frozen=True)
@@ -131,193 +141,245 @@ class Output:
     prefix: str | None = None
     """Before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
     show: tuple[int, ...] | None = None
-    """The ranks whose output the launcher's streams get; None for all."""
+    """The ranks whose output is shown on the launcher's streams; None for all."""
 
     def shows(self, plan: ReplicaPlan) -> bool:
-        """Whether somebody in this process is to be seen."""
-        return self.show is None or any(each.rank in self.show for each in (plan, *plan.mates))
+        """Whether the output of this process is shown: that of any of its replicas."""
+        return self.show is None or any(
+            each.rank in self.show for each in (plan, *plan.thread_replicas)
+        )
 
     def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
-        """What stands before the lines of this process; replicas that share it are all named."""
+        """The prefix of this process's lines; it names all replicas that share the process."""
         numbers: dict[str, Any] = {"rank": plan.rank, "local_rank": plan.local_rank}
-        if plan.mates:
-            together = (plan, *plan.mates)
+        if plan.thread_replicas:
+            together = (plan, *plan.thread_replicas)
             numbers = {n: ",".join(str(getattr(each, n)) for each in together) for n in numbers}
         return (self.prefix or "").format(host=host, **numbers)
 
     def log_file(self, plan: ReplicaPlan, stream: str) -> str:
-        """The path of its file for "stdout" or "stderr"."""
-        ranks = "-".join(str(each.rank) for each in (plan, *plan.mates))
+        """The path of the process's log file for ``stream``, "stdout" or "stderr"."""
+        ranks = "-".join(str(each.rank) for each in (plan, *plan.thread_replicas))
         return f"{self.log_dir}/rank{ranks}.{stream}.log"
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What one host says of itself, read once by ``_probe`` without touching a device.
+    """What a plan depends on: one host, as xmp found it without touching a device.
 
-    ``None`` means unknown. The JSON form is version 1 of the design's section 8.
+    ``None`` means unknown. `xmp facts --json` writes these fields as JSON, with the same names.
     """
 
     hostname: str = "localhost"
     address: str = "127.0.0.1"
+    """The IP address at which other hosts reach this one."""
     platform: str = "linux"
+    """As ``sys.platform``."""
     python: str = ""
+    """The version of the interpreter ("3.11.7")."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables of this process."""
     tpu: Mapping[str, Any] = field(default_factory=dict)
-    """``generation`` ("v5e"), ``chips``, ``devices``; empty without a TPU."""
+    """``generation`` ("v5e"), ``chips`` and ``devices`` (counts), ``nodes`` (the kind of device
+    files: "vfio" or "accel"), ``unknown`` (the PCI id of a chip that xmp does not know); empty
+    without a TPU."""
     gpus: Mapping[str, Any] = field(default_factory=dict)
     """``vendor`` ("nvidia", "amd", "intel"), ``count``; empty without a GPU."""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    """Attributes of the cloud's metadata server, on TPU hosts."""
     cpus: tuple[int, ...] = (0,)
-    """The CPUs this process may run on (affinity)."""
+    """The numbers of the CPUs that this process may run on (its affinity)."""
     cpu_quota: float | None = None
-    """CPUs' worth of time the cgroup grants, where it limits it."""
+    """The CPU time that the cgroup grants, in CPUs (1.5 is one and a half); None: no limit."""
     numa: tuple[tuple[int, ...], ...] = ()
     """The CPUs of each NUMA node, where sysfs shows them."""
     memory_bytes: int | None = None
+    """The memory of the host."""
     frameworks: Mapping[str, str | None] = field(default_factory=dict)
-    """Installed version by package name, None where it is not installed."""
+    """The installed version of each package that xmp knows; None where it is not installed."""
     loaded: tuple[str, ...] = ()
-    """The frameworks that are imported in this process."""
+    """The packages that this process has imported."""
     initialised: tuple[str, ...] = ()
-    """The device runtimes that are up in this process: "jax:tpu", "torch:cuda"."""
+    """The device runtimes that this process has initialised: "jax:tpu", "torch:cuda"."""
     env_at_start: Mapping[str, str] = field(default_factory=dict)
-    """Variables that imports write and that have changed since this process was started: what they
-    were then, empty where they were unset."""
+    """Of the variables that frameworks write when they are imported, those that have changed since
+    this process started: their values at the start, empty where unset."""
 
 
 @dataclass(frozen=True)
 class PortNeed:
-    """One port that a plan wants held from planning until its user has bound it.
+    """A port that a plan needs: xmp holds it until the program that will use it has bound it.
 
-    ``listen``: bind and listen now, hand the descriptor to local rank 0 (torch's store takes it).
-    ``hold``: bind with SO_REUSEPORT and never listen; a gRPC service binds beside it.
-    ``reuse``: the same with SO_REUSEADDR, for a service that sets only that (another user's program
-    that sets it may bind there too).
+    ``how`` is one of:
+
+    "listen"  bind and listen now; local rank 0 inherits the descriptor (torch's store takes it)
+    "hold"    bind with SO_REUSEPORT and never listen; a gRPC service binds the same port beside it
+    "reuse"   the same with SO_REUSEADDR, for a service that sets only that option. Any program that
+              sets it can bind the port as well
     """
 
     name: str
+    """Identifies the port within the plan: "store", "process.<host>.<local rank>"."""
     how: str
     address: str = "127.0.0.1"
     port: int = 0
-    """0 means any free port; otherwise exactly this one, refused when it is taken."""
+    """0 means any free port; any other number means exactly that port, or PortError."""
     documented: int = 0
-    """The runtime's own default, shown in a printed plan before a port is leased."""
+    """The runtime's own default, which a plan shows until the port is leased."""
     host: int = 0
-    """The index of the host that has to hold it."""
+    """The index of the host that holds it."""
 
 
 @dataclass(frozen=True)
 class ForkRules:
-    """What the engine must know of devices to say whether a process may still be forked."""
+    """How the engine, which knows no devices, decides whether a process may still be forked."""
 
     device_files: tuple[str, ...] = ()
     """Glob patterns of device files that an initialised runtime holds open."""
     driver_probes: tuple[tuple[str, str, int], ...] = ()
-    """(library name part, function, the answer that means "not initialised"): asked if mapped."""
+    """(part of a library's name, function, its result when the driver is not initialised). The
+    function is called if the library is loaded."""
     quiet: Pairs = ()
-    """Variables set while the template and the supervisor load, taken away in the replicas."""
+    """Variables that are set while template and supervisor import, and removed in the replicas."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What one replica gets: its place, its variables, its share of the machine."""
+    """What one replica gets: its rank, its variables, its device, its share of the host."""
 
     rank: int
+    """Its global rank."""
     local_rank: int
+    """Its rank on its host."""
     process: int
+    """The index of its process on its host: its local rank, unless replicas share a process."""
     set: Pairs = ()
+    """The environment variables that xmp sets."""
     unset: tuple[str, ...] = ()
+    """The inherited environment variables that xmp removes."""
     device: str = "cpu"
+    """Its device ("cuda:1", "tpu:0", "cpu"); also the variable XMP_DEVICE."""
     threads: int | None = None
+    """The threads of each native pool (OMP_NUM_THREADS)."""
     cpus: tuple[int, ...] = ()
+    """The CPUs that it is pinned to; empty: not pinned."""
     settings: Pairs = ()
-    """What the framework applies by a call after the fork, by name."""
-    mates: tuple[ReplicaPlan, ...] = ()
-    """The other replicas of its process; the engine puts them here, a plan lists all by itself."""
+    """Settings that its framework applies by a call after the fork, by name."""
+    thread_replicas: tuple[ReplicaPlan, ...] = ()
+    """The other replicas of its process. The engine fills this in; ``HostPlan`` leaves it empty."""
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """The replicas of one host, in the order of their local ranks."""
+    """The replicas of one host."""
 
     index: int
+    """The host's index among all hosts of the job, from 0."""
     address: str
     replicas: tuple[ReplicaPlan, ...]
+    """In the order of their local ranks."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What will be done, on every host; made by pure functions from request and facts."""
+    """What a launch will do; a pure function of request and facts.
+
+    ``str(plan)`` is the text that `xmp plan` prints.
+    """
 
     runtime: str
+    """The name of the runtime ("cuda")."""
     why: str
+    """Why xmp chose that runtime."""
     world_size: int
+    """The replicas of all hosts together."""
     hosts: tuple[HostPlan, ...]
+    """The hosts whose facts were given; usually this host alone."""
     notes: tuple[str, ...] = ()
+    """What a person should know: inherited variables that are dropped, devices that stay idle."""
     others: tuple[str, ...] = ()
-    """The runtimes that were possible too."""
+    """The other runtimes that are possible on this host."""
     sources: Pairs = ()
-    """Where the numbers came from, by what they count ("replicas", "hosts", "threads")."""
+    """What determined the numbers of "replicas", "hosts" and "threads", in words."""
     framework: str = ""
-    """Import path of the module whose ``enter`` readies a replica; empty for none."""
+    """The import path of the module whose ``enter`` prepares a replica; empty for none."""
     preload: tuple[str, ...] = ()
-    """Packages that a template may import straight away, without a trial."""
+    """Packages that a template may import without a trial."""
     not_preloaded: tuple[str, ...] = ()
-    """Packages that a template must not even try to import."""
+    """Packages that a template must not import, not even as a trial."""
     needs: tuple[PortNeed, ...] = ()
+    """The ports to hold before the replicas start."""
     fork_rules: ForkRules = field(default_factory=ForkRules)
     import_variables: tuple[str, ...] = ()
-    """Names, or prefixes ending in ``*``, of variables that an import of the frameworks reads."""
+    """The variables that the frameworks read when they are imported: names, or prefixes that end in
+    ``*``. A template serves only launches in which these are equal."""
     first_use_variables: tuple[str, ...] = ()
-    """The exceptions: they match ``import_variables`` and are nevertheless read at first use."""
+    """The exceptions to ``import_variables``: names that match, but are read at first use."""
+
+    def __str__(self) -> str:
+        from ._plan_text import explain  # it needs the types above
+
+        return explain(self)
+
+    def __repr__(self) -> str:
+        return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"
 
 
 @dataclass(frozen=True)
 class ReplicaInfo:
-    """Who a replica is, as its framework and ``xmp.replica()`` see it."""
+    """One replica's place in the launch, as ``xmp.replica()`` returns it."""
 
     rank: int
+    """Its global rank, 0 to ``world_size`` - 1."""
     local_rank: int
+    """Its rank on its host, 0 to ``local_world_size`` - 1."""
     world_size: int
+    """The replicas of all hosts together."""
     local_world_size: int
+    """The replicas of its host."""
     host_index: int = 0
+    """The index of its host, from 0."""
     runtime: str = ""
+    """The name of the runtime ("cuda"); empty in a process that xmp did not start."""
     device: str = "cpu"
+    """The planned device ("cuda:1", "tpu:0", "cpu")."""
     restart_count: int = 0
+    """How often ``max_restarts`` has restarted the replicas."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """``ReplicaPlan.settings``."""
     descriptors: Mapping[str, int] = field(default_factory=dict)
-    """Leased sockets that this replica inherited, by the name of their ``PortNeed``."""
+    """The leased sockets that this replica inherited, by the name of their ``PortNeed``."""
 
 
 class Framework(Protocol):
-    """What a framework's ``enter`` returns: the mesh as one replica sees it.
+    """What a framework's ``enter`` returns: one replica's view of the mesh.
 
-    Collectives are functional: they return and never mutate. Values are tensors, arrays, numbers
-    or trees (dict, list, tuple) of them; leaves of other types come back unchanged.
+    Collectives are functional: they return their result and never change their argument. Values are
+    tensors, arrays, numbers or trees (dict, list, tuple) of them; ``all_reduce`` returns leaves of
+    other types unchanged.
 
-    One that has ``failed(error) -> int`` besides is asked when the user's function has raised, and
-    says with which code the replica ends. One that has ``beside(info) -> Framework`` can be several
-    replicas of one process: it is asked in the thread of each.
+    Two more methods are optional. ``failed(error) -> int`` is called when the user's function has
+    raised, and returns the exit code of the replica. ``beside(info) -> Framework`` is called in the
+    thread of each replica where several share a process.
     """
 
     def device(self) -> Any:
         """The framework's own device object of this replica."""
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the process group by env://; does nothing when it is there already."""
+        """Form the process group by env://; does nothing if there is one. Timeout in seconds."""
 
     def barrier(self) -> None:
-        """Wait until every replica is here."""
+        """Wait until every replica has called this."""
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduce ``value`` over all replicas; ``op`` is sum, mean, min, max or prod."""
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Give every replica the value of rank ``src``; any picklable object."""
+        """Return the value of rank ``src`` on every replica; any picklable object."""
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """The values of all replicas in rank order; any picklable object."""
+        """Return the values of all replicas, in rank order; any picklable objects."""
 
     def leave(self) -> None:
-        """Take the process group down; called once, after the user's function."""
+        """Destroy the process group; called once, after the user's function."""

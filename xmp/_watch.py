@@ -1,9 +1,10 @@
-"""When replicas fail: who caused it, what is done about it and when. Pure: events in, actions out.
+"""The rules for a failing launch: which rank caused it, what to do, and when.
 
-All times are monotonic nanoseconds. A failure opens a *settle window* (50 ms after the last
-event, at most 250 ms after the first): a victim's report may arrive before the culprit's. Then
-the stacks of the living are taken and the gang is ended: SIGTERM, grace, SIGKILL, a bounded wait.
-A launch that takes longer than it may (``_limits``) ends in the same way, without anybody to blame.
+Pure: events in, actions out. All times are monotonic nanoseconds. A failure opens a *settle window*
+(50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
+that of the rank which caused it. Then xmp takes the stacks of the live replicas and ends them:
+SIGTERM, grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``_limits``) ends in
+the same way, without a cause.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ SETTLE = 50 * MILLISECOND
 SETTLE_MOST = 250 * MILLISECOND
 KILL_WAIT = 5_000 * MILLISECOND
 
-# What libraries say when somebody else went away (gloo, torch's store and nccl, JAX's
-# coordination service, sockets): whoever says this is seldom the first to fail.
+# What libraries report when a peer has gone (gloo, torch's store and nccl, JAX's coordination
+# service, sockets): a replica that fails with such a message is seldom the first to fail.
 _VICTIM = re.compile(
     r"connection (closed|reset|refused)|broken pipe|peer closed|closed by (the )?peer"
     r"|coordination service|barrier.*timed? ?out|heartbeat|socket closed|remote process"
@@ -64,47 +65,51 @@ _VICTIM = re.compile(
 
 
 def is_victim(words: str) -> bool:
-    """Whether a failure's words are those of a replica whose peer went away."""
+    """Whether the text of a failure says that a peer has gone."""
     return _VICTIM.search(words) is not None
 
 
 @dataclass(frozen=True)
 class Action:
-    """What the supervisor shall do."""
+    """One thing that the supervisor must do for these ranks."""
 
     name: str
-    """"stacks", "SIGINT", "SIGTERM", "SIGKILL", "finish", or "phases": say where these ranks are
-    that have not reached the function."""
+    """"stacks" (take them), "SIGINT", "SIGTERM", "SIGKILL" (send it), "phases" (report where they
+    are: they have not reached the function), or "finish" (the launch is over; no ranks)."""
     ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Died:
-    """One failure as it was noticed."""
+    """One failure, as xmp first noticed it."""
 
     at: int
     words: str
+    """The text of its exception, or the last lines on its standard error."""
     recorded: bool
-    asked: bool = False
-    """It ended by a signal of ours."""
+    """Whether the replica itself reported it."""
+    by_xmp: bool = False
+    """Whether a signal that xmp sent ended it."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who failed first and what became of everybody, by rank."""
+    """Which rank failed first, and what happened to each."""
 
     cause: int | None
     labels: Mapping[int, str]
+    """``CAUSE``, ``COLLATERAL``, ``STOPPED``, ``FINISHED`` or ``UNKNOWN``, by rank."""
     order: tuple[int, ...] = ()
     """The ranks that failed, the cause first, then by time."""
     unkillable: tuple[int, ...] = ()
+    """The ranks whose processes have not ended."""
     overdue: Overdue | None = None
-    """The limit that ended the launch; then nobody is the cause."""
+    """The limit that ended the launch; ``cause`` is None then."""
 
 
 @dataclass
 class Watch:
-    """The state of one launch on one host. Feed it events, do what it says, ask ``deadline``."""
+    """The state of one launch on one host: feed it events, and a Tick at each ``deadline``."""
 
     ranks: Iterable[int]
     grace: int
@@ -112,17 +117,19 @@ class Watch:
     limits: Limits = field(default_factory=Limits)
     called: int = 0
     begun: int = 0
-    """When all had been made."""
+    """When the last replica was started."""
     phase: str = "running"
+    """"running", "settling", "interrupting", "stopping", "killing" or "done"."""
     live: set[int] = field(init=False)
     _clocks: Clocks = field(init=False)
     _overdue: Overdue | None = None
     _step: int | None = None
-    """When the phase is over."""
+    """When the phase ends."""
     _returned: set[int] = field(default_factory=set)
-    """Who has a result, or ended well without one."""
+    """The ranks that have returned, or whose process has exited with 0."""
     _failures: dict[int, Died] = field(default_factory=dict)
     _first: int = 0
+    """When the first failure was noticed."""
 
     def __post_init__(self) -> None:
         self.live = set(self.ranks)
@@ -136,7 +143,7 @@ class Watch:
         return self._clocks.deadline if self.phase == "running" else self._step
 
     def feed(self, event: Event) -> list[Action]:
-        """Take one event in; returns what to do now."""
+        """Take one event; return what to do now."""
         actions = self._take(event)
         if not self.live and self.phase != "done":
             self.phase, self._step = "done", None
@@ -163,7 +170,7 @@ class Watch:
 
     def _wind_clocks(self, event: Event) -> None:
         if isinstance(event, Progress):
-            # What a replica does at its end brings nobody on who still waits for it.
+            # What a rank does after its function is no progress for those that still wait for it.
             if event.rank not in self._returned or self.live <= self._returned:
                 self._clocks.progress(event.rank, event.at)
         elif isinstance(event, (Entered, Returned, Ended)):
@@ -188,12 +195,12 @@ class Watch:
         if clean:
             self._returned.add(event.rank)
             return
-        if event.rank in self._returned and self._asked():
-            return  # it had its result; what it still did at its end does not matter any more
-        asked = self._asked() and event.signal in (2, 9, 15)
-        self._failed(event.rank, Died(event.at, event.words, recorded=False, asked=asked))
+        if event.rank in self._returned and self._ending():
+            return  # it had returned; how its process ended no longer matters
+        by_xmp = self._ending() and event.signal in (2, 9, 15)
+        self._failed(event.rank, Died(event.at, event.words, recorded=False, by_xmp=by_xmp))
 
-    def _asked(self) -> bool:
+    def _ending(self) -> bool:
         return self.phase in ("interrupting", "stopping", "killing")
 
     # --- actions -------------------------------------------------------------------------------
@@ -225,7 +232,7 @@ class Watch:
         return tuple(sorted(self.live))
 
     def _interrupt(self, now: int) -> list[Action]:
-        if self._asked():
+        if self._ending():
             return self._kill(now)
         self.phase, self._step = "interrupting", now + self.grace
         return [Action("SIGINT", self._living())]
@@ -243,7 +250,7 @@ class Watch:
     # --- the verdict ---------------------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """Who failed first, as far as is known now."""
+        """Which rank failed first, as far as is known now."""
         times = {rank: self._dated(death) for rank, death in self._failures.items()}
         order = sorted(times, key=lambda rank: (times[rank], rank))
         cause = next((r for r in order if not self._stopped(self._failures[r])), None)
@@ -257,10 +264,13 @@ class Watch:
         return (self._returned | self.live) - set(self._failures)
 
     def _dated(self, death: Died) -> tuple[int, int]:
-        """Victims sort behind everybody else; a death without a record, which could not tell its
-        time itself, is dated back to the earliest victim."""
+        """A sort key: by time, and victims after all others.
+
+        A death without a record has only the time when it was noticed: it is dated back to before
+        the earliest victim.
+        """
         victims = [d.at for d in self._failures.values() if _victim(d)]
-        if _victim(death) or death.asked:
+        if _victim(death) or death.by_xmp:
             return (1, death.at)
         if not death.recorded and victims:
             return (0, min(death.at, min(victims) - 1))
@@ -277,9 +287,9 @@ class Watch:
         return COLLATERAL if _victim(death) else UNKNOWN
 
     def _stopped(self, death: Died) -> bool:
-        """Whether it ended because of us: after a limit has passed all do, however they do it."""
-        return death.asked or self._overdue is not None
+        """Whether xmp ended it: after a limit is exceeded xmp ends all, whichever way they exit."""
+        return death.by_xmp or self._overdue is not None
 
 
 def _victim(death: Died) -> bool:
-    return is_victim(death.words) and not death.asked
+    return is_victim(death.words) and not death.by_xmp

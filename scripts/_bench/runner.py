@@ -11,7 +11,7 @@ from driver import Failed, Measured, run_script
 from figures import Figures
 
 Progress = Callable[[str, str, int], None]
-"""Told (case, system, round) before each."""
+"""Called with (case, system, round) before each."""
 WARM_UP = 2
 COLD = ("torch", "multiprocessing", "xmp-spawn")
 """Every replica is a fresh interpreter: there is nothing that could be warm."""

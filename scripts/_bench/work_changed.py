@@ -1,4 +1,4 @@
-"""Everything that an import cannot see changes before each spawn: nothing may start anew."""
+"""What an import cannot see changes before each spawn: no template may be started for that."""
 
 import os
 import tempfile

@@ -33,7 +33,7 @@ def leave(meeting: Meeting) -> None:
 
 
 def spawned(meeting: Meeting) -> dict[str, float]:
-    """Stacks have been taken and the cause is known when the others are told to end."""
+    """Stacks have been taken and the cause is known when the others are ended."""
     import xmp
 
     try:
@@ -44,8 +44,8 @@ def spawned(meeting: Meeting) -> dict[str, float]:
         raise ValueError(f"rank {found.rank} was blamed: {found}")
     if len(found.stacks) != meeting.count - 1:
         raise ValueError(f"{len(found.stacks)} stacks")
-    killed, told = (meeting.times(SECOND)[rank] for rank in (VICTIM, WITNESS))
-    verdict, whole = (told - killed) / 1e9, (raised - killed) / 1e9
+    killed, ended = (meeting.times(SECOND)[rank] for rank in (VICTIM, WITNESS))
+    verdict, whole = (ended - killed) / 1e9, (raised - killed) / 1e9
     return {"verdict": verdict - SETTLE, "seconds": whole - SETTLE, "whole": whole}
 
 

@@ -13,7 +13,7 @@ def fn(rank: int, meeting: Meeting) -> None:
 
 
 if __name__ == "__main__":
-    # Here and not above: a script's own imports would be done once by whoever imports the script.
+    # Not at the top: those imports would run once, in the process that imports the script.
     import sklearn.datasets
     import sklearn.ensemble
     import sklearn.linear_model  # noqa: F401

@@ -71,7 +71,7 @@ def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
         error = ending_of(context)
         seconds = time.monotonic() - float(note.read_text())
     console.print(str(error), markup=False)
-    xmp.preload(None)  # the warm template would wait for the next spawn
+    xmp.shutdown()  # the warm template would wait for the next spawn
     left = tuple(what_is_left(pids))
     console.print(
         f"\n[bold]{seconds:.2f} s from the kill to the verdict, {len(left)} processes left[/]"

@@ -12,7 +12,11 @@ from pathlib import Path
 
 # (distribution, oldest version that fits, what to install where it is missing)
 FRAMEWORKS = (("torch", (2, 9), "torch==2.13.0"), ("jax", (0, 6), "jax"))
-OTHERS = (("scikit-learn", (1, 3), "scikit-learn"), ("matplotlib", (3, 7), "matplotlib"))
+OTHERS = (
+    ("scikit-learn", (1, 3), "scikit-learn"),
+    ("matplotlib", (3, 7), "matplotlib"),
+    ("rich", (13,), "rich"),
+)
 
 
 def version_of(name: str) -> tuple[int, ...]:
@@ -33,7 +37,9 @@ def package_is_this_folder() -> bool:
 
     spec = importlib.util.find_spec("xmp")
     root = Path(__file__).resolve().parents[2]
-    return bool(version_of("xmp") and spec and spec.origin) and root in Path(spec.origin).parents
+    return (
+        bool(version_of("xmp-spawn") and spec and spec.origin) and root in Path(spec.origin).parents
+    )
 
 
 def main() -> int:

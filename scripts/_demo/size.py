@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def size_of(url: str) -> int:
-    """Bytes behind ``url``, asked without fetching it; 0 where nobody says."""
+    """Bytes behind ``url``, asked without fetching it; 0 if the server does not say."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file":
         path = Path(urllib.request.url2pathname(parts.path))

@@ -63,7 +63,7 @@ def train(runtime: str, nprocs: int | None, epochs: int) -> Run:
     module = importlib.import_module(MODULES[runtime])
     called = time.monotonic()
     results = xmp.spawn(module._mp_fn, args=(epochs,), nprocs=nprocs, runtime=runtime)
-    # Naming a start method gives even a single replica a process of its own.
+    # Naming a start method gives even a single replica its own process.
     alone = xmp.spawn(
         quietly,
         args=(module._mp_fn, epochs),

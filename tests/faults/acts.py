@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import surroundings
-from in_script import is_alive
 from kinds import MEETING, Round
+
+from tests.support.in_script import is_alive
 
 __all__ = ["STEPS", "at_import", "value", "work"]
 
@@ -29,7 +30,7 @@ HUGE = 48 * MEGABYTE
 
 
 def mark(name: str, text: str = "") -> None:
-    """Make a file that whoever waits for it finds complete; the first one counts."""
+    """Make a file that a waiting process finds complete; the first one counts."""
     path = f"{name}.{os.getpid()}"
     with open(path, "w") as file:
         file.write(text)
@@ -60,7 +61,7 @@ def value(rank: int) -> list[Any]:
 
 
 def leave_daemon() -> None:
-    """A child that double-forks, has a session of its own, and is deaf to what asks nicely."""
+    """A child that double-forks, has its own session, and ignores SIGTERM, SIGINT and SIGHUP."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "safety"))
 
 FIXED, FRESH = 5, random.SystemRandom().randrange(100_000)
 

@@ -107,7 +107,7 @@ def main(framework: str, how: str, count: str, seed: str, descriptor: str) -> in
 
 
 def lines(framework: str, how: str, count: int, seed: int) -> Iterator[str]:
-    """Launch that often in a process of its own: what it says of each, then "" if all is well.
+    """Launch that often in a new process: what it says of each, then "" if all is well.
 
     The replicas' own output, and what gloo and JAX have to say, goes nowhere.
     """

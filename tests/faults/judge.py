@@ -1,4 +1,4 @@
-"""Whether a launch told the truth about its round, in time. Pure: facts in, misses out."""
+"""Whether a launch reported the truth about its round, in time. Pure: facts in, misses out."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _wrong_limit(round: Round, error: Mapping[str, Any]) -> list[str]:
     if round.victim not in error["stacks"]:
         found.append(f"no stacks of rank {round.victim}, only of {error['stacks']}")
     if "cause" in error["labels"].values():
-        found.append(f"somebody is called the cause: {error['labels']}")
+        found.append(f"a replica is called the cause: {error['labels']}")
     if round.moment in ("late", "import") and error["rank"] != round.victim:
         found.append(f"rank {round.victim} was waited for, it names {error['rank']}")
     return found

@@ -1,6 +1,6 @@
-"""A launcher to which something happens: run with a round as JSON, it writes what it was told.
+"""A launcher to which something happens: run with a round as JSON, it writes what it learned.
 
-It is a user's script in every way: imported again for the replicas, with a function of its own.
+It is a user's script in every way: imported again for the replicas, with its own function.
 """
 
 import importlib
@@ -13,11 +13,11 @@ import time
 import traceback
 
 import acts
-import in_script
 import surroundings
 from kinds import MEETING, Round
 
 import xmp
+from tests.support import in_script
 
 ROUND = Round(**json.loads(sys.argv[1]))
 
@@ -103,7 +103,7 @@ def main(round):
     }
     acts.mark("over")
     said["again"] = again(round)
-    xmp.preload(None)
+    xmp.shutdown()
     belongings = in_script.belongings()
     said["threads"] = belongings["threads"]
     said["children"] = [pid for pid in in_script.children() if pid != tracker()]

@@ -1,4 +1,4 @@
-"""Runs one round: a launcher in a session of its own, the fault, and what is left of it all."""
+"""Runs one round: a launcher in its own session, the fault, and what is left of it all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 import surroundings
-from in_script import parent
 from judge import Facts, misses, seconds
 from kinds import Round
-from stages import HERE as SAFETY
-from stages import ROOT, Stage, slowness, until
+
+from tests.support.in_script import parent
+from tests.support.stage import ROOT, SUPPORT, Stage, slowness
+from tests.support.waiting import until
 
 __all__ = ["AT_ONCE", "Outcome", "play"]
 
@@ -50,7 +51,7 @@ class Outcome:
 
 
 def play(round: Round) -> Outcome:
-    """Run a round in a folder of its own, which goes with it unless something was missed."""
+    """Run a round in its own folder, which goes with it unless something was missed."""
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="xmp-fault-"))
     stage = Stage(folder)
     facts = None
@@ -87,7 +88,7 @@ def _group(round: Round, stage: Stage) -> Iterator[dict[str, str]]:
 
 def _run(round: Round, stage: Stage, env: dict[str, str]) -> Facts:
     (stage.folder / "tmp").mkdir()
-    path = os.pathsep.join(map(str, (HERE, SAFETY, ROOT)))
+    path = os.pathsep.join(map(str, (HERE, SUPPORT, ROOT)))
     env = {**env, "PYTHONPATH": path, "TMPDIR": str(stage.folder / "tmp")}
     source = (HERE / "launching.py").read_text()
     process = stage.start(source, json.dumps(dataclasses.asdict(round)), env=env)

@@ -1,4 +1,4 @@
-"""Where a launcher of a round lives: a ``/dev/shm`` and a memory group of its own, limits.
+"""Where a launcher of a round lives: its own ``/dev/shm`` and memory group, limits.
 
 Private shared memory also shows what a launch has left there, whatever else runs on this host.
 """

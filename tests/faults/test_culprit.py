@@ -1,4 +1,4 @@
-"""The culprit is named though its victims fail at about the same time, or tell of it first."""
+"""The culprit is named though its victims fail at about the same time, or report it first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Asks libtpu itself: what do these variables mean, and how does it lay this slice out?
+"""Asks libtpu itself what variables mean, and how it lays a slice out.
 
-Reads a list of questions from standard input as JSON, answers each in a fork of its own (libtpu
-reads the environment once per process), and writes the list of answers. The fork comes after the
-imports and before libtpu is initialised: 60 ms a question instead of 600.
+Reads a list of questions as JSON from standard input, answers each in a separate fork (libtpu reads
+the environment once per process), and writes the list of answers. The fork comes after the imports
+and before libtpu is initialised: 60 ms per question instead of 600.
 
 {"env": {...}}            -> the driver flags that libtpu derived, by name
 {"slice": NAME, "chips": [2, 2, 1], ...options} -> {"devices": n, "hosts": n, "processes": {...}}

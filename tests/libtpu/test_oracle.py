@@ -1,4 +1,4 @@
-"""libtpu itself says what our variables mean: for every slice, every host and every rank.
+"""Plans, compared with what libtpu itself makes of them: every slice, every host, every rank.
 
 It needs no TPU: libtpu derives its driver's flags from the environment and logs them.
 """
@@ -123,7 +123,7 @@ def test_every_slice_is_laid_out_by_the_library_as_by_the_plan() -> None:
     for row in SLICES:
         name = f"{NAMES.get(row['generation'], row['generation'])}:{row['topology']}"
         chips = [int(n) for n in row["chip_bounds"].split(",")]
-        # v4 counts two devices per chip unless it is told that the cores are fused.
+        # v4 has two devices per chip unless this option fuses the cores.
         options = {"chip_config_name": "megacore"} if row["generation"] == "v4" else {}
         questions.append({"slice": name, "chips": chips, "options": options})
     for row, found in zip(SLICES, ask(questions), strict=True):

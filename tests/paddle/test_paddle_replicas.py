@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.replicas import METHODS, OPS
-from tests.replicas import replicas as any_replicas
+from tests.support.frameworks import OPS
+from tests.support.frameworks import replicas as any_replicas
+from tests.support.launching import METHODS
 
 pytestmark = pytest.mark.paddle
 

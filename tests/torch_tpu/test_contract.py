@@ -1,4 +1,4 @@
-"""torch_tpu 0.2 itself: its parent step gives our values, and a replica derives what we mean."""
+"""torch_tpu 0.2 itself: its launcher sets our values, and a replica derives what the plan means."""
 
 from __future__ import annotations
 

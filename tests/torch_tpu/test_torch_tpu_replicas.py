@@ -1,7 +1,7 @@
-"""torch_tpu 0.2 in real replicas: loaded after the fork, by nobody else, with the plan's variables.
+"""torch_tpu 0.2 in real replicas: only they load it, after the fork, with the plan's variables.
 
 There is no chip here: the plan is that of a host with four, and the first use of a device fails
-after the library has derived its environment (contracts, section 10).
+after torch_tpu has derived libtpu's variables, which C's ``getenv`` then shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""torch_xla's own ``configure_topology`` and our plan, fed with the same host, agree.
+"""torch_xla's own ``configure_topology`` and our plan agree on the same host.
 
-Where its behaviour is a defect the difference is a row of ``DIFFERENCES``.
+Where its behaviour is a defect, the difference is a row of ``DIFFERENCES``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def workers(row: dict[str, Any]) -> list[str]:
 
 
 def by_environment(row: dict[str, Any], worker: int) -> HostFacts:
-    """A host that says everything in variables, as on GKE."""
+    """A host described by variables, as on GKE."""
     env = {
         "TPU_SKIP_MDS_QUERY": "true",
         "TPU_ACCELERATOR_TYPE": row["type"],
@@ -51,7 +51,7 @@ def by_environment(row: dict[str, Any], worker: int) -> HostFacts:
 
 
 def by_metadata(row: dict[str, Any], worker: int) -> HostFacts:
-    """A host of Compute Engine: everything is at the metadata server."""
+    """A host described by the metadata server, as on Compute Engine."""
     described = {
         "ACCELERATOR_TYPE": row["type"],
         "TPU_PROCESS_BOUNDS": row["host_bounds"],
@@ -119,7 +119,7 @@ def test_the_same_topology(
 def test_it_finds_its_generation_where_nobody_describes_the_host(
     inherited: str | None, monkeypatch: pytest.MonkeyPatch, clean: None
 ) -> None:
-    """Its import asks for it, and without a type or a server there is no answer."""
+    """Its import needs the generation, which only a type or a metadata server gives."""
     from torch_xla._internal import tpu
 
     env = {} if inherited is None else {"TPU_SKIP_MDS_QUERY": inherited}
@@ -150,7 +150,7 @@ def test_one_process(clean: None) -> None:
 
 
 def test_a_replica_has_the_flags_of_a_fresh_process(tmp_path: Path) -> None:
-    """What ``import torch_xla`` writes on this host is what the plan says that it writes."""
+    """``import torch_xla`` writes on this host what the plan sets."""
     import subprocess
     import sys
 
@@ -172,7 +172,7 @@ def test_a_replica_has_the_flags_of_a_fresh_process(tmp_path: Path) -> None:
         env={"PJRT_DEVICE": "CPU"}, frameworks={"torch": "2.9.1", "torch_xla": "2.9.0"}
     )
     ours = dict(_planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[0].set)
-    written.pop("PTXLA_TPU_LIBRARY_PATH", None)  # where libtpu.so lies, the same for everybody
+    written.pop("PTXLA_TPU_LIBRARY_PATH", None)  # the path of libtpu.so, the same in every process
     assert {name: ours.get(name) for name in written} == {
         name: " ".join(value.split()) for name, value in written.items()
     }

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.replicas import OPS
-from tests.replicas import replicas as any_replicas
+from tests.support.frameworks import OPS
+from tests.support.frameworks import replicas as any_replicas
 
 pytestmark = pytest.mark.xla
 
@@ -103,7 +103,7 @@ if __name__ == "__main__":
 
 
 def run(program: str, *arguments: str) -> Any:
-    """What a program of its own prints last, as JSON: the launcher's runtime comes up in there."""
+    """What ``program`` prints last, as JSON; a separate process, since it initialises XLA."""
     env = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program, *arguments],

@@ -1,6 +1,6 @@
 """torch_xla with several devices in one process: each replica is a thread, all are one mesh.
 
-So it is on TPU v2 and v3; here a runtime of the tests gives a process two devices of the CPU.
+TPU v2 and v3 do this; here a runtime of the tests gives a process two devices of the CPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.replicas import OPS
-from tests.replicas import replicas as any_replicas
+from tests.support.frameworks import OPS
+from tests.support.frameworks import replicas as any_replicas
 from xmp import _runtimes
 from xmp._runtimes.pjrt import Pjrt
 from xmp._types import HostFacts, Request
@@ -64,7 +64,7 @@ def reduced(rank: int) -> dict[str, Any]:
         found[op] = [each["x"].tolist(), each["w"]]
     return {
         "place": [os.getpid(), xmp.rank(), str(xmp.device())],
-        "once": xmp.once(lambda: f"made by {rank}"),
+        "once": xmp.once_per_host(lambda: f"made by {rank}"),
         "reduced": found,
         "kept": tensor.tolist(),
     }
@@ -73,12 +73,12 @@ def reduced(rank: int) -> dict[str, Any]:
 def in_turn(make: Callable[[], Any]) -> Any:
     """Compile in one thread after the other, then meet.
 
-    XLA's CPU client knows those that meet by their compiled module: only what the second thread
-    finds in torch_xla's cache is the same one. (A TPU needs no such care.)
+    XLA's CPU client joins the participants of one compiled module, and the second thread has the
+    same module only if it finds it in torch_xla's cache. (A TPU needs no such care.)
     """
     import torch_xla
 
-    from tests.replicas import LOCK  # here: a lock cannot be sent with the function
+    from tests.support.frameworks import LOCK  # here: a lock cannot be sent with the function
 
     with LOCK:
         made = make()

@@ -1,7 +1,7 @@
-"""Who the other hosts are: read from what a scheduler has left in the environment or metadata.
+"""Finds the hosts of a job in the variables of a scheduler or in the cloud's metadata.
 
-One file per way to know; the order of the tables below is precedence. Adding one is one file and
-one row.
+One file per scheduler; the order of the tables below is precedence. A new one is one file and one
+row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ._base import Cluster, Place
 __all__ = ["Placement", "placement"]
 
 Finder = Callable[[HostFacts], Cluster | None]
-# torchrun runs inside Slurm steps, mpirun inside Slurm jobs; what was set by hand is meant.
+# torchrun runs inside Slurm steps and mpirun inside Slurm jobs, so they come first; variables that
+# the user has set by hand count more than those of a scheduler.
 GENERAL: tuple[Finder, ...] = (
     torchrun.find,
     manual.find,
@@ -26,22 +27,27 @@ GENERAL: tuple[Finder, ...] = (
     slurm.find,
     kubernetes.find,
 )
-# What was set on this host is meant more than what the metadata server says of the whole slice.
+# Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """All hosts of a job by address, those whose facts are known, and where host 0 is reached."""
+    """All hosts of a job, and the address at which they reach host 0."""
 
     places: tuple[Place, ...]
+    """The hosts whose facts are known."""
     addresses: tuple[str, ...]
+    """Of all hosts, in the order of their indices; empty where an address is not known."""
     coordinator: str = "127.0.0.1"
+    """The address of host 0 for the others."""
     port: int = 0
+    """The port that was fixed for host 0; 0 when none was."""
     leasable: bool = True
+    """Whether all hosts know each other's leased ports."""
     source: str = "this host alone"
-    """What says which hosts take part."""
+    """What determined the hosts, in words."""
 
 
 def placement(
@@ -49,8 +55,8 @@ def placement(
 ) -> Placement:
     """The hosts of a job, in the order of their indices; ``on_tpu``: TPU chips will be used.
 
-    ``own`` is what the runtime's own variables say; nothing else is asked then.
-    Raises PlanError where what the hosts say of themselves does not make indices 0 to n-1.
+    ``own``, from the runtime's own variables, overrides every scheduler. Raises PlanError unless
+    the indices of the hosts are 0 to n-1, each once.
     """
     if len(known) > 1:
         return _all_known(known, on_tpu)
@@ -73,7 +79,7 @@ def placement(
 
 def _find(facts: HostFacts, on_tpu: bool) -> Cluster | None:
     if INSIDE in facts.env:
-        return None  # an inner launch stays on its replica's host
+        return None  # a launch inside a replica stays on that replica's host
     general = _first(GENERAL, facts)
     if not on_tpu:
         return general
@@ -95,15 +101,15 @@ def _first(finders: Sequence[Finder], facts: HostFacts) -> Cluster | None:
 
 
 def _all_known(known: Sequence[HostFacts], on_tpu: bool) -> Placement:
-    """Hosts in the order of the runtime's own worker ids, else in the order given."""
+    """The hosts in the order of the TPU worker ids, else in the order given."""
     clusters = [_first(TPU, facts) if on_tpu else None for facts in known]
     indices = [c.index if c and len(c.addresses) > 1 else None for c in clusters]
     if indices == [None] * len(known):
         indices = list(range(len(known)))
     if sorted(i for i in indices if i is not None) != list(range(len(known))):
         raise PlanError(
-            f"the hosts say that they are workers {indices}. Allowed: each of 0 to "
-            f"{len(known) - 1} once. Give the facts of every host of the slice."
+            f"the given hosts are workers {indices}. Allowed: each of 0 to {len(known) - 1} once. "
+            "Give the facts of every host of the slice."
         )
     order = sorted(range(len(known)), key=lambda i: indices[i] or 0)
     places = tuple(Place(n, known[i].address, known[i]) for n, i in enumerate(order))

@@ -1,4 +1,4 @@
-"""What a way to find the other hosts answers: which one am I, who are they, where is host 0."""
+"""What the modules of this package return, and how they read variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Cluster", "Place", "host_list", "number", "split_port", "tpu_environ
 NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
 IPV6 = r"\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
 HOST = re.compile(f"{NAME}|{IPV6}")
-ENTRY = re.compile(r"\s*([A-Z0-9_]+)\s*:\s*'?(.*?)'?\s*")  # ACCELERATOR_TYPE: 'v5litepod-16'
+ENTRY = re.compile(r"""\s*([A-Z0-9_]+)\s*:\s*['"]?(.*?)['"]?\s*""")  # TYPE: 'v5litepod-16'
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hosts of one job as one of them sees them."""
+    """The hosts of one job, as found on one of them."""
 
     name: str
-    """Who said so, with the variables that it was read from."""
+    """The scheduler, with the variables that were read."""
     index: int
+    """The index of this host."""
     addresses: tuple[str, ...]
-    """Of all hosts in order; empty strings where only host 0 is known."""
+    """Of all hosts, in the order of their indices; empty strings where only host 0 is known."""
     coordinator: str
-    """Where the others reach host 0."""
+    """The address of host 0 for the others."""
     port: int = 0
     """The port that was fixed for host 0; 0 when none was."""
 
@@ -56,8 +57,8 @@ def number(env: Mapping[str, str], name: str) -> int | None:
 def host_list(text: str) -> tuple[str, ...] | None:
     """``"t1v-0,t1v-1"`` as names; None for an empty text or one that is not a list of hosts.
 
-    Images of notebook services put a warning sentence there. Remembered: every host of a large
-    slice names all the others.
+    Images of notebook services put a warning sentence there. Cached, since every host of a large
+    slice lists all hosts.
     """
     entries = tuple(part.strip() for part in text.split(","))
     return entries if all(HOST.fullmatch(entry) for entry in entries) else None

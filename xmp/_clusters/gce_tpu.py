@@ -1,4 +1,4 @@
-"""TPU VMs on Compute Engine: the metadata server knows every worker of the slice."""
+"""TPU VMs on Compute Engine: the metadata server lists every worker of the slice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find(facts: HostFacts) -> Cluster | None:
     if not worker.isdigit() or int(worker) >= len(addresses):
         raise PlanError(
             f"the metadata server lists {len(addresses)} workers, but {WORKER}={worker!r}. "
-            "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID by hand."
+            "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID yourself."
         )
     return join_slices(facts, f"metadata ({WORKER}, {ENDPOINTS})", int(worker), addresses)
 

@@ -1,6 +1,6 @@
-"""TPU hosts on GKE: the webhook's worker list, and JobSet's variables for several slices.
+"""TPU hosts on GKE: the webhook's list of workers, and JobSet's variables for several slices.
 
-Read for TPU runtimes only; a list that was set by hand in the same variables is read the same way.
+Read for TPU runtimes only. The user may set the same variables by hand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _address(name: str) -> str:
 
 
 def join_slices(facts: HostFacts, name: str, worker: int, addresses: tuple[str, ...]) -> Cluster:
-    """The hosts of all slices, where MEGASCALE variables say that there are several."""
+    """The hosts of all slices, where the MEGASCALE variables describe several."""
     env = tpu_environment(facts)
     count, index = number(env, SLICES) or 1, number(env, SLICE) or 0
     if count < 2 or COORDINATOR not in env:
@@ -62,9 +62,9 @@ def join_slices(facts: HostFacts, name: str, worker: int, addresses: tuple[str, 
             f"{SLICE}={index} does not fit {SLICES}={count}. Allowed: 0 to {count - 1}."
         )
     size = len(addresses)
-    everyone = [""] * (size * count)
-    everyone[index * size : (index + 1) * size] = addresses
+    hosts = [""] * (size * count)
+    hosts[index * size : (index + 1) * size] = addresses
     coordinator = split_port(env[COORDINATOR])[0]
-    everyone[0] = everyone[0] or coordinator
+    hosts[0] = hosts[0] or coordinator
     position = index * size + worker
-    return Cluster(f"{name}, {SLICE} of {count}", position, tuple(everyone), coordinator)
+    return Cluster(f"{name}, {SLICE} of {count}", position, tuple(hosts), coordinator)

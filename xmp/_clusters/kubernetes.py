@@ -1,7 +1,7 @@
 """A Kubernetes Indexed Job: pods are called ``<job>-<index>`` and count from 0.
 
-The number of pods is in no variable of theirs; the manifest has to give NNODES. Without it the pods
-of an Indexed Job are jobs of their own (a sweep).
+Kubernetes sets no variable with the number of pods: the manifest must set NNODES. Without it each
+pod of an Indexed Job is a separate job (a sweep).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def find(facts: HostFacts) -> Cluster | None:
     if index is None or SERVICE not in env or count is None or count < 2:
         return None
     if index >= count:
-        raise PlanError(f"{INDEX}={index} does not fit {NODES}={count}. Make {NODES} completions.")
+        raise PlanError(
+            f"{INDEX}={index} does not fit {NODES}={count}. Set {NODES} to the Job's completions."
+        )
     master = env.get(ADDRESS) or _first_pod(facts.hostname, index)
     addresses = tuple(master if i == 0 else "" for i in range(count))
     name = f"Kubernetes Indexed Job ({INDEX}, {NODES})"
@@ -39,7 +41,7 @@ def _first_pod(hostname: str, index: int) -> str:
     pod, dot, domain = hostname.partition(".")
     if not pod.endswith(f"-{index}"):
         raise PlanError(
-            f"{INDEX}={index}, but this pod is called {hostname!r}, so pod 0 cannot be named. Set "
-            f"{ADDRESS} to the name of pod 0 in the manifest (with a headless service)."
+            f"{INDEX}={index}, but this pod is called {hostname!r}, so pod 0's name is not known. "
+            f"Set {ADDRESS} to it in the manifest (with a headless service)."
         )
     return f"{pod[: -len(str(index))]}0{dot}{domain}"

@@ -1,4 +1,4 @@
-"""Hosts named by hand: the variables that torch's multi-node examples tell people to set."""
+"""Hosts that the user names, with the variables of torch's multi-node examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORT = "MASTER_PORT"
 def find(facts: HostFacts) -> Cluster | None:
     """The hosts that NNODES counts; None where it or NODE_RANK is unset.
 
-    ``NNODES=1`` makes this host a job of its own, whatever a scheduler says.
+    ``NNODES=1`` makes this host a separate job, whatever the variables of a scheduler say.
     """
     env = facts.env
     count, index = number(env, NODES), number(env, NODE)
@@ -33,8 +33,8 @@ def find(facts: HostFacts) -> Cluster | None:
     master = env.get(ADDRESS)
     if not master:
         raise PlanError(
-            f"{NODES}={count} hosts, but {ADDRESS} is not set. Set it to the address of host 0, "
-            f"the same on every host; {PORT} too, unless 29500 is free."
+            f"{NODES}={count} hosts, but {ADDRESS} is not set. Set it to the address of host 0 on "
+            f"every host, and {PORT} as well unless 29500 is free there."
         )
     addresses = tuple(master if i == 0 else "" for i in range(count))
     return Cluster(f"{NODE}={index}, {NODES}", index, addresses, master, number(env, PORT) or 0)
@@ -45,7 +45,7 @@ def by_hand(
 ) -> HostFacts:
     """The facts with the hosts that ``launcher(rank_start=…, world_size=…)`` describes.
 
-    Every host runs ``local`` replicas; raises PlanError where the numbers are no multiples of it.
+    Every host runs ``local`` replicas; raises PlanError unless the numbers are multiples of it.
     """
     if rank_start % local or world_size % local or rank_start >= world_size:
         raise PlanError(

@@ -20,7 +20,7 @@ PORT = "MASTER_PORT"
 
 
 def find(facts: HostFacts) -> Cluster | None:
-    """The processes of an mpirun with one on each node; None outside one."""
+    """The nodes of an mpirun with one process per node; None outside one."""
     env = facts.env
     index, count = number(env, RANK), number(env, SIZE)
     if index is None or count is None or count < 2 or number(env, PER_NODE) != 1:

@@ -1,7 +1,7 @@
-"""Who a process is that a launcher started for one device: torchrun, Slurm, Open MPI, MPICH.
+"""The rank of a process that another launcher started for one device: torchrun, Slurm, MPI.
 
-The other modules of this package look for hosts on which xmp starts the replicas itself; here
-somebody else has started them, and xmp's functions describe that somebody's world.
+The other modules of this package find hosts on which xmp itself starts the replicas. Here another
+launcher has started them, and xmp's functions describe its world.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["identity"]
 _VARIABLES = (
     # rank, world size, local rank, local world size, host
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    # SLURM_NTASKS is there in a batch script as well, which is one process for all tasks.
+    # SLURM_NTASKS is set in a batch script as well, which is one process for all tasks.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
     (
         "OMPI_COMM_WORLD_RANK",
@@ -29,7 +29,7 @@ _VARIABLES = (
 
 
 def identity(environ: Mapping[str, str]) -> ReplicaInfo:
-    """Rank and world by the first launcher whose variables are there; else a world of one."""
+    """Rank and world size by the first launcher whose variables are set; else a world of one."""
     for names in _VARIABLES:
         rank, world, local, local_world, host = (_number(environ, name) for name in names)
         if rank is not None and world:
@@ -40,8 +40,8 @@ def identity(environ: Mapping[str, str]) -> ReplicaInfo:
     return ReplicaInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
 
 
-def _host(said: int | None, rank: int, local_world: int) -> int:
-    return rank // local_world if said is None else said
+def _host(given: int | None, rank: int, local_world: int) -> int:
+    return rank // local_world if given is None else given
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
@@ -50,6 +50,6 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _tasks_of_a_node(environ: Mapping[str, str], world: int) -> int:
-    """Slurm says "4(x2)" or "4,3"; where nothing is said all processes are taken to be here."""
+    """Slurm sets "4(x2)" or "4,3"; without that, all processes are assumed to be on this host."""
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0].partition(",")[0]
     return int(tasks) if tasks.isdecimal() and int(tasks) else world

@@ -1,6 +1,6 @@
-"""torchrun with one process per node: each of them then starts its host's replicas.
+"""torchrun with one process per node: each process then starts the replicas of its host.
 
-With more than one process per node a process is a replica itself, and a launch in it stays local.
+With several processes per node, each is a replica itself and a launch in it stays local.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def find(facts: HostFacts) -> Cluster | None:
     if index is None or count is None or count < 2 or not env.get(ADDRESS):
         return None
     addresses = tuple(env[ADDRESS] if i == 0 else "" for i in range(count))
-    # The agent's own store serves MASTER_PORT: ours takes the next one, on every host the same.
+    # torchrun's agent serves MASTER_PORT itself: the replicas' store takes the next port.
     port = (number(env, PORT) or 29500) + 1
     return Cluster(f"torchrun ({NODE}, {NODES})", index, addresses, env[ADDRESS], port)

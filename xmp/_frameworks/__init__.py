@@ -1,7 +1,7 @@
-"""What runs in a replica before the user's function: one module for each framework.
+"""Prepares a replica before the user's function runs: one module per framework.
 
 Each has ``enter(info) -> Framework``, called once after the environment is set, and
-``attach(info) -> Framework``, which changes nothing: for a process that something else started.
+``attach(info) -> Framework`` for a process that another launcher started, which changes nothing.
 """
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""How any picklable object crosses between replicas: a small head, then large parts as raw bytes.
+"""Sends any picklable object between replicas: a small head, then large parts as raw bytes.
 
-The head is a pickle in which tensors and large arrays are only described; it travels in one
-collective of fixed size when it is small, so that numbers and short lists cost a single round.
-The parts follow as plain bytes, each in a collective of its own, without having been pickled.
+The head is a pickle in which tensors and large arrays are only described. A small head travels in
+one collective of fixed size, so that numbers and short lists cost a single round. The parts follow
+as plain bytes that were never pickled, each in its own collective.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Protocol
 __all__ = ["Wire", "all_gather", "broadcast"]
 
 _LARGE = 4096
-"""Bytes from which a buffer is worth a collective of its own."""
+"""A buffer of at least this many bytes gets its own collective."""
 
 
 class Wire(Protocol):
-    """What a framework can do with bytes. A *part* is its own flat array of bytes."""
+    """How a framework sends bytes. A *part* is a flat array of bytes of the framework's type."""
 
     rank: int
     size: int
@@ -31,7 +31,7 @@ class Wire(Protocol):
         """The value again, from its description and its part."""
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """How to pickle a value that must not be pickled its own way; None: its own way."""
+        """How to pickle a value that must not be pickled by its own method; None: by its own."""
 
     def part(self, buffer: memoryview) -> Any:
         """``buffer`` as a part; may share its memory."""
@@ -53,7 +53,7 @@ class Wire(Protocol):
 
 
 def broadcast(value: Any, src: int, wire: Wire) -> Any:
-    """Give every replica what rank ``src`` holds; ``src`` gets its own object back."""
+    """Return the value of rank ``src`` on every replica; ``src`` gets the same object back."""
     if wire.rank == src:
         head, parts = _pack(value, wire)
         wire.broadcast_head(head, src)
@@ -65,7 +65,7 @@ def broadcast(value: Any, src: int, wire: Wire) -> Any:
 
 
 def all_gather(value: Any, wire: Wire) -> list[Any]:
-    """What every replica holds, in rank order; each an object of its own."""
+    """Return the values of all replicas, in rank order; each is a new object."""
     head, mine = _pack(value, wire)
     heads = [pickle.loads(each) for each in wire.gather_heads(head)]
     columns = []
@@ -92,7 +92,7 @@ def _pack(value: Any, wire: Wire) -> tuple[bytes, list[Any]]:
 def _dump(base: Any, value: Any, wire: Wire) -> tuple[bytes, list[tuple[Any, int]], list[Any]]:
     notes: list[tuple[Any, int]] = []
     parts: list[Any] = []
-    seen: dict[int, tuple[int, Any]] = {}  # the value too: its id must stay taken meanwhile
+    seen: dict[int, tuple[int, Any]] = {}  # the value too, so that its id is not reused
 
     def take(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()

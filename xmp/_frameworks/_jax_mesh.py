@@ -1,7 +1,7 @@
 """Compiled collectives over a mesh of all devices, one row for each process.
 
-A value of each process becomes one row of a global array; a jitted function reduces the rows, or
-lets every process have them all.
+The value of each process becomes one row of a global array; a jitted function reduces the rows, or
+gives all of them to every process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _REDUCED = (
 
 
 class Mesh:
-    """All devices of ``size`` processes; they come up at the first use."""
+    """All devices of ``size`` processes; they are initialised at the first use."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def reduces(self, leaf: Any, op: str) -> bool:
-        """Whether compiled code reduces this array: a type that XLA's collectives know."""
+        """Whether compiled code can reduce this array: XLA's collectives know its type."""
         import jax
         import numpy
 
@@ -42,21 +42,21 @@ class Mesh:
         return name in _REDUCED and not (leaf.dtype.kind == "c" and op in ("min", "max"))
 
     def reduce(self, arrays: Sequence[Any], op: str) -> list[Any]:
-        """Numpy arrays in 64 bits where they have them, jax arrays as the program is set."""
+        """Reduce numpy arrays with all their 64 bits, jax arrays as ``jax_enable_x64`` says."""
         import jax
         import numpy
 
-        ours = [i for i, array in enumerate(arrays) if isinstance(array, numpy.ndarray)]
-        theirs = [i for i, array in enumerate(arrays) if isinstance(array, jax.Array)]
-        results = dict(zip(ours, self.run(op, [arrays[i] for i in ours])))
-        if theirs:
-            spread = [self._spread(arrays[i]) for i in theirs]
+        from_numpy = [i for i, array in enumerate(arrays) if isinstance(array, numpy.ndarray)]
+        from_jax = [i for i, array in enumerate(arrays) if isinstance(array, jax.Array)]
+        results = dict(zip(from_numpy, self.run(op, [arrays[i] for i in from_numpy])))
+        if from_jax:
+            spread = [self._spread(arrays[i]) for i in from_jax]
             reduced = self._function(op)(spread)
-            results.update((i, out.addressable_data(0)) for i, out in zip(theirs, reduced))
+            results.update((i, out.addressable_data(0)) for i, out in zip(from_jax, reduced))
         return [results[i] for i in range(len(arrays))]
 
     def run(self, op: str, arrays: Sequence[Any]) -> list[Any]:
-        """Numpy in, numpy of the program's own out."""
+        """Numpy arrays in, new and writable numpy arrays out."""
         import numpy
 
         if not arrays:
@@ -66,7 +66,7 @@ class Mesh:
             return [numpy.array(result.addressable_data(0)) for result in results]
 
     def _spread(self, array: Any) -> Any:
-        """One row of a global array whose rows lie with the processes."""
+        """A global array with one row per process; ``array`` is the row of this one."""
         import jax
         import numpy
 
@@ -105,7 +105,7 @@ def _each(op: str, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _along(op: str, rows: Any) -> Any:
-    """Traced: reduce the rows of one global array; the mean of integers is a float."""
+    """Reduce the rows of one global array (traced); the mean of integers is a float."""
     from jax import numpy as jnp
 
     if op == "gather":
@@ -123,7 +123,7 @@ def _along(op: str, rows: Any) -> Any:
 
 
 def _wide() -> AbstractContextManager[Any]:
-    """64-bit types for what is traced within, in this thread only."""
+    """Allow 64-bit types in what is traced within, in this thread only."""
     import jax
 
     if hasattr(jax, "enable_x64"):

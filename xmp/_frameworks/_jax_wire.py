@@ -1,8 +1,8 @@
-"""JAX's two ways between processes: the coordination service for little, compiled code for much.
+"""JAX's two channels between processes: the coordination service, and compiled code.
 
-What is short goes through the coordinator's key-value store: no device, nothing to compile, a few
+Short data goes through the coordinator's key-value store: no device, nothing to compile, a few
 milliseconds. Arrays go through jitted reductions and gathers over a mesh of all devices, one row
-for each process; bytes in blocks of few sizes, so that little is compiled.
+per process; bytes go in blocks of a few sizes, so that little is compiled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ._jax_mesh import Mesh, refuse_global
 __all__ = ["FOREVER", "JaxWire", "coordination_client"]
 
 FOREVER = 30 * 24 * 3600 * 1000 // 2
-"""Milliseconds: 15 days, which still fits the service's 32 bits."""
+"""15 days in milliseconds: the service has 32 bits for a time-out."""
 _BLOCK = 1 << 22
 _SMALLEST = 1 << 12
 
 
 def coordination_client() -> Any:
     """JAX's connection to its coordinator; None where ``jax.distributed`` is not in use."""
-    from jax._src import distributed  # what orbax and the like use too: there is no public way
+    from jax._src import distributed  # there is no public API; orbax uses this too
 
     return distributed.global_state.client
 
@@ -42,7 +42,7 @@ class JaxWire:
     # --- objects: see _exchange.Wire -----------------------------------------------------------
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """Nothing: numpy arrays already leave the pickle by themselves."""
+        """None: pickle itself takes the buffers of numpy arrays out (protocol 5)."""
         return None
 
     def restore(self, description: Any, part: Any) -> Any:
@@ -50,7 +50,7 @@ class JaxWire:
         raise AssertionError(description)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """jax arrays go by way of numpy, and are put on the receiver's default device."""
+        """jax arrays travel as numpy arrays, and are put on the receiver's default device."""
         import jax
         import numpy
 
@@ -73,7 +73,7 @@ class JaxWire:
         return part.data
 
     def gather_heads(self, head: bytes) -> list[bytes]:
-        """Through the key-value store; what is too long for it in blocks."""
+        """Through the key-value store; the rest of a long head in blocks."""
         client = self._client()
         round_ = self._next_round()
         mine = f"{round_}/{self.rank}"
@@ -90,11 +90,11 @@ class JaxWire:
         return [short[8:] + tail.tobytes() for short, tail in zip(shorts, tails)]
 
     def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """Through the key-value store; what is too long for it in blocks."""
+        """Through the key-value store; the rest of a long head in blocks."""
         client = self._client()
         key = f"{self._next_round()}/{src}"
         if self._round % 64 == 0:
-            self._meet(client)  # else a program that only broadcasts would fill the coordinator
+            self._meet(client)  # a program that only broadcasts would fill the coordinator
         if head is not None:
             client.key_value_set_bytes(key, self._short(head))
             self._stale.append(key)
@@ -109,7 +109,7 @@ class JaxWire:
         return bytes(short[8:]) + bytes(tail.tobytes())
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Block by block, each padded to the longest replica's."""
+        """Block by block, padded to the length of the longest part."""
         import numpy
 
         longest = max(sizes)
@@ -122,7 +122,7 @@ class JaxWire:
         return columns
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """As a sum to which all others add nothing."""
+        """As a sum, to which the other ranks add zeros."""
         import numpy
 
         received: Any = numpy.empty(size, numpy.uint8)
@@ -133,7 +133,7 @@ class JaxWire:
 
     @cached_property
     def _rows(self) -> list[int]:
-        """Row of each rank: a TPU's runtime numbers the processes itself."""
+        """The row of each rank: a TPU's runtime numbers the processes itself."""
         import jax
 
         indices = self.gather_heads(str(jax.process_index()).encode())
@@ -155,7 +155,7 @@ class JaxWire:
         return f"xmp/{self._round}"
 
     def _meet(self, client: Any) -> None:
-        """All are here: what was stored for earlier rounds has been read by all."""
+        """Wait for all ranks, then delete what this one stored: all have read it by then."""
         client.wait_at_barrier("xmp/round", FOREVER)
         for key in self._stale:
             client.key_value_delete(key)

@@ -1,4 +1,4 @@
-"""Waiting for a service of rank 0 to listen, for clients that are slow to try again."""
+"""Waits until a service of rank 0 listens, for clients that are slow to retry."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["wait_for_listener"]
 
 
 def wait_for_listener(address: str, seconds: float = 300.0) -> None:
-    """Connect once ``host:port`` listens; after that many seconds the client's own patience counts.
+    """Return when ``host:port`` listens, or after ``seconds``: then the client's time-out applies.
 
-    A refused client of gRPC tries again after 1 s, one of Paddle after 3 s.
+    gRPC retries a refused connection after 1 s, Paddle after 3 s.
     """
     host, _, port = address.rpartition(":")
     deadline, pause = time.monotonic() + seconds, 0.001

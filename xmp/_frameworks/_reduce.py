@@ -1,8 +1,8 @@
-"""The five reductions over values that are already side by side, one from each replica.
+"""The five reductions, over values that have been gathered: one from each replica.
 
-Numbers go this way because a replica may hold an ``int`` where another holds a ``float``, and
-Python's integers have no largest value; arrays go this way when the collective library does not
-know their type. Values are folded in rank order, so every replica gets the same bits.
+Numbers are reduced here because a replica may hold an ``int`` where another holds a ``float``, and
+Python's integers have no largest value; arrays, when the collective library does not know their
+type. Values are folded in rank order, so every replica gets the same bits.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def fold(values: Sequence[Any], op: str) -> Any:
 
 
 def _numeric(dtype: Any) -> bool:
-    # Kind V has bfloat16 and the eight-bit floats of ml_dtypes, which are scalar types of their
-    # own, and also records, which are not.
+    # Kind V has records, but also bfloat16 and the 8-bit floats of ml_dtypes, which are numbers.
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes")
 
 

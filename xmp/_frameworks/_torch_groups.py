@@ -1,10 +1,10 @@
-"""A replica keeps the process groups that it has destroyed last until it ends.
+"""Keeps the process groups that a replica destroyed last, until the replica ends.
 
 The destructor of torch's gloo group joins its threads while it holds the interpreter lock. A thread
-that has just finished an all-reduce of DDP's needs that lock to let go of what it kept, so a
-function that trains with DDP, destroys its group and returns may hang for ever (torch 2.13,
-ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica leaves by ``os._exit``: what is still
-kept then is never destructed, and what was kept before has long been idle.
+that has just finished an all-reduce of DDP needs that lock to release what it holds, so a function
+that trains with DDP, destroys its group and returns may hang for ever (torch 2.13,
+ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica ends by ``os._exit``: the destructor of
+the last groups never runs, and that of earlier ones runs when their threads have long been idle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FUNCTION = "destroy_process_group"
 
 
 class LastGroups:
-    """Stands where torch destroys its groups, from ``install`` to ``remove``."""
+    """Replaces torch's ``destroy_process_group`` from ``install`` to ``remove``."""
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
@@ -32,11 +32,11 @@ class LastGroups:
         self._original: Callable[..., None] | None = None
 
     def install(self) -> None:
-        """Take the place now, or when torch is imported."""
+        """Patch torch now, or when it is imported."""
         self._withdraw = on_import(_MODULES[0], self._patch)
 
     def remove(self) -> None:
-        """Give torch its own function back; what is kept stays."""
+        """Restore torch's own function; the kept groups stay."""
         self._withdraw()
         if self._original is not None:
             _put(self._original)

@@ -1,8 +1,8 @@
-"""Torch's rendezvous, answered at the planned address only, by a store on a leased listener.
+"""Answers torch's rendezvous at the planned address, with a store on a leased listener.
 
-A program that goes to any other address gets what torch does. ``TORCHELASTIC_USE_AGENT_STORE``
-cannot take this part: it makes every rank a client of whatever address the program names, and the
-keys of a destroyed group stay in the store, so that the next ``init_process_group`` hangs.
+At any other address torch does what it always does. ``TORCHELASTIC_USE_AGENT_STORE`` is no
+alternative: it makes every rank a client of any address that the program names, and the keys of a
+destroyed group stay in the store, so that the next ``init_process_group`` hangs (torch 2.13).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FUNCTION = "_create_c10d_store"
 _FORMING = 5.0
 """Seconds after a rendezvous in which peers may still be connecting to each other through it."""
 _SHORTEST, _LONGEST = 0.002, 0.05
-"""Seconds between two looks: others may still compute on this core."""
+"""Seconds between two checks: other replicas may still compute on this core."""
 
 
 class Rendezvous:
-    """Stands where torch makes its store, from ``install`` to ``remove``.
+    """Replaces the function that creates torch's store, from ``install`` to ``remove``.
 
-    It does so in the one process that called ``take``: the one that installed it, or a fork.
+    It acts only in the process that called ``take``: the one that installed it, or a fork of it.
     """
 
     def __init__(self, address: str, port: int) -> None:
@@ -50,16 +50,16 @@ class Rendezvous:
         self._original: Callable[..., Any] | None = None
 
     def install(self) -> None:
-        """Take the place now, or when torch is imported: until then this costs nothing."""
+        """Patch torch now, or when it is imported: until then this costs nothing."""
         self._withdraw = on_import(_MODULE, self._patch)
         self._groups.install()
 
     def take(self, descriptor: int | None) -> None:
-        """``descriptor`` is the leased listener, on the one process that hosts the store."""
+        """Act in this process; ``descriptor`` is the leased listener, if it hosts the store."""
         self._descriptor, self._pid = descriptor, os.getpid()
 
     def remove(self) -> None:
-        """Give torch its own function back, end the store, close the listener."""
+        """Restore torch's own function, end the store, close the listener."""
         self._withdraw()
         self._groups.remove()
         if self._original is not None:
@@ -67,7 +67,7 @@ class Rendezvous:
             self._original = None
         try:
             self._wait_for_peers()
-        except RuntimeError:  # the host of the store is gone: nobody left to wait for
+        except RuntimeError:  # the host of the store is gone: there is nothing to wait for
             pass
         self._client = self._server = None
         if self._descriptor is not None:
@@ -85,14 +85,14 @@ class Rendezvous:
         setattr(module, _FUNCTION, create)
 
     def is_planned(self, host: str, port: int) -> bool:
-        """Whether this is ours to answer; never in a child that the replica forks: the listener is
-        not the child's."""
+        """Whether this is the planned address; never in a child that the replica forks, which does
+        not own the listener."""
         if port != self._port or os.getpid() != self._pid:
             return False
         return host == self._address or bool(_addresses(host) & _addresses(self._address))
 
     def join(self, world_size: int, timeout: timedelta, use_libuv: bool = True) -> Any:
-        """A client under a prefix that counts the rounds of this size: each finds clean keys."""
+        """Join the store, under a prefix that counts the rounds of this size: no key is old."""
         from torch.distributed import PrefixStore, TCPStore
 
         if self._descriptor is not None:
@@ -122,11 +122,11 @@ class Rendezvous:
         return PrefixStore(f"init{count}of{world_size}", self._client)
 
     def _wait_for_peers(self) -> None:
-        """Stay until the others, still connecting, are about to leave as well.
+        """Wait until the ranks that may still be connecting are about to leave as well.
 
-        Gloo's ranks find each other through the store and connect one by one; the first may be
-        through, and its function done, before the last pair has met. Its end would be their error.
-        The host of the store is the last to go.
+        Gloo's ranks find each other through the store and connect pair by pair; the first rank may
+        be done, and its function too, before the last pair has connected. If it left, that pair
+        would fail. The host of the store leaves last.
         """
         end = self._last + _FORMING
         if self._client is None or time.monotonic() > end:
@@ -140,7 +140,7 @@ class Rendezvous:
             self._wait_for(f"gone/{joined - 1}", end)
 
     def _wait_for(self, key: str, end: float) -> None:
-        """The store's own wait() writes warnings to stderr when its time is over."""
+        """Poll: the store's own wait() writes warnings to stderr when it times out."""
         pause = _SHORTEST
         while not self._client.check([key]) and time.monotonic() < end:
             time.sleep(pause)

@@ -1,7 +1,7 @@
-"""Torch's collectives as carriers of bytes, for whatever objects ``_exchange`` sends.
+"""Sends the bytes of ``_exchange`` with torch's collectives.
 
-Tensors are never pickled and stay on their kind of device; numpy arrays travel as they lie in
-memory. Everything goes through the default process group, which must be there.
+Tensors are never pickled and stay on their kind of device; numpy arrays travel as raw memory. All
+of it uses the default process group, which must exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INLINE = 504
 
 
 def without_jax(value: Any) -> Any:
-    """A ``jax.Array`` as numpy array: torch's replicas have no business with its runtime."""
+    """A ``jax.Array`` as numpy array, so that no receiver has to start JAX's runtime."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(value, jax.Array):
         return value
@@ -43,13 +43,13 @@ class TorchWire:
         self.size: int = self._dist.get_world_size()
 
     def device_for(self, tensor: Any) -> Any:
-        """Where the group can take ``tensor``: where it is, or else where the group works."""
+        """The device on which the group can send ``tensor``: its own, or one of the group's."""
         if tensor.device.type in self._kinds:
             return tensor.device
         return self._torch.device("cpu") if "cpu" in self._kinds else self._own_device()
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """Plain tensors travel as bytes; parameters do too, by the tensor within them."""
+        """Plain tensors travel as bytes; parameters do so by the tensor within them."""
         if type(value) is not self._torch.Tensor:
             return None
         if value.layout is not self._torch.strided or value.is_quantized or value.is_meta:
@@ -59,19 +59,19 @@ class TorchWire:
         return note, flat.view(self._torch.uint8)
 
     def restore(self, description: Any, part: Any) -> Any:
-        """On this replica's own device when the sender's tensor was on the sender's."""
+        """On this replica's own device if the tensor was on the sender's own device."""
         dtype, shape, kind = description
         own = self._own_device()
         device = own if own.type == kind else self._torch.device("cpu")
         return part.view(getattr(self._torch, dtype)).reshape(shape).to(device)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """jax arrays go as numpy arrays."""
+        """jax arrays travel as numpy arrays."""
         plain = without_jax(value)
         return None if plain is value else (_same, (plain,))
 
     def part(self, buffer: memoryview) -> Any:
-        """A tensor over ``buffer``, copied when torch might not write there."""
+        """A tensor over ``buffer``; a copy if ``buffer`` is read-only."""
         return self._torch.frombuffer(
             bytearray(buffer) if buffer.readonly else buffer, dtype=self._torch.uint8
         )
@@ -101,7 +101,7 @@ class TorchWire:
         return block[8:] + rest
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Padded to the longest; what was padded is cut off and becomes a tensor of its own."""
+        """Padded to the longest; a padded part is then copied without its padding."""
         longest = max(sizes)
         mine = self._empty(longest)
         if part is not None:

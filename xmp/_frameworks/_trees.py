@@ -1,4 +1,4 @@
-"""Trees of values: take the leaves out, put other leaves back in.
+"""Trees of values: take the leaves out, or rebuild a tree with other leaves.
 
 A tree is a dict, list or tuple (named ones and subclasses too) of trees; everything else is a leaf.
 The order of the leaves depends on the keys alone and not on the order of insertion: two replicas
@@ -34,7 +34,7 @@ def _order(tree: dict[Any, Any]) -> list[Any]:
 
 def _fill(tree: Any, values: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
-        filled = copy.copy(tree)  # keeps order, type and what a defaultdict makes
+        filled = copy.copy(tree)  # keeps the order, the type and a defaultdict's factory
         for key in _order(tree):
             filled[key] = _fill(tree[key], values)
         return filled

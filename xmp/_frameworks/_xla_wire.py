@@ -1,7 +1,7 @@
-"""How objects cross between replicas that hold XLA tensors: over gloo, or over the XLA mesh.
+"""Sends objects between replicas that hold XLA tensors: over gloo, or over the XLA mesh.
 
 The mesh counts by the runtime's own ordinals, which need not be the planned ranks (torch_xla 2.9,
-``runtime.global_ordinal``): what is gathered is put into rank order here.
+``runtime.global_ordinal``): gathered values are put into rank order here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class XlaWire(TorchWire):
         """As in ``TorchWire``; the bytes of an XLA tensor are those of its copy on the CPU."""
         if not isinstance(value, self._torch.Tensor) or value.device.type != "xla":
             return super().keep(value)
-        kept = super().keep(value.cpu())  # a view as bytes is not for XLA, whose layouts differ
+        kept = super().keep(value.cpu())  # XLA has its own layouts: no view as bytes
         return kept and ((*kept[0][:2], "xla"), kept[1])
 
 
@@ -57,7 +57,7 @@ class MeshWire(XlaWire):
         return [rows[ordinal][:size].clone() for ordinal, size in places]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """From ``src``; the others' values are multiplied by zero on the way, as in torch_xla."""
+        """From ``src``; torch_xla multiplies the values of the other ranks by zero."""
         if not size:
             return self._empty(0)
         moved = (self._empty(size) if part is None else part).to(self._own_device(), copy=True)
@@ -68,7 +68,7 @@ class MeshWire(XlaWire):
         return self._torch.zeros(size, dtype=self._torch.uint8)
 
     def _ordinals(self) -> tuple[int, ...]:
-        """The runtime's ordinal of every rank; asked for once, by all replicas together."""
+        """The runtime's ordinal of every rank; gathered once, by all replicas together."""
         if not self._known_ordinals:
             own = self._own_device()
             mine = self._torch.tensor([self.rank], dtype=self._torch.int32, device=own)

@@ -1,7 +1,7 @@
-"""JAX in a replica: the mesh is up before the user's function runs, and collectives return.
+"""JAX in a replica: the processes are connected before the user's function runs.
 
-The processes know each other through JAX's coordination service as soon as ``enter`` is back; the
-devices come up at the first use, as in any JAX program.
+``enter`` connects them through JAX's coordination service. The devices are initialised at the first
+use, as in any JAX program.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["Jax", "attach", "enter"]
 
 
 def enter(info: ReplicaInfo) -> Jax:
-    """Set platform and device count, and join ``jax.distributed`` where there are several.
+    """Set platform and device count, and join ``jax.distributed`` if there are several replicas.
 
     Raises:
-        RuntimeError: JAX is not installed, or its devices are up already in this process.
+        RuntimeError: JAX is not installed, or this process has already initialised its devices.
     """
     jax = jax_module()
     from jax._src import xla_bridge
 
-    if not xla_bridge.backends_are_initialized():  # they may be in a launcher that runs fn itself
+    if not xla_bridge.backends_are_initialized():  # a launcher that runs fn itself may have
         _configure(jax, info.settings)
     coordinator = info.settings.get("coordinator")
     joined = bool(coordinator) and info.world_size > 1
@@ -63,8 +63,8 @@ def jax_module() -> Any:
         import jax
     except ImportError as error:
         raise RuntimeError(
-            f"this needs JAX in the replica, which does not import ({error}); "
-            'install it (pip install "xmp[jax]") or use runtime="cpu"'
+            f"the replica needs JAX, which cannot be imported ({error}); "
+            'install it (pip install "xmp-spawn[jax]") or use runtime="cpu"'
         ) from error
     return jax
 
@@ -72,8 +72,8 @@ def jax_module() -> Any:
 class Jax:
     """A replica's view of the mesh; see ``xmp._types.Framework``.
 
-    ``jax.Array`` in, ``jax.Array`` out, on the devices it came from; numpy in, numpy out, with its
-    own type (64 bits too, whatever ``jax_enable_x64`` says); torch tensors as tensors.
+    A ``jax.Array`` is reduced to a ``jax.Array`` on the same devices, a numpy array to a numpy
+    array of its type (64 bits too, whatever ``jax_enable_x64`` says), a torch tensor to a tensor.
     """
 
     def __init__(self, info: ReplicaInfo, joined: bool) -> None:
@@ -82,14 +82,14 @@ class Jax:
         self._wire = JaxWire(info.rank, info.world_size)
 
     def device(self) -> Any:
-        """The first of ``jax.local_devices()``; this brings the devices up."""
+        """The first of ``jax.local_devices()``; this initialises the devices."""
         return jax_module().local_devices()[0]
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Nothing: ``enter`` has joined the processes."""
+        """Do nothing: ``enter`` has connected the processes."""
 
     def barrier(self) -> None:
-        """Wait until every replica is here, without touching a device."""
+        """Wait until every replica has called this, without touching a device."""
         client = coordination_client()
         if client is not None:
             client.wait_at_barrier("xmp/barrier", FOREVER)
@@ -97,7 +97,7 @@ class Jax:
             self.all_gather(None)
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce the arrays and numbers in ``value``; its shape is the same on every replica."""
+        """Reduce arrays and numbers in ``value``; shapes must be equal on all replicas."""
         leaves = _trees.leaves(value)
         plain = [_as_numpy(leaf) for leaf in leaves]
         direct = [i for i, leaf in enumerate(plain) if self._wire.mesh.reduces(leaf, op)]
@@ -111,11 +111,11 @@ class Jax:
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
         return _exchange.broadcast(value, src, self._wire)
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """What every replica holds, in rank order; shapes may differ."""
+        """Return the values of all replicas, in rank order; shapes may differ."""
         return _exchange.all_gather(value, self._wire)
 
     def leave(self) -> None:
@@ -146,9 +146,9 @@ def _arguments(jax: Any, info: ReplicaInfo, coordinator: str) -> dict[str, Any]:
         "process_id": info.rank,
         "local_device_ids": [int(number) for number in ids.split(",")] if ids else None,
         "coordinator_bind_address": coordinator,
-        # Everything is said; what Slurm, Open MPI or Kubernetes left behind must not be asked.
+        # Nothing is left to detect: JAX must not read the variables of Slurm, MPI or Kubernetes.
         "cluster_detection_method": "deactivate",
-        # A replica that is done waits for the others however long they work.
+        # A replica that is done waits for the others, however long they work.
         "shutdown_timeout_seconds": FOREVER // 1000,
     }
     known = inspect.signature(jax.distributed.initialize).parameters
@@ -156,9 +156,9 @@ def _arguments(jax: Any, info: ReplicaInfo, coordinator: str) -> dict[str, Any]:
 
 
 def _keep_sigterm(jax: Any) -> None:
-    """Keep JAX's preemption service off SIGTERM, unless the user asked for the service.
+    """Switch off JAX's preemption service, unless the user has switched it on.
 
-    It catches the signal and goes on: every failed launch would last the full grace period.
+    It catches SIGTERM and the process goes on: every failed launch would last the full grace.
     """
     if os.environ.get("JAX_ENABLE_PREEMPTION_SERVICE"):
         return
@@ -171,9 +171,9 @@ def _keep_sigterm(jax: Any) -> None:
 
 
 def _keep_to_loopback(jax: Any) -> None:
-    """Let gloo listen on loopback; by itself it takes the address of the host's name.
+    """Make gloo listen on loopback; by default it takes the address of the host's name.
 
-    And no warning about proxies: they do not stand between this host and itself.
+    Switch off JAX's warning about proxies as well, which loopback does not use.
     """
     from jax._src import xla_bridge
 
@@ -197,7 +197,7 @@ def _is_loopback(coordinator: str) -> bool:
 
 
 def _as_numpy(leaf: Any) -> Any:
-    """A torch tensor as numpy array; everything else as it is."""
+    """A torch tensor as numpy array; any other value unchanged."""
     if not _is_tensor(leaf):
         return leaf
     tensor = leaf.detach().cpu()
@@ -223,7 +223,7 @@ def _is_jax_number(leaf: Any) -> bool:
 
 
 def _like(result: Any, leaf: Any) -> Any:
-    """The result as what ``leaf`` was: a tensor or an array on the leaf's devices."""
+    """The result in the form of ``leaf``: a tensor or an array on the leaf's devices."""
     if _is_jax_number(leaf):
         return jax_module().device_put(result, leaf.sharding)
     if _is_tensor(leaf):

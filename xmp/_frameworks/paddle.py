@@ -1,4 +1,4 @@
-"""Paddle (3.3) in a replica: ``init_parallel_env`` is done before the function runs.
+"""Paddle (3.3) in a replica: ``init_parallel_env`` is called before the function runs.
 
 A program that calls it again, as Paddle's own examples do, gets the same group back.
 """
@@ -25,19 +25,19 @@ _FLAG = "FLAGS_selected_gpus"
 
 
 def enter(info: ReplicaInfo) -> Paddle:
-    """Choose the device, and join the other trainers where there are any.
+    """Choose the device, and join the other trainers if there are any.
 
     Raises:
-        RuntimeError: Paddle is not installed or does not import.
+        RuntimeError: Paddle is not installed or cannot be imported.
     """
     paddle = _module()
-    if _FLAG in os.environ:  # flags are parsed by the import, which may have been the template's
+    if _FLAG in os.environ:  # Paddle parses flags when it is imported, perhaps in the template
         paddle.set_flags({_FLAG: os.environ[_FLAG]})
     paddle.set_device(info.device)
     framework = Paddle(info)
     if info.world_size > 1:
         _join(paddle, info)
-        framework.barrier()  # rank 0 holds the store by which the others may still be connecting
+        framework.barrier()  # rank 0 hosts the store, through which others may still be connecting
     return framework
 
 
@@ -52,7 +52,7 @@ def _module() -> Any:
         import paddle.distributed
     except ImportError as error:
         raise RuntimeError(
-            f"this needs Paddle in the replica, which does not import ({error}); install it "
+            f"the replica needs Paddle, which cannot be imported ({error}); install it "
             "(pip install paddlepaddle)"
         ) from error
     return paddle
@@ -61,7 +61,7 @@ def _module() -> Any:
 def _join(paddle: Any, info: ReplicaInfo) -> None:
     first = os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
     if info.rank != 0:
-        wait_for_listener(first)  # Paddle's own client only tries again after 3 s
+        wait_for_listener(first)  # Paddle's own client retries only after 3 s
     paddle.distributed.init_parallel_env()
 
 
@@ -79,14 +79,14 @@ class Paddle:
         return _module().framework._current_expected_place()
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Nothing: ``enter`` has joined the trainers."""
+        """Do nothing: ``enter`` has joined the trainers."""
 
     def barrier(self) -> None:
-        """Wait until every replica is here."""
+        """Wait until every replica has called this."""
         self.all_gather(None)
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce the tensors, arrays and numbers in ``value``; its shape is the same everywhere."""
+        """Reduce tensors, arrays and numbers in ``value``; shapes must be equal on all replicas."""
         leaves = _trees.leaves(value)
         rest = []
         for index, leaf in enumerate(leaves):
@@ -101,20 +101,20 @@ class Paddle:
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
         mine = self._info.rank == src
         box = [_packed(value) if mine else None]
         _module().distributed.broadcast_object_list(box, src=src)
         return value if mine else pickle.loads(box[0] or b"")
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """What every replica holds, in rank order; shapes may differ."""
+        """Return the values of all replicas, in rank order; shapes may differ."""
         found: list[bytes] = []
         _module().distributed.all_gather_object(found, _packed(value))
         return [pickle.loads(each) for each in found]
 
     def leave(self) -> None:
-        """Take the group down."""
+        """Destroy the process group."""
         if self._info.world_size > 1:
             _module().distributed.destroy_process_group()
 
@@ -151,7 +151,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def _like(result: Any, leaf: Any) -> Any:
-    """The result as what ``leaf`` was; the mean of integers stays floating."""
+    """The result in the form of ``leaf``; the mean of integers stays a float."""
     if not _is_tensor(leaf):
         return result
     tensor = _module().to_tensor(result)

@@ -1,8 +1,7 @@
-"""torch.distributed in a replica: its rendezvous, its device, and collectives that return.
+"""torch.distributed in a replica: rendezvous, device and functional collectives.
 
-``enter`` costs microseconds while nothing is asked of torch: torch is imported for a device that
-must be current before the user's function runs, or for a process group that must be ready, and
-otherwise only when the function itself imports it.
+``enter`` takes microseconds where torch is not needed yet. It imports torch only where a device
+must be current, or a process group ready, before the user's function runs.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUC
 
 
 def enter(info: ReplicaInfo) -> TorchDist:
-    """Ready this process for ``info``: rendezvous, current device, process group if asked for.
+    """Prepare this process for ``info``: rendezvous, current device, process group if planned.
 
-    The planned address is what MASTER_ADDR and MASTER_PORT say now.
+    The planned address is that of MASTER_ADDR and MASTER_PORT now.
 
     Raises:
         RuntimeError: torch is needed before the function starts and is not installed.
@@ -50,7 +49,7 @@ def enter(info: ReplicaInfo) -> TorchDist:
 
 
 def prepare() -> Callable[[ReplicaInfo], TorchDist]:
-    """Do what is the same for all forks of this process; the result is ``enter`` for each."""
+    """Do what is the same for all forks of this process; returns ``enter`` for each of them."""
     return partial(_enter, _installed_rendezvous(), group_is_there())
 
 
@@ -59,20 +58,20 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
     if "jax_platforms" in info.settings and "jax" in sys.modules:
-        # It read its variable when it was imported, which may have been in the template.
+        # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
     return ready(framework, info, framework.choose_device)
 
 
 def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
-    """Take these steps, then form the process group if one was asked for."""
+    """Run ``steps``, then form the process group if one is planned."""
     try:
         for step in steps:
             step()
         if info.settings.get("backend"):
             framework.init_process_group()
     except BaseException:
-        framework.leave()  # this may be the launcher itself, which goes on
+        framework.leave()  # this may be the launcher, which goes on
         raise
     return framework
 
@@ -83,7 +82,7 @@ def attach(info: ReplicaInfo) -> TorchDist:
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
-    """In place for the address that MASTER_ADDR and MASTER_PORT say now; None where they do not."""
+    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set."""
     rendezvous = _installed_rendezvous()
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
@@ -100,7 +99,7 @@ def _installed_rendezvous() -> Rendezvous | None:
 
 
 def group_is_there() -> bool:
-    """Whether this process has a process group already, which is then not ours to take down."""
+    """Whether this process has a process group already, which xmp must not destroy then."""
     dist = sys.modules.get("torch.distributed")
     return dist is not None and bool(dist.is_initialized())
 
@@ -116,8 +115,8 @@ def torch_module() -> Any:
         import torch.distributed
     except ImportError as error:
         raise RuntimeError(
-            f"this needs torch in the replica, which does not import ({error}); "
-            'install it (pip install "xmp[torch]") or use runtime="jax"'
+            f"the replica needs torch, which cannot be imported ({error}); "
+            'install it (pip install "xmp-spawn[torch]") or use runtime="jax"'
         ) from error
     if not torch.distributed.is_available():
         raise RuntimeError(
@@ -129,8 +128,8 @@ def torch_module() -> Any:
 class TorchDist:
     """A replica's view of its process group; see ``xmp._types.Framework``.
 
-    Tensors come back detached from autograd's graph, on the device they came from, numpy arrays
-    as numpy arrays, jax arrays as numpy arrays.
+    Tensors come back on the same device, detached from autograd's graph; numpy and jax arrays come
+    back as numpy arrays.
     """
 
     def __init__(
@@ -142,20 +141,20 @@ class TorchDist:
         self._found_a_group = found_a_group
 
     def choose_device(self) -> None:
-        """Make this replica's device the current one, where there are several."""
+        """Make this replica's device the current one, unless it is the CPU."""
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).set_device(self._info.local_rank)
 
     def device(self) -> Any:
-        """``torch.device("cuda", local_rank)``, or of whatever type this launch uses."""
+        """``torch.device("cuda", local_rank)``, with the device type of this launch."""
         torch = torch_module()
         kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(kind) if kind == "cpu" else torch.device(kind, self._info.local_rank)
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the process group by env://, with the plan's backend; nothing if one is there.
+        """Form the process group by env://, with the plan's backend; does nothing if there is one.
 
-        A world of one that has no address gets a store within the process.
+        A world of one without an address gets a store within the process.
         """
         dist = torch_module().distributed
         if dist.is_initialized():
@@ -167,7 +166,7 @@ class TorchDist:
         if timeout is not None:
             options["timeout"] = timedelta(seconds=timeout)
         if "nccl" in backend:
-            options["device_id"] = self.device()  # or its barrier guesses which one
+            options["device_id"] = self.device()  # nccl's barrier would guess it
         if self._info.world_size == 1 and not os.environ.get("MASTER_PORT"):
             options["store"] = dist.HashStore()
         else:
@@ -175,11 +174,11 @@ class TorchDist:
         dist.init_process_group(None if backend == "auto" else backend, **options)
 
     def barrier(self) -> None:
-        """Wait until every replica is here."""
+        """Wait until every replica has called this."""
         self._group().barrier()
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce the tensors, arrays and numbers in ``value``; its shape is the same everywhere."""
+        """Reduce tensors, arrays and numbers in ``value``; shapes must be equal on all replicas."""
         self._group()
         wire = self._wire()
         leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
@@ -195,17 +194,17 @@ class TorchDist:
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """What rank ``src`` holds: any picklable object; ``src`` gets its own back."""
+        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
         self._group()
         return _exchange.broadcast(value, src, self._wire())
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """What every replica holds, in rank order; shapes may differ."""
+        """Return the values of all replicas, in rank order; shapes may differ."""
         self._group()
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Take the group down, give torch its rendezvous back."""
+        """Destroy the process group, restore torch's rendezvous."""
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized() and not self._found_a_group:
             dist.destroy_process_group()
@@ -224,7 +223,7 @@ class TorchDist:
         return TorchWire(torch_module(), self.device)
 
     def _start(self, leaf: Any, op: str, wire: TorchWire) -> tuple[Any, Any]:
-        """(work, buffer): a reduction under way in a copy of ``leaf``."""
+        """Start a reduction in a copy of ``leaf``; returns (work, buffer)."""
         torch = torch_module()
         if is_array(leaf):
             leaf = torch.from_numpy(leaf.copy())
@@ -236,7 +235,7 @@ class TorchDist:
         return self._reduce(buffer, op), buffer
 
     def _reduce(self, buffer: Any, op: str) -> Any:
-        """Reduce ``buffer`` in place; its ``wait()`` says when that is done."""
+        """Start to reduce ``buffer`` in place; ``wait()`` of the result returns when it is done."""
         dist = torch_module().distributed
         return dist.all_reduce(buffer, getattr(dist.ReduceOp, _OPS[op]), async_op=True)
 
@@ -257,7 +256,7 @@ def _fits(leaf: Any) -> bool:
 
 
 def _finish(buffer: Any, leaf: Any, op: str, size: int) -> Any:
-    """The reduced buffer as what ``leaf`` was; the mean of integers is floating."""
+    """The reduced buffer in the form of ``leaf``; the mean of integers is a float."""
     if is_array(leaf):
         reduced = buffer.cpu().numpy()
         if op != "mean":

@@ -1,7 +1,7 @@
-"""torch_tpu (0.2) in a replica: the backend loaded after the fork, one chip as ``tpu:0``.
+"""torch_tpu (0.2) in a replica: the backend is loaded after the fork, one chip is ``tpu:0``.
 
-The library itself derives libtpu's variables from those of the plan, at the first use of a device;
-nothing here uses one before the function does, unless a process group was asked for.
+The library derives libtpu's variables from those of the plan at the first use of a device. xmp uses
+none before the function does, unless a process group is planned.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["TorchTpu", "attach", "enter"]
 
 
 def enter(info: ReplicaInfo) -> TorchTpu:
-    """Register the ``tpu`` device, and form the process group if one was asked for.
+    """Register the ``tpu`` device, and form the process group if one is planned.
 
     Raises:
-        RuntimeError: torch_tpu is not installed or does not load, or finds no chip for a group.
+        RuntimeError: torch_tpu is not installed or cannot be loaded, or finds no chip for a group.
     """
     return ready(TorchTpu(info, planned_rendezvous(info)), info, _load_backend)
 
@@ -32,7 +32,7 @@ def attach(info: ReplicaInfo) -> TorchTpu:
 
 
 def _load_backend() -> None:
-    """What ``import torch`` does by itself, except where the template has imported it.
+    """Load the backend, as ``import torch`` does by itself, but not in the template.
 
     There TORCH_DEVICE_BACKEND_AUTOLOAD is off: torch_tpu 0.2 loads libtpu and starts a thread.
     A second load changes nothing.
@@ -41,15 +41,16 @@ def _load_backend() -> None:
     own = importlib.metadata.entry_points(group="torch.backends", name="torch_tpu")
     if not own:
         raise RuntimeError(
-            'this needs torch_tpu in the replica, which is not installed; pip install "xmp[torch-'
-            'tpu]", or use runtime="cpu"'
+            "this needs torch_tpu in the replica, which is not installed; install it "
+            '(pip install "xmp-spawn[torch-tpu]") or use runtime="cpu"'
         )
     try:
         for entry in own:
             entry.load()()
     except ImportError as error:
         raise RuntimeError(
-            f"torch_tpu does not load ({error}); it takes torch 2.11 to 2.15 and libtpu from 0.0.50"
+            f"torch_tpu cannot be loaded ({error}); it needs torch 2.11 to 2.15 and libtpu 0.0.50 "
+            "or later"
         ) from error
 
 
@@ -61,5 +62,5 @@ class TorchTpu(TorchDist):
         self.device_type = "tpu"
 
     def device(self) -> Any:
-        """``torch.device("tpu", 0)``: a process sees one chip, its own."""
+        """``torch.device("tpu", 0)``: a process sees only its own chip."""
         return torch_module().device("tpu", 0)

@@ -1,8 +1,8 @@
 """torch_xla (PJRT, 2.1 to 2.9) in a replica: replication set up as torch_xla's own spawn does it.
 
 On TPU and Neuron the replicas are one XLA mesh and the collectives go through ``xla_model``. On
-the CPU torch_xla has no mesh across processes: there each replica is a world of one to it, and
-xmp's own collectives go over gloo, for which the plan wants ``backend="gloo"`` said.
+the CPU torch_xla has no mesh across processes: each replica is a world of one to it, and xmp's own
+collectives go over gloo, for which the plan requires ``backend="gloo"``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SCHEME = "xla"
 
 
 def enter(info: ReplicaInfo) -> TorchXla:
-    """Bring the device up, set replication, and form the process group if one was asked for.
+    """Initialise the device, set replication, and form the process group if one is planned.
 
     Raises:
-        RuntimeError: torch_xla does not import, or the runtime found another mesh than planned.
+        RuntimeError: torch_xla cannot be imported, or the runtime's mesh is not the planned one.
     """
     _modules()
     framework = TorchXla(info, planned_rendezvous(info))
@@ -53,8 +53,8 @@ def _modules() -> Any:
         import torch_xla.runtime
     except ImportError as error:
         raise RuntimeError(
-            f"this needs torch_xla in the replica, which does not import ({error}); install it "
-            'with the torch of the same version (pip install "xmp[xla]") or use runtime="cpu"'
+            f"the replica needs torch_xla, which cannot be imported ({error}); install it "
+            'with the torch of the same version (pip install "xmp-spawn[xla]") or use runtime="cpu"'
         ) from error
     return SimpleNamespace(xm=torch_xla.core.xla_model, xr=torch_xla.runtime)
 
@@ -70,13 +70,13 @@ class TorchXla(TorchDist):
         self._batch: _Batch | None = None
 
     def device(self) -> Any:
-        """``torch.device("xla:0")``: a process sees one device, a thread has its own."""
+        """``torch.device("xla:0")`` where a process has one device; else that of the thread."""
         return _modules().xm.xla_device()
 
     def beside(self, info: ReplicaInfo) -> TorchXla:
-        """The view of another replica of this process, asked in its thread, which gets its device.
+        """The view of another replica of this process; called in its thread, whose device it sets.
 
-        torch_xla 2.9 keeps the default device by thread (``_run_thread_per_device``).
+        torch_xla 2.9 has one default device per thread (``_run_thread_per_device``).
         """
         import torch_xla
 
@@ -85,13 +85,13 @@ class TorchXla(TorchDist):
         return TorchXla(info, None)
 
     def replicate(self) -> None:
-        """What torch_xla 2.9's ``initialize_multiprocess`` or ``initialize_singleprocess`` does.
+        """Do what torch_xla 2.9's ``initialize_multiprocess`` or ``initialize_singleprocess`` does.
 
-        Except their ``configure_topology``: the plan has set all of its variables, while it would
-        ask the metadata server again, and does not parse the four-part bounds of 7x.
+        But for ``configure_topology``: the plan has set its variables; it would query the metadata
+        server again, and does not parse the four-part bounds of 7x.
         """
         xm, xr = _modules().xm, _modules().xr
-        # The devices of one process are a mesh on the CPU, too.
+        # On the CPU, too, the devices of one process are a mesh.
         apart = xr.device_type() == "CPU" and self._threads < self._info.world_size
         alone = self._info.world_size == 1 or apart
         devices = [] if alone else xm.get_xla_supported_devices()
@@ -103,15 +103,15 @@ class TorchXla(TorchDist):
             )
         if not alone and xr.world_size() != self._info.world_size:
             raise RuntimeError(
-                f"the XLA runtime formed a mesh of {xr.world_size()} devices, the launch has "
-                f"{self._info.world_size} replicas: their sums would be wrong. Look at the TPU_* "
-                "variables of `xmp plan`"
+                f"the XLA runtime formed a mesh of {xr.world_size()} devices, but the launch has "
+                f"{self._info.world_size} replicas: their sums would be wrong. Check the TPU_* "
+                "variables that `xmp plan` shows"
             )
         if not alone:
-            xr._init_world_size_ordinal()  # dynamo breaks its graphs where these are asked for
+            xr._init_world_size_ordinal()  # else reading these breaks dynamo's graphs
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the group; a process can be in it once, so threads are refused."""
+        """Form the process group; threads cannot: a process is in a group only once."""
         if self._threads > 1:
             raise RuntimeError(
                 f"init_process_group: {self._threads} replicas are threads of one process, which "
@@ -121,9 +121,9 @@ class TorchXla(TorchDist):
         super().init_process_group(timeout)
 
     def answer_rendezvous(self) -> None:
-        """Let ``init_method="xla://"`` find the planned store.
+        """Make ``init_method="xla://"`` use the planned store.
 
-        torch_xla would bind MASTER_PORT on the process of index 0, where our listener lies.
+        torch_xla would bind MASTER_PORT in the process of index 0, where xmp's listener is.
         """
         if self._rendezvous is None:
             return
@@ -150,19 +150,19 @@ class TorchXla(TorchDist):
         yield self._rendezvous.join(size, timeout), rank, size
 
     def barrier(self) -> None:
-        """Wait until every replica is here; torch's own barrier does nothing on this backend."""
+        """Wait until every replica calls this; torch's barrier does nothing on this backend."""
         if self._meshed:
             _modules().xm.rendezvous("xmp/barrier")
         else:
             super().barrier()
 
     def leave(self) -> None:
-        """Take the group down, give torch its rendezvous back."""
+        """Destroy the process group, restore torch's rendezvous."""
         self._give_back()
         super().leave()
 
     def _place_in_group(self) -> tuple[int, int]:
-        """A group of XLA's backend counts as the runtime does, since its collectives do."""
+        """A process group of XLA's backend has the runtime's ordinals, as its collectives do."""
         if not self._meshed:
             return super()._place_in_group()
         xr = _modules().xr
@@ -193,14 +193,14 @@ class TorchXla(TorchDist):
 
 @dataclass
 class _Batch:
-    """The buffers of one ``all_reduce``: one call for all, at the first ``wait``."""
+    """The buffers of one ``all_reduce``: the first ``wait`` makes one call for all."""
 
     op: str
     done: Callable[[], None]
     buffers: list[Any] = field(default_factory=list)
 
     def wait(self) -> None:
-        """XLA itself runs it when a value is asked for."""
+        """Issue the reduction; XLA runs it when a value is read."""
         if self.buffers:
             _modules().xm.all_reduce(self.op, self.buffers)
             self.buffers = []

@@ -1,8 +1,8 @@
-"""Legacy torch_xla (XRT, up to 2.0) in a replica: its own calls, in its own order, and no more.
+"""Legacy torch_xla (XRT, up to 2.0) in a replica: the calls of its own spawn, in the same order.
 
 After pytorch/xla's ``distributed/xla_multiprocessing.py`` at b6dc88078d: replication in a world of
 several, and for a function that raises two messages on standard error and exit code 17.
-torch_xla of that age cannot be installed any more: a stand-in of its shape is what this was run on.
+torch_xla of that age can no longer be installed: the tests run a stand-in with its interface.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .torch_dist import TorchDist, torch_module
 __all__ = ["Xrt", "attach", "enter"]
 
 FAILED = 17
-"""What torch_xla's own replicas exit with; scripts around it look for that."""
+"""The exit code of torch_xla's own replicas; scripts around it check for it."""
 
 
 def enter(info: ReplicaInfo) -> Xrt:
     """Set replication up: the first call that may start the XRT client.
 
     Raises:
-        RuntimeError: torch_xla does not import, or is one without XRT.
+        RuntimeError: torch_xla cannot be imported, or has no XRT.
     """
     xm = _xla_model()
     if xm.xrt_world_size() > 1:
-        device = str(xm.xla_device())  # before 1.7 a name was wanted, later both are taken
+        device = str(xm.xla_device())  # before 1.7 a name is needed
         xm.set_replication(device, [device])
     return Xrt(info)
 
@@ -48,10 +48,10 @@ def _xla_model() -> Any:
         import torch_xla.core.xla_model as xm
     except ImportError as error:
         raise RuntimeError(
-            f'runtime="xrt" needs torch_xla up to 2.0, which does not import ({error})'
+            f'runtime="xrt" needs torch_xla up to 2.0, which cannot be imported ({error})'
         ) from error
     if not hasattr(xm, "xrt_world_size"):
-        raise RuntimeError('this torch_xla has no XRT any more (2.1 dropped it): runtime="pjrt"')
+        raise RuntimeError('this torch_xla has no XRT (2.1 removed it); use runtime="pjrt"')
     return xm
 
 
@@ -63,18 +63,18 @@ class Xrt(TorchDist):
         self._service = _ServiceWire(torch_module(), _xla_model(), info, self.device)
 
     def device(self) -> Any:
-        """``xm.xla_device()``: the one that this process was given."""
+        """``xm.xla_device()``: the only one of this process."""
         return _xla_model().xla_device()
 
     def init_process_group(self, timeout: float | None = None) -> None:
-        """Nothing: XRT's mesh service has joined the replicas, and torch has no part in it."""
+        """Do nothing: XRT's mesh service connects the replicas, without torch."""
 
     def barrier(self) -> None:
-        """Wait until every replica is here."""
+        """Wait until every replica has called this."""
         self._service.meet()
 
     def failed(self, error: BaseException) -> int:
-        """What torch_xla says of an exception, on standard error; the exit code after it."""
+        """Write what torch_xla writes of an exception on standard error; returns its exit code."""
         device = os.environ.get("XRT_MULTI_PROCESSING_DEVICE", "")
         sys.stderr.write(f"Exception in device={device}: {error}\n")
         traceback.print_exception(type(error), error, error.__traceback__, limit=16)
@@ -91,26 +91,26 @@ class Xrt(TorchDist):
 
 class _Done:
     def wait(self) -> None:
-        """XLA runs it when the value is asked for."""
+        """XLA runs it when the value is read."""
 
 
 class _ServiceWire(MeshWire):
-    """Through the mesh service, which takes bytes and gives them back by ordinal: by rank."""
+    """Through the mesh service: each rank sends bytes and gets those of all, in rank order."""
 
     _tags = itertools.count()
 
     def meet(self, payload: bytes = b"") -> Sequence[bytes]:
-        """What every replica brings; each meeting has a name of its own."""
+        """The payloads of all replicas; each call has its own tag."""
         found: Sequence[bytes] = self._xm.rendezvous(f"xmp/{next(self._tags)}", payload)
         return found
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """As they are: the service does not mind different lengths."""
+        """As they are: the service accepts different lengths."""
         mine = b"" if part is None else part.numpy().tobytes()
         return [self._part(each) for each in self.meet(mine)]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """From ``src``; the others bring nothing."""
+        """From ``src``; the others send nothing."""
         return self._part(self.meet(b"" if part is None else part.numpy().tobytes())[src])
 
     def _part(self, data: bytes) -> Any:

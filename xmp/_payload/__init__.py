@@ -1,4 +1,4 @@
-"""How a function, its arguments and an outcome travel between processes.
+"""How a function, its arguments and its outcome travel between processes.
 
 One value becomes one *image*: a table, a pickle stream and, behind it, the large buffers (numpy
 arrays, tensors) at aligned offsets. An image lies in a memory file and is mapped copy-on-write,
@@ -47,19 +47,19 @@ class Image:
 
 @dataclass
 class Packed:
-    """A packed call: image, descriptors that its objects need, and what must be known of it."""
+    """A packed call: its image, and the descriptors that its objects need."""
 
     image: Image
     descriptors: list[int] = field(default_factory=list)
     touches_device: bool = False
-    """Loading it would initialise a device: only a replica may do so."""
+    """Loading it initialises a device: only a replica may do so."""
     keep: Any = None
-    """The objects themselves: shared memory that only they hold must outlive the launch."""
+    """The objects themselves: only they keep their shared memory, which the launch needs."""
 
     def sent(self) -> None:
-        """The receiver has its own file and descriptors: let ours go, keep the objects.
+        """The receiver has its own file and descriptors: close ours, keep the objects.
 
-        A pipe's other end shall see end-of-file when the last *user* of it closes.
+        Otherwise a pipe's other end would see no end-of-file when its last *user* closes it.
         """
         self.image.close()
         for descriptor in self.descriptors:
@@ -101,7 +101,7 @@ def build_image(
     new_file: Callable[[str], int],
     inline: bool,
 ) -> Image:
-    """Lay stream and buffers out, as bytes when they are few and ``inline`` allows it."""
+    """Lay stream and buffers out: as bytes if ``inline`` and they are small, else in a file."""
     table, offsets, size = _lay_out(stream, buffers)
     parts = [memoryview(stream), *buffers]
     if inline and size <= _INLINE:
@@ -123,7 +123,7 @@ def build_image(
 
 
 def map_file(descriptor: int, size: int) -> memoryview:
-    """Map a file copy-on-write for as long as something refers to it.
+    """Map a file copy-on-write for as long as an object refers to it.
 
     Not the mmap module: before Python 3.13 it keeps a duplicate of the descriptor open.
     """
@@ -179,7 +179,7 @@ _arrived: list[int] = []
 
 
 class Descriptor:
-    """Stands for a descriptor in a packed call; multiprocessing asks it by ``detach``."""
+    """Stands for a descriptor in a packed call; multiprocessing calls ``detach``."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -190,7 +190,7 @@ class Descriptor:
 
 
 class _Collector:
-    """What multiprocessing asks, while objects are pickled, for the way to send descriptors."""
+    """Collects the descriptors of what is pickled: to multiprocessing it is a ``Popen``."""
 
     DupFd = Descriptor
 
@@ -223,8 +223,8 @@ def pack(
     """Pack a call once, for any number of replicas.
 
     CPU tensors reached through ``args`` and ``kwargs`` become shared memory, as under
-    torch.multiprocessing; those that only ``fn`` refers to are private copies. Raises TypeError
-    naming the argument that cannot be sent.
+    torch.multiprocessing; those that only ``fn`` refers to are private copies. Raises TypeError,
+    which names the argument that cannot be sent.
     """
     from .pickler import CallPickler, Rest, by_value_modules
 
@@ -249,7 +249,7 @@ def pack(
 def _culprit(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException
 ) -> str:
-    """Say which part of the call cannot be pickled, by trying each alone."""
+    """The message that names what cannot be pickled, found by pickling each part alone."""
     from .pickler import CallPickler
 
     parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
@@ -269,7 +269,7 @@ def _culprit(
 
 
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function, its positional and its keyword arguments; takes the descriptors over."""
+    """The function, its positional and keyword arguments; takes over the descriptors."""
     global _loading
     _arrived[:] = descriptors
     _loading = True

@@ -1,4 +1,4 @@
-"""Which names a function uses, as far as its code tells: a guess at what it will import."""
+"""The names in a function's code: a guess at what it will import."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST = 200
 def names_used(fn: Callable[..., Any]) -> set[str]:
     """The names in the code of ``fn`` and of the functions beside it that it may call.
 
-    Imports inside functions are among them. A guess is enough: a name too many costs an import
-    in the template, a name too few an import in every replica of the first launch.
+    Imports inside functions are among them. A guess is enough: one name too many costs an import
+    in the template, one too few an import in every replica of the first launch.
     """
     names: set[str] = set()
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""The picklers of calls and outcomes: what goes by reference, what by value, what is shared.
+"""The picklers of calls and outcomes: what travels by reference, by value, in shared memory.
 
-By reference goes what the other side can import by name, the script's ``__main__`` included (it
-is imported there as ``__mp_main__``). By value, through cloudpickle, goes everything else.
+What the other side can import by name travels by reference, the script's ``__main__`` included
+(which is imported there as ``__mp_main__``); everything else by value, through cloudpickle.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _is_tensor(value: Any) -> bool:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle with multiprocessing's reducers and out-of-band buffers."""
 
-    # The C pickler reads this attribute once, in __init__; multiprocessing's table is live.
+    # The C pickler reads this attribute once, in __init__, and libraries register reducers with
+    # multiprocessing later: a ChainMap looks them up.
     dispatch_table = ChainMap(
         ForkingPickler._extra_reducers,  # type: ignore[attr-defined]
         cloudpickle.Pickler.dispatch_table,
@@ -87,14 +88,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     @functools.cached_property
     def _script(self) -> tuple[types.ModuleType | None, frozenset[str]]:
-        """The script, if what it defines goes by reference, and its names that others lack.
+        """The script, if what it defines travels by reference, and its names that others lack.
 
-        Only when a function or a class is met: a script is read and parsed for it.
+        Looked up at the first function or class, since it reads and parses the script.
         """
         source = main_source()
-        anew = source is not None and not main_is_shared()
-        main = sys.modules.get("__main__") if anew or main_is_shared() else None
-        return main, guarded_names(source.path) if source and anew else frozenset()
+        again = source is not None and not main_is_shared()
+        main = sys.modules.get("__main__") if again or main_is_shared() else None
+        return main, guarded_names(source.path) if source and again else frozenset()
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
@@ -105,7 +106,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return NotImplemented
 
     def _private(self, obj: Any) -> Any:
-        """How torch's tensors and storages travel as private out-of-band buffers."""
+        """Reduce torch's tensors and storages to private out-of-band buffers."""
         torch = sys.modules.get("torch")
         if torch is None:
             return NotImplemented
@@ -118,7 +119,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return NotImplemented
 
     def _storage(self, storage: Any) -> _Storage:
-        # A tensor makes a new Python object for its storage at every look: key by the memory.
+        # A tensor makes a new Python object for its storage at each access: key by the memory.
         key = storage.data_ptr() or id(storage)
         return self._storages.setdefault(key, _Storage(storage))
 
@@ -128,7 +129,7 @@ def _identity(value: Any) -> Any:
 
 
 def _found_in(module: types.ModuleType, obj: Any, guarded: frozenset[str]) -> bool:
-    """Whether ``module`` has the object under its own qualified name, here and imported anew."""
+    """Whether ``module`` has the object under its qualified name, here and imported again."""
     if obj.__module__ not in ("__main__", "__mp_main__") or "<" in obj.__qualname__:
         return False
     if obj.__qualname__.partition(".")[0] in guarded:
@@ -140,7 +141,7 @@ def _found_in(module: types.ModuleType, obj: Any, guarded: frozenset[str]) -> bo
 
 
 class OutcomePickler(_Pickler):
-    """For what leaves a replica: no device, no shared memory."""
+    """For what leaves a replica: without devices and shared memory."""
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_jax_array(obj):
@@ -157,17 +158,17 @@ def _as_numpy(array: Any) -> Any:
     import numpy
 
     if type(array).__name__ == "PRNGKeyArray":
-        raise TypeError("a typed PRNG key cannot leave a replica; return jax.random.key_data(key)")
+        raise TypeError("a typed PRNG key cannot leave a replica. Return jax.random.key_data(key).")
     if not array.is_fully_addressable:
         raise TypeError(
-            "a jax.Array that is spread over several replicas cannot leave one of them; "
-            "return array.addressable_data(0), or gather it first"
+            "a jax.Array that is spread over several replicas cannot leave one of them. "
+            "Return array.addressable_data(0), or gather it first."
         )
     return numpy.asarray(array)
 
 
 class CallPickler(_Pickler):
-    """For what enters the replicas: notes what would touch a device, shares CPU tensors."""
+    """For what enters the replicas: notes what touches a device, shares CPU tensors."""
 
     touches_device = False
     _sharing = False
@@ -205,7 +206,7 @@ def _check_shared_memory(size: int) -> None:
     if size > free:
         raise ValueError(
             f"a tensor of {size / 1e6:.1f} MB does not fit into shared memory: /dev/shm has "
-            f"{free / 1e6:.1f} MB free; enlarge it (docker run --shm-size=…), or pass a numpy array"
+            f"{free / 1e6:.1f} MB free. Enlarge it (docker run --shm-size=…) or pass a numpy array."
         )
 
 
@@ -215,20 +216,20 @@ def _is_semaphore(value: Any) -> bool:
 
 
 def _check_semaphore(semaphore: Any) -> None:
-    """A semaphore of the fork context has lost its name at birth: nobody else can open it."""
+    """A semaphore of the fork context has no name, so that no other process can open it."""
     if semaphore._semlock.name is None:
         raise RuntimeError(
-            "it was made in multiprocessing's fork context, which only forked children can use; "
-            'make it with multiprocessing.get_context("spawn")'
+            "it was made in multiprocessing's fork context, so only forked children can use it. "
+            'Make it with multiprocessing.get_context("spawn").'
         )
 
 
 @contextmanager
 def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
-    """While packing, send by value what lives in modules that nobody else can import by name.
+    """While packing, send by value what is in modules that no other process can import by name.
 
-    Those are pytest's test modules (imported through its own rewriting loader) and the
-    function's module if no finder knows it.
+    These are pytest's test modules (imported by its rewriting loader) and the function's module
+    if no finder knows it.
     """
     chosen = [m for m in list(sys.modules.values()) if _of_pytest(m)] if _pytest_runs() else []
     own = sys.modules.get(getattr(fn, "__module__", None) or "")

@@ -1,8 +1,8 @@
-"""The script's ``__main__``: where it came from, and how to import it once more elsewhere.
+"""The script's ``__main__``: where it came from, and how to import it again in another process.
 
 As in multiprocessing, the copy is imported under the name ``__mp_main__``, so that what is behind
 ``if __name__ == "__main__":`` does not run. A script without that guard calls ``spawn`` again
-while it is imported: the import stops there, and what stands above the call is enough.
+while it is imported: the import stops there, and what is above the call is enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MainSource(NamedTuple):
 
 
 class MainReached(BaseException):
-    """The script, imported a second time, has come to its own call of ``spawn``."""
+    """The script, imported a second time, has reached its own call of ``spawn``."""
 
 
 _importing = False
@@ -46,7 +46,7 @@ _shared = False
 def main_is_shared(is_shared: bool | None = None) -> bool:
     """Whether this process was forked from the launcher and has the very same ``__main__``.
 
-    Told once, by whoever forks; then everything that is in it goes by reference.
+    The code that forks sets it once; then everything in ``__main__`` travels by reference.
     """
     global _shared
     if is_shared is not None:
@@ -67,7 +67,7 @@ def main_source() -> MainSource | None:
     if main is None or path is None or getattr(sys, "frozen", False):
         return None
     if spec is not None:
-        # `python -m package` runs package.__main__, which seldom has a guard: leave it alone.
+        # `python -m package` runs package.__main__, which seldom has a guard: do not import it.
         if spec.name == "__main__" or spec.name.endswith(".__main__"):
             return None
         return MainSource("name", spec.name, os.path.abspath(path))
@@ -79,7 +79,7 @@ def main_source() -> MainSource | None:
 def guarded_names(path: str) -> frozenset[str]:
     """Functions and classes that a script defines only under ``if __name__ == "__main__":``.
 
-    Whoever imports the script does not find them: they travel by value.
+    A process that imports the script does not find them: they travel by value.
     """
     try:
         with io.open_code(path) as file:
@@ -105,9 +105,9 @@ def _defined(body: list[ast.stmt]) -> set[str]:
 
 
 def import_main(source: MainSource) -> None:
-    """Import the script as ``__mp_main__``, which then also stands for ``__main__``.
+    """Import the script as ``__mp_main__``, and make it ``__main__`` as well.
 
-    Raises whatever the script raises; SystemExit becomes ImportError.
+    Raises what the script raises; SystemExit becomes ImportError.
     """
     global _importing
     module = types.ModuleType("__mp_main__")
@@ -119,7 +119,9 @@ def import_main(source: MainSource) -> None:
     except MainReached:
         pass
     except SystemExit as error:
-        raise ImportError(f"{source.path} ended itself (exit {error.code}) on import") from None
+        raise ImportError(
+            f"{source.path} exited with {error.code!r} when it was imported"
+        ) from None
     finally:
         _importing = False
 

@@ -1,7 +1,7 @@
-"""Looks at the host and says what it is: the only reader of sysfs, /dev, /proc and the environment.
+"""Reads what this host is from sysfs, /dev, /proc, the environment and installed packages.
 
 It initialises no device and imports no framework. What cannot change while this process lives is
-read once; environment, affinity and loaded modules are read at every call, since every spawn asks.
+read once; environment, affinity and loaded modules are read at every call, once per launch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def facts(
     frameworks: Mapping[str, str | None] | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> HostFacts:
-    """What this host is, in a few milliseconds and without touching a device.
+    """The facts of this host, in a few milliseconds and without touching a device.
 
     ``root`` stands for ``/`` and may be a recorded tree; ``env``, ``loaded``, ``frameworks`` and
     ``attributes`` (of the metadata server) replace this process's own. Only a host with TPU chips
-    asks the metadata server, once per process and for at most 2 s.
+    queries the metadata server, once per process and for at most 2 s.
     """
     base = Path(root)
     variables = dict(os.environ if env is None else env)
@@ -66,7 +66,7 @@ def facts(
 
 
 def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What the variables that imports write were when this process began, where they changed."""
+    """What the variables that imports write were at this process's start, if they changed."""
     began = _began(root)
     if not began:
         return {}
@@ -81,7 +81,7 @@ def _began(root: Path) -> dict[str, str]:
 
 
 def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:
-    """Without the word of a JAX that does not know these chips: its import says to ask nobody."""
+    """The environment without what ``import jax`` sets where it does not know these chips."""
     if "jax" not in sys.modules or at_start.get(metadata.SKIP, "meant"):
         return env
     return {name: value for name, value in env.items() if name != metadata.SKIP}

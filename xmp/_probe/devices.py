@@ -1,4 +1,4 @@
-"""Accelerators by what the kernel shows of them: PCI functions and device nodes, nothing opened."""
+"""Accelerators as the kernel shows them: PCI functions and device nodes, without opening any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DISPLAY_CLASSES = (0x030000, 0x038000)
 OTHER_CLASSES = (0x01, 0x02, 0x03, 0x05, 0x06, 0x0C)
 """Storage, network, display, memory, bridges, buses: the class's first byte."""
 INTEGRATED = "0000:00:02.0"
-"""Where Intel's processors show their own graphics."""
+"""The PCI address of the graphics in Intel's processors."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -43,12 +43,12 @@ def _tpu(root: Path, functions: list[Path]) -> dict[str, Any]:
 
 
 def _accelerator(function: Path) -> bool:
-    """Google also makes network cards and disks for its machines: those classes are no chips."""
+    """Google's PCI vendor id is also on network cards and disks; these have other classes."""
     return read.hexadecimal(function / "class") >> 16 not in OTHER_CLASSES
 
 
 def _chips(root: Path, generation: Generation, slots: list[str]) -> dict[str, Any]:
-    """Chips behind PCI functions called ``slots``, of which a container may own only a part."""
+    """The chips behind the PCI functions ``slots``; a container may own only some of them."""
     accel = len(list(Path(root, "dev").glob("accel[0-9]*")))
     vfio = len(list(Path(root, "dev/vfio").glob("[0-9]*")))
     owned = accel or vfio or len(slots)
@@ -71,7 +71,7 @@ def _one_function_each(generation: Generation, slots: list[str]) -> bool:
 
 
 def _gpus(root: Path, functions: list[Path]) -> dict[str, Any]:
-    # In a container the device nodes are those it was given; /proc/driver shows the whole host.
+    # A container has only its own device nodes; /proc/driver shows those of the whole host.
     nvidia = [n for n in Path(root, "dev").glob("nvidia[0-9]*") if n.name[6:].isdigit()]
     if nvidia:
         return {"vendor": "nvidia", "count": len(nvidia)}

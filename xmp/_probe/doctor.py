@@ -1,6 +1,6 @@
-"""Would a launch work here, and if not, what is to be done: one finding, one line.
+"""``xmp doctor``: would a launch work here, and if not, what must the user do? One line for each.
 
-Nothing is started and no device is opened; a port is tried by leasing it.
+It starts nothing and opens no device; it tries a port by leasing it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xmp._errors import PlanError, PortError
 from xmp._runtimes._base import version_of
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
-from . import read, room
+from . import packages, read, room
 from .finding import Finding
 from .holders import device_holders, lock_holders
 from .leftovers import described, leftovers
@@ -34,10 +34,10 @@ def examine(
 ) -> list[Finding]:
     """All findings of this host for a launch of ``request``, problems first.
 
-    ``lease`` holds ports for a moment, to see whether it can; ``load`` is what has to fit.
+    ``lease`` leases ports, to find out whether they are free; ``load`` is what must fit.
     """
     base = Path(root)
-    found = [*_packages(facts), *_tuned(facts), *_huge_pages(facts, base)]
+    found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
     found += room.shared(room.shared_memory(base), load)
     on_chips = bool(facts.tpu)
     try:
@@ -58,7 +58,7 @@ def _packages(facts: HostFacts) -> Iterator[Finding]:
     torch, xla = version_of(facts, "torch"), version_of(facts, "torch_xla")
     if torch and xla and torch[:2] != xla[:2]:
         text = f"torch_xla {facts.frameworks['torch_xla']} with torch {facts.frameworks['torch']}"
-        yield Finding("problem", text, f"install torch=={xla[0]}.{xla[1]}.*: they go together")
+        yield Finding("problem", text, f"install torch=={xla[0]}.{xla[1]}.*")
     if version_of(facts, "torch_tpu") and not (2, 11) <= torch[:2] <= (2, 15):
         text = f"torch_tpu {facts.frameworks['torch_tpu']} with torch {facts.frameworks['torch']}"
         yield Finding("problem", text, "install torch 2.11 to 2.15")
@@ -74,16 +74,25 @@ def _packages(facts: HostFacts) -> Iterator[Finding]:
     yield Finding("note", f"installed: {', '.join(known) or 'no framework that xmp knows'}")
 
 
+def _foreign() -> Iterator[Finding]:
+    for owner in packages.foreign_owners():
+        name = owner.partition(" ")[0]
+        text = f"{owner} is another project with the import name xmp (this one is {packages.OURS})"
+        # Uninstalling the other one alone also removes what both have written.
+        advice = f"pip uninstall {name} {packages.OURS}; pip install {packages.OURS}"
+        yield Finding("warning", text, advice)
+
+
 def _held(level: str, root: Path) -> Iterator[Finding]:
     for holder in device_holders(root):
-        advice = f"end it (kill {holder.pid}), or wait: chips belong to one process"
+        advice = f"end it (kill {holder.pid}) or wait: only one process can use a chip"
         yield Finding(level, f"{holder.what} is held by {holder}", advice)
     for holder in lock_holders(root):
-        advice = "end it; removing the file while it is held frees no chip"
+        advice = f"end it (kill {holder.pid}): removing the lock file frees no chip"
         yield Finding(level, f"libtpu's lock is held by {holder}", advice)
     for process in leftovers(root):
         text = f"left by an earlier launch: {described(process, root)}"
-        yield Finding("warning", text, "python -m xmp clean")
+        yield Finding("warning", text, "end it with `python -m xmp clean`")
 
 
 def _tuned(facts: HostFacts) -> Iterator[Finding]:
@@ -93,7 +102,7 @@ def _tuned(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
-    """libtpu maps large buffers: without huge pages it starts and ends slowly on v5e and later."""
+    """libtpu maps large buffers: on v5e and later it starts and ends slowly without huge pages."""
     setting = read.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     if facts.tpu.get("generation") in ("v5e", "v6e", "7x") and "[always]" not in setting:
         advice = "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
@@ -101,16 +110,16 @@ def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
 
 
 def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
-    others = f" (possible too: {', '.join(plan.others)})" if plan.others else ""
+    others = f" (also possible: {', '.join(plan.others)})" if plan.others else ""
     replicas = len(plan.hosts[0].replicas)
-    text = f"a launch would be {replicas} replicas with {plan.runtime}, by {plan.why}{others}"
+    text = f"a launch would have {replicas} replicas with {plan.runtime}: {plan.why}{others}"
     yield Finding("note", text)
     for note in plan.notes:
         yield Finding("warning" if note.startswith("dropped") else "note", note)
 
 
 def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
-    """Only ports that several hosts have agreed on are fixed; all others are any free ones."""
+    """Ports are fixed only where several hosts must agree on them; any free one does elsewhere."""
     for need in plan.needs:
         if need.port:
             try:
@@ -126,7 +135,7 @@ def _threads(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
     if total > 2 * len(facts.cpus):
         each = f"{len(replicas)} replicas with {replicas[0].threads} threads"
         text = f"{each} on {len(facts.cpus)} cores"
-        yield Finding("warning", text, "unset OMP_NUM_THREADS, or say threads=")
+        yield Finding("warning", text, "unset OMP_NUM_THREADS, or pass threads=")
 
 
 LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (_plan, _threads)

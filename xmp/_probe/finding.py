@@ -1,4 +1,4 @@
-"""What the doctor says of one thing: how bad it is, what it is, and what to do."""
+"""One finding of the doctor: how severe it is, what it is, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: ``problem`` fails a launch, ``warning`` may, ``note`` tells."""
+    """``level``: a ``problem`` fails a launch, a ``warning`` may, a ``note`` informs."""
 
     level: str
     text: str

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xmp import _proc
+
 from . import read
 
 __all__ = ["LOCK", "Holder", "device_holders", "holder", "lock_holders", "open_files"]
@@ -19,7 +21,7 @@ TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 @dataclass(frozen=True)
 class Holder:
-    """One process, as a person would look for it."""
+    """One process, as a user would look for it."""
 
     pid: int
     user: str
@@ -34,7 +36,7 @@ class Holder:
 
 
 def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
-    """Other processes with an open device file; another user's only as far as one may look."""
+    """Other processes with an open device file; of other users, as far as permissions allow."""
     found = []
     for process in _processes(root):
         held = sorted({t for t in open_files(process) if _matches(t, patterns)})
@@ -44,7 +46,7 @@ def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Hold
 
 
 def lock_holders(root: Path) -> list[Holder]:
-    """Processes that hold the record lock on libtpu's file; the file alone means nothing."""
+    """Processes that hold the record lock on libtpu's file; the file alone locks nothing."""
     lock = root / LOCK
     try:
         inode = str(lock.stat().st_ino)
@@ -64,7 +66,7 @@ def _processes(root: Path) -> Iterator[Path]:
 
 
 def open_files(process: Path) -> Iterator[str]:
-    """What the descriptors of a process (its folder in /proc) stand for, as far as one may look."""
+    """The targets of a process's descriptors (``process`` is its folder in /proc), if readable."""
     try:
         names = list((process / "fd").iterdir())
     except OSError:
@@ -81,8 +83,8 @@ def _matches(target: str, patterns: Sequence[str]) -> bool:
 
 
 def holder(root: Path, process: Path, what: str) -> Holder:
-    """A process (its folder in /proc) as somebody who holds ``what``."""
-    command = " ".join(_text(process / "cmdline").split("\0")).strip()
+    """The process with this folder in /proc, as the holder of ``what``."""
+    command = " ".join(read.text(process / "cmdline").split("\0")).strip()
     return Holder(
         pid=int(process.name),
         user=_user(process),
@@ -90,13 +92,6 @@ def holder(root: Path, process: Path, what: str) -> Holder:
         command=(command or "unknown command")[:120],
         what=what,
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _user(process: Path) -> str:
@@ -110,12 +105,11 @@ def _user(process: Path) -> str:
 
 
 def _running(root: Path, process: Path) -> int:
-    # The command's name stands in brackets and may hold blanks: the fields begin after them.
-    fields = _text(process / "stat").rpartition(")")[2].split()
+    found = _proc.process(process.name, root)
     uptime = read.text(root / "proc/uptime").split()
-    if len(fields) < 20 or not uptime:
+    if found is None or not uptime:
         return 0
-    return max(int(float(uptime[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")), 0)
+    return max(int(float(uptime[0]) - found.started / os.sysconf("SC_CLK_TCK")), 0)
 
 
 def _age(seconds: int) -> str:

@@ -1,4 +1,4 @@
-"""Which device runtimes this very process has brought up, asked of each without bringing it up."""
+"""Which device runtimes this process has initialised; finding out initialises none."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def initialised(patterns: Sequence[str]) -> tuple[str, ...]:
     """``"jax:tpu"``, ``"torch:cuda"``, …: framework and device, in a fixed order.
 
     ``patterns`` are the device files of TPU chips, none where there are no chips; an open one that
-    no framework accounts for is told as well. The functions that are asked are those of jax 0.10,
-    torch 2.13, torch_xla 2.9 and torch_tpu 0.2; a version without them counts as not initialised.
+    no framework accounts for is listed as well. The functions called are those of jax 0.10, torch
+    2.13, torch_xla 2.9 and torch_tpu 0.2; a version without them counts as not initialised.
     """
     found = [
         f"{name}:{device}" for name, ask in _FRAMEWORKS.items() for device in _answers(name, ask)

@@ -1,6 +1,6 @@
-"""Which launches of this user run here.
+"""The running launches of this user.
 
-A process is ours by what it inherited (``_marks``), never by its name or number alone.
+A process is recognised by the mark that it inherited (``_marks``), never by name or pid alone.
 """
 
 from __future__ import annotations
@@ -12,27 +12,14 @@ from pathlib import Path
 
 from xmp import _marks
 from xmp._marks import Mark
+from xmp._proc import Process, alive
 
-__all__ = ["Launch", "Process", "alive", "launches", "line", "pages", "processes"]
+__all__ = ["Launch", "ancestors", "launches", "marks_of", "processes"]
 
 SUPERVISOR = "xmp-supervisor"
 ENGINE = frozenset({SUPERVISOR, "xmp-template", "xmp-script", "xmp-keeper", "xmp-spare"})
-"""What watches over replicas, or will."""
+"""The names of processes that supervise replicas or fork supervisors."""
 ROOT = Path("/")
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process as the kernel tells it."""
-
-    pid: int
-    name: str
-    state: str
-    parent: int
-    group: int
-    session: int
-    started: int
-    """In clock ticks after the boot: with the pid, nobody else's."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +29,13 @@ class Launch:
     launcher: int
     supervisor: Process
     replicas: tuple[Process, ...]
-    """In the order in which they were made."""
+    """In the order of their start."""
     members: frozenset[int]
     """Every process below the supervisor."""
 
 
-def alive(pid: int, root: Path = ROOT) -> Process | None:
-    """The process with this number, unless it is gone or only its exit status is left."""
-    try:
-        stat = (root / f"proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    name, fields = stat.partition("(")[2].rpartition(")")[0], stat.rpartition(")")[2].split()
-    if len(fields) < 20 or fields[0] in "ZX":
-        return None
-    numbers = (int(fields[n]) for n in (1, 2, 3, 19))
-    return Process(pid, name, fields[0], *numbers)
-
-
 def processes(root: Path = ROOT) -> dict[int, Process]:
-    """All living processes, as far as one may look."""
+    """All living processes that this user can see, by pid."""
     numbers = (int(path.name) for path in (root / "proc").glob("[0-9]*") if path.name.isdigit())
     found = (alive(pid, root) for pid in numbers)
     return {process.pid: process for process in found if process is not None}
@@ -79,18 +53,20 @@ def launches(root: Path = ROOT) -> list[Launch]:
 
 
 def _leads(process: Process, known: Mapping[int, Process]) -> bool:
-    """A replica that was forked a moment ago still has its supervisor's name."""
+    """Not a replica that was forked a moment ago: it still has its supervisor's name."""
     parent = known.get(process.parent)
     return process.name == SUPERVISOR and (parent is None or parent.name != SUPERVISOR)
 
 
 def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> Launch | None:
-    marks = {mark.pid for mark in pages(supervisor.pid, root)}
+    marks = {mark.pid for mark in marks_of(supervisor.pid, root)}
     if not marks:
         return None
-    above = [pid for pid in line(supervisor, known) if pid in marks]  # of a launch in a launch
-    below = {p.pid for p in known.values() if supervisor.pid in line(p, known)}
-    # The leader of a group can leave neither group nor session: what was adopted is another.
+    # Where launches are nested, several ancestors have launched: the nearest is this launch's.
+    above = [pid for pid in ancestors(supervisor, known) if pid in marks]
+    below = {p.pid for p in known.values() if supervisor.pid in ancestors(p, known)}
+    # A replica leads its process group, so it cannot leave the session (setsid(2)): this leaves out
+    # what the supervisor, a subreaper, has adopted.
     replicas = [
         process
         for process in known.values()
@@ -101,8 +77,8 @@ def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> La
     return Launch(launcher, supervisor, tuple(replicas), frozenset(below))
 
 
-def line(process: Process, known: Mapping[int, Process]) -> list[int]:
-    """The pids of its parent, of the parent's parent, … as far as they are known."""
+def ancestors(process: Process, known: Mapping[int, Process]) -> list[int]:
+    """The pids of its parent, of the parent's parent, …, as far as they are known."""
     above: list[int] = []
     while process.parent and process.parent not in above:
         above.append(process.parent)
@@ -112,8 +88,8 @@ def line(process: Process, known: Mapping[int, Process]) -> list[int]:
     return above
 
 
-def pages(pid: int, root: Path) -> set[Mark]:
-    """The launchers that a process of this user comes from."""
+def marks_of(pid: int, root: Path) -> set[Mark]:
+    """The marks that a process of this user has inherited as names of mapped pages."""
     folder = root / f"proc/{pid}"
     try:
         if folder.stat().st_uid != os.geteuid():
@@ -126,5 +102,5 @@ def pages(pid: int, root: Path) -> set[Mark]:
 
 
 def _parsed(name: str) -> Mark | None:
-    # Without memory files, the page has the name of a temporary one: mark-pid-random.
+    # Without memfd_create(2) the page is in a temporary file: mark-pid-random.
     return Mark.parse(name) or Mark.parse(name.rsplit("-", 2)[0])

@@ -1,7 +1,7 @@
-"""What launches have left behind: processes of ours that nobody is going to end.
+"""Leftovers: processes of earlier launches that no process of xmp's will end.
 
-The launcher is gone, or it lives and the process is below neither it nor anything of the engine's,
-and older than its running launches. Whatever else is there, above all a launch that runs, is none.
+Either the launcher is gone; or it lives, but the process is a descendant neither of it nor of an
+``ENGINE`` process, which adopt the orphans of their launches.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from xmp import _marks
 from xmp._marks import Mark
+from xmp._proc import Process, alive
 
 from .holders import Holder, holder
-from .launches import ENGINE, ROOT, SUPERVISOR, Process, alive, line, pages, processes
+from .launches import ENGINE, ROOT, ancestors, marks_of, processes
 
 __all__ = ["described", "leftovers"]
 
@@ -24,22 +25,22 @@ _STEP = 0.02
 
 
 def leftovers(root: Path = ROOT, settle: float = _SETTLE) -> list[Process]:
-    """What is left of launches of this user, and everything below that, oldest first.
+    """The leftovers of this user's launches and all their descendants, oldest first.
 
-    A launch that ends at this moment leaves nothing: only what is still left after ``settle``
-    seconds counts.
+    A launch may be ending at this moment: only what is still there after ``settle`` seconds
+    counts.
     """
     found = _look(root)
     end = time.monotonic() + settle
     while any(alive(process.pid, root) for process in found) and time.monotonic() < end:
-        time.sleep(_STEP)  # nothing tells when the last of somebody else's processes has ended
+        time.sleep(_STEP)  # they are not our children: the kernel reports no end to us
     known = {(process.pid, process.started) for process in found}
     still = [p for p in _look(root) if (p.pid, p.started) in known] if found else []
     return sorted(still, key=lambda process: (process.started, process.pid))
 
 
 def described(process: Process, root: Path = ROOT) -> Holder:
-    """The same process as a person would look for it."""
+    """The same process, as a user would look for it."""
     return holder(root, root / "proc" / str(process.pid), "")
 
 
@@ -48,13 +49,13 @@ def _look(root: Path) -> list[Process]:
     found = set()
     for process in known.values():
         for mark in _carried(process.pid, root):
-            # Numbers mean something within one boot and one namespace.
+            # Pids are unique within one boot and one pid namespace only.
             ours = (mark.boot, mark.space) == (here.boot, here.space)
             if ours and _is_left(process, mark, known, root):
                 found.add(process.pid)
-    below = {p.pid for p in known.values() if not found.isdisjoint(line(p, known))}
-    own = known.get(os.getpid())  # whoever asks from a shell below a leftover keeps that shell
-    spared = {os.getpid(), *(line(own, known) if own is not None else ())}
+    below = {p.pid for p in known.values() if not found.isdisjoint(ancestors(p, known))}
+    own = known.get(os.getpid())  # the user's shell may itself be below a leftover
+    spared = {os.getpid(), *(ancestors(own, known) if own is not None else ())}
     return [known[pid] for pid in (found | below) - spared]
 
 
@@ -62,20 +63,18 @@ def _is_left(process: Process, mark: Mark, known: Mapping[int, Process], root: P
     launcher = known.get(mark.pid)
     if launcher is None or launcher.started != mark.started:
         return True
-    above = line(process, known)
+    above = ancestors(process, known)
     if mark.pid in above or any(pid and pid not in known for pid in above):
-        return False  # in the second case somebody has ended since we looked
-    watching = [known[pid] for pid in (process.pid, *above) if pid]
-    # Where the kernel has no subreapers, orphans of a launch that runs are nobody's children.
-    watching += [p for p in known.values() if p.name == SUPERVISOR and p.started <= process.started]
-    return not any(p.name in ENGINE and mark in pages(p.pid, root) for p in watching)
+        return False  # in the second case a parent has ended since we looked
+    lineage = (known[pid] for pid in (process.pid, *above) if pid)
+    return not any(p.name in ENGINE and mark in marks_of(p.pid, root) for p in lineage)
 
 
 def _carried(pid: int, root: Path) -> Iterator[Mark]:
-    yield from pages(pid, root)
+    yield from marks_of(pid, root)
     mark = _from_environment(root / f"proc/{pid}")
-    # An environment also travels to what others start for a replica (sbatch, at, systemd-run). The
-    # score goes from parent to child alone.
+    # A job that a replica submits (sbatch, at, systemd-run) may get its environment, too. Only
+    # children inherit the score.
     if mark is not None and _score(root / f"proc/{pid}") >= mark.score:
         yield mark
 

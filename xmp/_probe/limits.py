@@ -1,4 +1,4 @@
-"""What this process may use: cores by affinity and quota, memory, NUMA nodes."""
+"""What this process may use: cores (affinity and quota), memory, NUMA nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def affinity() -> tuple[int, ...]:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """CPUs' worth of time per period, the tightest limit up the tree; None without a limit."""
+    """The tightest CPU quota of its control groups, in CPUs; None without a limit."""
     quotas = []
     for folder, unified in cgroups(root, "cpu"):
         if unified:
@@ -35,7 +35,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def memory(root: Path) -> int | None:
-    """Bytes this process may use: the machine's memory or the tightest limit up the tree."""
+    """Bytes this process may use: the machine's memory, or its control groups' tightest limit."""
     machine = installed(root)
     limits = [] if machine is None else [machine]
     for folder, unified in cgroups(root, "memory"):
@@ -53,7 +53,7 @@ def installed(root: Path) -> int | None:
 
 
 def memory_free(root: Path) -> tuple[int, str] | None:
-    """Bytes that this process may still take, and what bounds them; None where nothing says so."""
+    """Bytes that this process may still take, and what limits them; None where unknown."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", read.text(root / "proc/meminfo"))
     rooms = [(int(found[1]) * 1024, "the machine")] if found else []
     for folder, unified in cgroups(root, "memory"):
@@ -66,20 +66,20 @@ def memory_free(root: Path) -> tuple[int, str] | None:
 
 
 def _given_back(folder: Path, unified: bool) -> int:
-    """Cached file pages that the kernel drops before it kills; files in /dev/shm are none."""
+    """Cached file pages, which the kernel drops before it kills; /dev/shm does not count."""
     name = "inactive_file" if unified else "total_inactive_file"
     found = re.search(rf"^{name} (\d+)$", read.text(folder / "memory.stat"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def cgroups(root: Path, controller: str) -> tuple[tuple[Path, bool], ...]:
-    """The folders of this process's control groups from leaf to root, and whether they are v2."""
+    """The folders of this process's control groups, leaf to root, and whether they are v2."""
     return _folders(root, read.text(root / "proc/self/cgroup"), controller)
 
 
 @functools.lru_cache(maxsize=8)
 def _folders(root: Path, groups: str, controller: str) -> tuple[tuple[Path, bool], ...]:
-    # Every launch asks three times, and paths are slow: 0.2 ms of the 4 before the first fork.
+    # A launch calls this three times, and pathlib is slow: 0.2 of the 4 ms before the first fork.
     return tuple(_walk(root, groups, controller))
 
 
@@ -89,7 +89,7 @@ def _walk(root: Path, groups: str, controller: str) -> Iterator[tuple[Path, bool
         if names and controller not in names.split(","):
             continue
         mount = root / "sys/fs/cgroup" / names if names else root / "sys/fs/cgroup"
-        # Inside a container the path may be the host's: its ancestors reach the visible root.
+        # In a container this may be the host's path, whose ancestors lead to the visible root.
         folder = mount / path.lstrip("/")
         yield folder, not names
         while folder != mount and folder != folder.parent:

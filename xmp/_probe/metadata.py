@@ -1,7 +1,7 @@
-"""What Compute Engine's metadata server says of a TPU host, within one deadline for all of it.
+"""Queries of Compute Engine's metadata server about a TPU host, with one deadline for all.
 
-The vendor's libraries ask it with timeouts of a minute and more, or none: on a host that cannot
-reach it they hang for a long time. Here nobody waits longer than ``DEADLINE``.
+The vendor's libraries query it with time-outs of a minute and more, or none: on a host that cannot
+reach it they hang for a long time. Here all queries together end after ``DEADLINE``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FLAVOR = b"metadata-flavor: google"
 def attributes(env: Mapping[str, str]) -> dict[str, str]:
     """The attributes in ``KEYS`` that this host has; none without a server.
 
-    ``GCE_METADATA_IP`` names another server. The presence of ``TPU_SKIP_MDS_QUERY``, whatever its
-    value, means that there is none, as it does for libtpu. Asked once per process.
+    ``GCE_METADATA_IP`` names another server. ``TPU_SKIP_MDS_QUERY``, with any value, means that
+    there is none, as it does for libtpu. Queried once per process.
     """
     if SKIP in env:
         return {}
@@ -51,7 +51,7 @@ def _asked(server: str) -> Mapping[str, str]:
 def _get(host: str, port: int, path: str, deadline: float) -> str | None:
     """The body, None for an attribute that does not exist; OSError when time is up."""
     with socket.create_connection((host, port), timeout=_left(deadline)) as connection:
-        # With HTTP/1.0 the answer ends where the connection does: no chunks to put together.
+        # With HTTP/1.0 the answer ends where the connection does: it has no chunks.
         request = f"GET {path} HTTP/1.0\r\nHost: {host}\r\nMetadata-Flavor: Google\r\n\r\n"
         connection.sendall(request.encode())
         answer = b""

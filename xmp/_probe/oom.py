@@ -1,7 +1,7 @@
-"""Whether the kernel has ended processes for lack of memory: its counters, read twice.
+"""The kernel's counters of processes that it killed when memory ran out (OOM kills).
 
-A control group counts the kills among its own processes, whichever limit made the kernel do it: the
-group's own, one further up, or the machine's memory. Cgroup v2 and v1 name the files differently.
+A control group counts the kills among its own processes, whichever limit was reached: the group's,
+a parent group's, or the machine's memory. Cgroup v2 and v1 name the files differently.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ __all__ = ["Bound", "Counted", "bound", "count"]
 
 @dataclass(frozen=True)
 class Counted:
-    """What has been counted so far."""
+    """The counters at one time."""
 
     kills: int
     peak: int | None = None
-    """Bytes that the group has used at most since it was made, where the kernel tells."""
+    """The most bytes that the group has used since it was made, where the kernel counts that."""
     everywhere: bool = False
-    """Kills on the whole machine: no group of this process can be read."""
+    """Kills on the whole machine, since no group of this process can be read."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What bounds the memory of this process, in bytes, and whether a group does."""
+    """The limit of this process's memory in bytes, and whether it is a control group's."""
 
     size: int
     of_group: bool
 
 
 def count(root: Path = Path("/")) -> Counted | None:
-    """The counters as they are now; None where nothing can be read."""
+    """The counters as they are now; None where they cannot be read."""
     for folder, unified in limits.cgroups(root, "memory"):
         names = ("events", "peak") if unified else ("oom_control", "max_usage_in_bytes")
         kills = _kills(folder / f"memory.{names[0]}")
@@ -52,6 +52,6 @@ def _kills(path: Path) -> int | None:
 
 
 def bound(root: Path = Path("/")) -> Bound | None:
-    """The tightest limit up the tree, or the machine's memory; None where neither is told."""
+    """The tightest limit of the control groups, or the machine's memory; None where unknown."""
     size, machine = limits.memory(root), limits.installed(root)
     return None if size is None else Bound(size, size != machine)

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from . import read
 
-__all__ = ["installed", "loaded"]
+__all__ = ["foreign_owners", "installed", "loaded"]
+
+OURS = "xmp-spawn"
+"""This project's distribution; ``xmp`` on the package index is another one."""
 
 PACKAGES = {
     "torch": ("torch",),
@@ -26,7 +29,7 @@ PACKAGES = {
     "libneuronxla": ("libneuronxla",),
     "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
 }
-"""Import name, and the distributions that bring it."""
+"""Import name, and the distributions that install it."""
 
 LOADED = (
     "torch",
@@ -41,7 +44,7 @@ LOADED = (
     "jaxlib",
     "paddle",
 )
-"""Modules worth naming when this process has them."""
+"""Modules whose presence in this process matters to a plan."""
 
 
 def loaded() -> tuple[str, ...]:
@@ -50,7 +53,7 @@ def loaded() -> tuple[str, ...]:
 
 
 def installed() -> dict[str, str | None]:
-    """Versions by package; looked up again when a folder on the path has changed (pip install)."""
+    """Versions by package; looked up again when a folder on ``sys.path`` has changed."""
     path = tuple(sys.path)
     return dict(_versions(path, tuple(_modified(entry) for entry in path)))
 
@@ -58,6 +61,20 @@ def installed() -> dict[str, str | None]:
 @functools.lru_cache(maxsize=4)
 def _versions(path: tuple[str, ...], modified: tuple[int, ...]) -> Mapping[str, str | None]:
     return {name: _version(name, distributions) for name, distributions in PACKAGES.items()}
+
+
+def foreign_owners() -> list[str]:
+    """Distributions of other projects that are called ``xmp`` or have files in that package."""
+    found = set()
+    for each in importlib.metadata.distributions():
+        if "Name" not in each.metadata:  # a broken or half-removed installation
+            continue
+        name = each.metadata["Name"].lower().replace("_", "-")
+        # top_level.txt is optional, and the project called xmp has none: RECORD lists its files.
+        record = each.read_text("RECORD") or ""
+        if name == "xmp" or (name != OURS and re.search(r"^xmp(/|\.py,)", record, re.MULTILINE)):
+            found.add(f"{name} {each.version}")
+    return sorted(found)
 
 
 def _modified(path: str) -> int:
@@ -78,7 +95,7 @@ def _version(name: str, distributions: tuple[str, ...]) -> str | None:
 
 
 def _torch_build(version: str) -> str:
-    """The version with its build ("+cpu", "+cu128"): a registry's wheel does not name it."""
+    """The version with its build ("+cpu", "+cu128"), which wheels of an index leave out."""
     spec = importlib.util.find_spec("torch")
     if "+" in version or spec is None or not spec.submodule_search_locations:
         return version

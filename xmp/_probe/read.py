@@ -1,20 +1,13 @@
-"""Reading the kernel's small files: whatever cannot be read is empty."""
+"""Reading the kernel's small files; what cannot be read is empty."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from xmp._proc import text
+
 __all__ = ["hexadecimal", "number", "text"]
-
-
-def text(path: Path) -> str:
-    """The file's text without surrounding blanks; empty where it cannot be read."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return (file.readall() or b"").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def hexadecimal(path: Path) -> int:
@@ -24,5 +17,5 @@ def hexadecimal(path: Path) -> int:
 
 
 def number(path: Path) -> int:
-    """The digits in a file's name, as the kernel counts them: node10 comes after node9."""
+    """The number in a file's name: node10 comes after node9."""
     return int(re.sub(r"\D", "", path.name) or 0)

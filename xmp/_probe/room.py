@@ -1,7 +1,7 @@
-"""Will it fit: what a launch takes of memory and of /dev/shm, against what is free here.
+"""Whether a launch fits into the free memory and /dev/shm of this host.
 
-Arguments and results travel in memory files. No size of /dev/shm bounds these, but a control group
-counts them as memory, as it does with the files in /dev/shm.
+Arguments and results travel in memory files. The size of /dev/shm does not limit these, but a
+control group counts them as memory, as it counts files in /dev/shm.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ __all__ = ["Load", "memory", "shared", "shared_memory"]
 
 MIB, GIB = 1 << 20, 1 << 30
 LEAST = GIB
-"""A fresh interpreter with torch and a device plugin is half of it, before there is a model."""
+"""A fresh interpreter with torch and a device plugin takes half of it, without a model."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the user says that a launch will take, in bytes; 0 is unknown."""
+    """What a launch will take, as the user says, in bytes; 0 is unknown."""
 
     each: int = 0
     """What every replica takes for itself: its model, gradients, batches."""
     arguments: int = 0
-    """What all of them are handed."""
+    """The arguments of all replicas together."""
 
     def total(self, replicas: int) -> int:
-        """All of it: the arguments are there twice, as the launcher's own and packed once."""
+        """The total: arguments count twice, as the launcher's own and as one packed copy."""
         return replicas * self.each + 2 * self.arguments
 
 
 def memory(root: Path, installed: int | None, replicas: int, load: Load) -> Iterator[Finding]:
-    """Whether ``replicas`` fit into what is free; ``installed`` stands in where nobody says."""
+    """Whether ``replicas`` fit into free memory; ``installed`` is used where that is unknown."""
     free, bound = limits.memory_free(root) or (installed, "")
     if free is None:
         return
@@ -46,7 +46,7 @@ def memory(root: Path, installed: int | None, replicas: int, load: Load) -> Iter
         return
     each = free / replicas
     text = f"{what}, {_size(each)} for each replica"
-    advice = "fewer replicas, or wrap the model in MpModelWrapper: its weights are shared"
+    advice = "use fewer replicas, or wrap the model in MpModelWrapper, which shares its weights"
     yield Finding("warning", text, advice) if each < LEAST else Finding("note", text)
 
 
@@ -55,14 +55,14 @@ def _fits(free: int, what: str, replicas: int, load: Load) -> Finding:
     wanted = f"{replicas} replicas with {_size(load.each)} each{handed}"
     if load.total(replicas) <= free:
         return Finding("note", f"{wanted} fit: {what}")
-    text = f"{wanted} take {_size(load.total(replicas))}, but there is {what}"
+    text = f"{wanted} take {_size(load.total(replicas))}, but there is only {what}"
     most = max(free - load.total(0), 0) // load.each if load.each else 0
-    advice = f"{most} would fit: say -n, " if most else ""
+    advice = f"{most} would fit (-n {most}); or " if most else ""
     return Finding("problem", text, advice + "wrap the model in MpModelWrapper, or raise the limit")
 
 
 def shared_memory(root: Path) -> tuple[int, int] | None:
-    """Size of /dev/shm and what is free there, in bytes; None without one."""
+    """The size of /dev/shm and its free part, in bytes; None without /dev/shm."""
     try:
         state = os.statvfs(root / "dev/shm")
     except OSError:
@@ -71,20 +71,20 @@ def shared_memory(root: Path) -> tuple[int, int] | None:
 
 
 def shared(found: tuple[int, int] | None, load: Load) -> Iterator[Finding]:
-    """Containers get 64 MiB unless they ask: tensors in arguments and data loaders live there."""
+    """A container has 64 MiB by default; tensors in arguments and data loaders need /dev/shm."""
     if found is None:
-        yield Finding("warning", "there is no /dev/shm", "mount it: tensors are shared there")
+        yield Finding("warning", "this host has no /dev/shm", "mount one: tensors are shared there")
         return
     size, free = found
-    larger = "docker run --shm-size=8g, or an emptyDir with medium: Memory"
+    larger = "make it larger: docker run --shm-size=8g, or an emptyDir with medium: Memory"
     if size < GIB:
         yield Finding("warning", f"/dev/shm has only {_size(size)}", larger)
     if free < min(size // 10, GIB):
         text = f"/dev/shm is nearly full: {_size(free)} of {_size(size)} free"
-        yield Finding("warning", text, "remove what ended programs left (ls -l /dev/shm)")
+        yield Finding("warning", text, "remove files that ended programs left (ls -l /dev/shm)")
     if load.arguments > free:
         text = f"CPU tensors of {_size(load.arguments)} as arguments: /dev/shm has {_size(free)}"
-        yield Finding("warning", f"{text} free", f"{larger}; or numpy arrays, which need none")
+        yield Finding("warning", f"{text} free", f"{larger}; or pass numpy arrays, which need none")
 
 
 def _size(count: float) -> str:

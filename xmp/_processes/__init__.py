@@ -1,10 +1,181 @@
-"""The engine: starts, watches and ends processes, and does not know what a device is.
+"""The engine: it starts, watches and ends processes, and does not know what a device is.
 
-launcher side   context (the handle) -> launch -> parents -> templates, warm
-template        template (forks supervisors, ends what they leave behind)
-supervisor      supervisor (parent of the replicas) -> output, safety, pools
-replica         replica (the child's first and last lines)
-below them all  order (what is asked), state, wire (messages), kernel (system calls)
+Its rooms are the processes that run their code, ``launcher > template > supervisor > replica``, and
+what these use: ``terminal``, ``output``, ``report``, ``messages``, ``system``. This module is its
+face: the rest of xmp imports nothing else of it. It loads a room when one of its functions needs
+it, so that ``import xmp`` and a template stay small.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xmp._errors import PlanError, StartError
+
+if TYPE_CHECKING:
+    from xmp._types import JobPlan, Limits, Observer
+
+    from .launcher.context import ProcessContext
+    from .launcher.events import EventStream
+    from .launcher.job import Call
+    from .launcher.launch import Launch
+    from .launcher.restarts import RestartingLaunch
+    from .launcher.results import Results
+    from .messages.timeline import StartTimeline, Timeline
+    from .replica.seeding import seed_all
+    from .system.descriptors import standard_numbers_taken
+    from .terminal.progress import said_here
+
+__all__ = [
+    "Call",
+    "EventStream",
+    "Launch",
+    "ProcessContext",
+    "Results",
+    "StartTimeline",
+    "Timeline",
+    "event_stream",
+    "launch",
+    "said_here",
+    "seed_all",
+    "shutdown",
+    "standard_numbers_taken",
+    "start",
+    "warm_up",
+]
+
+_LAZY = {
+    "Call": "launcher.job",
+    "Launch": "launcher.launch",
+    "ProcessContext": "launcher.context",
+    "Results": "launcher.results",
+    "StartTimeline": "messages.timeline",
+    "EventStream": "launcher.events",
+    "Timeline": "messages.timeline",
+    "said_here": "terminal.progress",
+    "seed_all": "replica.seeding",
+    "standard_numbers_taken": "system.descriptors",
+}
+
+if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+
+    def __getattr__(name: str) -> Any:
+        """Load the module of a name that is used for the first time."""
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def launch(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]:
+    """Make the first attempt, and further ones while ``call.max_restarts`` allows.
+
+    ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
+    number of attempts before it.
+    """
+    launch = _restarting(call, attempt) if call.max_restarts else attempt(call)
+    from .launcher.context import ProcessContext  # not above: see _head_start
+
+    return ProcessContext(launch)
+
+
+def _restarting(call: Call, attempt: Callable[[Call], Launch]) -> RestartingLaunch:
+    telling = event_stream(call.observer, several=True)
+    call = replace(call, telling=telling)
+
+    def again(count: int, limits: Limits | None, grace: float) -> Launch:
+        return attempt(replace(call, restart_count=count, limits=limits, grace=grace))
+
+    from .launcher.restarts import RestartingLaunch
+
+    return RestartingLaunch(again, call.max_restarts, call.limits, call.grace, telling)
+
+
+def start(
+    call: Call,
+    plan: JobPlan,
+    called: int,
+    leases: Mapping[str, int] | None = None,
+    release: Callable[[], None] = lambda: None,
+) -> Launch:
+    """Start the replicas of this host's part of a plan; returns when each of them exists.
+
+    ``called`` is when the user called (monotonic nanoseconds), ``leases`` has the descriptors of
+    listening ports, ``release`` is called when the launch has ended. Raises PlanError, TypeError
+    and StartError when nothing was started.
+    """
+    if call.output is not None:
+        from .output.log_files import prepare
+
+        prepare(call.output, plan, truncate=not call.restart_count)
+    with _head_start(plan, call.method):
+        from .launcher.job import Job
+        from .launcher.launch import Launch
+
+        if call.telling is None:
+            call = replace(call, telling=event_stream(call.observer))
+        launch = Launch(Job.of(call, plan, called, leases or {}), release)
+        try:
+            launch.start()
+        except StartError:
+            if not (call.max_restarts and launch.orphaned):
+                raise
+            # An attempt that failed, as it would have a moment later.
+    return launch
+
+
+_HANDLES = f"{__name__}.launcher.context"
+"""Brings all of the launcher's room (45 ms), and ends templates together with this process."""
+
+
+@contextmanager
+def _head_start(plan: JobPlan, method: str) -> Iterator[None]:
+    """Start the template of the first launch: it comes up while this process imports the engine."""
+    from .launcher.template_key import TemplateKey
+    from .launcher.template_pool import switched_off, templates
+
+    first = _HANDLES not in sys.modules and method == "forkserver" and not switched_off()
+    if first:
+        templates.get(TemplateKey.of(plan))
+    importlib.import_module(_HANDLES)
+    try:
+        yield
+    except (TypeError, PlanError):
+        if first:
+            templates.close()  # what is refused is refused as if no process had existed
+        raise
+
+
+def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
+    """Start a template that imports these packages, unless templates are switched off."""
+    from .launcher.template_key import TemplateKey
+    from .launcher.template_pool import switched_off, templates
+
+    if not switched_off():
+        needs = TemplateKey.of(plan, packages)
+        templates.get(needs).prepare(needs)
+        importlib.import_module(_HANDLES)
+
+
+def shutdown() -> None:
+    """End the templates of this process; see ``xmp.shutdown``."""
+    from .launcher.launch_registry import reap_finished
+    from .launcher.template_pool import templates
+
+    reap_finished()
+    templates.close()
+
+
+def event_stream(observer: Observer | None, several: bool = False) -> EventStream | None:
+    """The event stream of one call; None where the user has not asked for events."""
+    if observer is None or observer.events is None:
+        return None
+    from .launcher.events import EventStream
+
+    return EventStream(observer, several)

@@ -1,4 +1,4 @@
-"""The ordered table of runtimes: order is precedence when nothing is named or configured.
+"""The table of runtimes, in the order of precedence when none is named or configured.
 
 A new runtime is one file and one row here; ``register`` adds one from outside the package.
 """
@@ -70,12 +70,12 @@ def get(name: str, source: str = "runtime") -> Runtime:
 
 
 def register(runtime: Runtime) -> None:
-    """Put ``runtime`` before all others; a name that is taken is a PlanError."""
+    """Add ``runtime`` before all others; raises PlanError for a name that is taken."""
     if runtime.name in names():
         raise PlanError(f"runtime {runtime.name!r} is already registered. Use another name.")
     _table.insert(0, runtime)
 
 
 def unregister(name: str) -> None:
-    """Take the runtime called ``name`` out of the table again."""
+    """Remove the runtime called ``name`` from the table."""
     _table.remove(get(name))

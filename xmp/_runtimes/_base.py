@@ -1,6 +1,6 @@
-"""What a runtime is to the planner: one object that answers the same few questions for any device.
+"""The interface between the planner and a runtime: one class with the same methods for any device.
 
-A runtime file holds only tables and arithmetic; everything it may look at arrives as a ``Job``.
+A runtime file holds only tables and arithmetic; all that it depends on arrives as a ``Job``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ class Fit:
     allowed: tuple[int, ...] | None
     """None: any number from 1."""
     reason: str
+    """What determines the numbers: "8 visible GPUs"."""
     advice: str = ""
+    """What to do for another number."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request on known hosts, with the number of replicas per host settled."""
+    """A request on known hosts, with the number of replicas per host decided."""
 
     request: Request
     places: tuple[Place, ...]
+    """The hosts whose facts are known."""
     addresses: tuple[str, ...]
-    """Of all hosts, in the order of their indices, whether their facts are known or not."""
+    """Of all hosts, in the order of their indices; empty where an address is not known."""
     local: int
     """Replicas on each host."""
     coordinator: str = "127.0.0.1"
@@ -44,14 +47,15 @@ class Job:
     coordinator_port: int = 0
     """The port that the cluster or the user fixed for host 0; 0 when there is none."""
     leasable: bool = True
-    """Whether ports leased on one host can be told to the others; else they are fixed numbers."""
+    """Whether all hosts know each other's leased ports; if not, ports are fixed numbers."""
     ports: Mapping[str, int] = field(default_factory=dict)
+    """The leased ports by the name of their need; empty before they are leased."""
     memo: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What a runtime works out once for all replicas (a job may have a thousand)."""
+    """What a runtime computes once for all replicas (a job may have a thousand)."""
 
     @property
     def hosts(self) -> int:
-        """How many hosts take part."""
+        """The number of hosts."""
         return len(self.addresses)
 
     @property
@@ -73,13 +77,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Share:
-    """What a runtime gives one replica, before everybody's common variables are added."""
+    """What a runtime gives one replica, besides the variables that every runtime's replicas get."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
     settings: Mapping[str, str] = field(default_factory=dict)
     process: int | None = None
-    """The process that holds the replica where it is not one of its own; None: its local rank."""
+    """The index of the replica's process on its host; None: its local rank, its own process."""
 
 
 class Runtime:
@@ -87,39 +91,40 @@ class Runtime:
 
     name: str = ""
     framework: str = ""
-    """Import path of the module whose ``enter`` readies a replica."""
+    """The import path of the module whose ``enter`` prepares a replica."""
     family: str = ""
-    """The package that speaks for this runtime when the launcher has it loaded."""
+    """The package that selects this runtime when the launcher has imported it."""
     package: str = ""
-    """What must be installed to use it at all."""
+    """The package that must be installed."""
     distribution: str = ""
-    """What pip calls that, where it is not the package's name with hyphens."""
+    """Its name for pip, where that is not the package's name with hyphens."""
     automatic: bool = True
-    """Whether it may be chosen without being named."""
+    """Whether xmp may choose it where the user names no runtime."""
     store: bool = False
     """Whether replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
     default_backend: str = ""
+    """The process-group backend that ``backend="auto"`` means."""
     backends: tuple[str, ...] = ()
     """Process-group backends that work on its devices; empty: it has no process groups."""
     owned: tuple[str, ...] = ()
-    """Names, or prefixes ending in ``*``, that carry a replica's identity: ours alone to set."""
+    """Variables (or prefixes ending in ``*``) that identify a replica; only xmp sets them."""
     inputs: tuple[str, ...] = ()
-    """Variables that it reads besides, and leaves as they are."""
+    """Other variables that it reads; replicas inherit them unchanged."""
     by_call: tuple[str, ...] = ()
-    """Variables read at import whose settings its framework also makes by a call, in replicas."""
-    takes_away: tuple[str, ...] = ()
-    """Variables that its replicas must not see, though they say nothing of who they are."""
+    """Variables read at import whose settings its framework also applies by a call, in replicas."""
+    removes: tuple[str, ...] = ()
+    """Other variables that are removed from its replicas, although they do not identify one."""
     needs_packages: tuple[str, ...] = ()
-    """What a template may import because every replica will."""
+    """Packages that a template may import, since every replica will."""
     fork_rules: ForkRules = ForkRules()
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Every variable by name that its plans depend on."""
+        """The variables that its plans depend on, without prefixes."""
         return tuple(name for name in (*self.owned, *self.inputs) if not name.endswith("*"))
 
     def configured(self, facts: HostFacts) -> str:
-        """The inherited setting that names this runtime, or an empty string."""
+        """The inherited setting that selects this runtime, or an empty string."""
         return ""
 
     def possible(self, facts: HostFacts) -> str:
@@ -131,11 +136,11 @@ class Runtime:
         return None
 
     def on_tpu(self, facts: HostFacts) -> bool:
-        """Whether it will use TPU chips on this host, whose hosts are those of the slice."""
+        """Whether it uses this host's TPU chips: the job's hosts are those of the slice."""
         return False
 
     def cluster(self, facts: HostFacts) -> Cluster | None:
-        """The other hosts, for a runtime with variables of its own that say so."""
+        """The job's hosts, where the runtime's own variables describe them."""
         return None
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
@@ -151,7 +156,7 @@ class Runtime:
         raise NotImplementedError
 
     def notes(self, job: Job) -> tuple[str, ...]:
-        """What a reader of the plan should know."""
+        """Notes for the reader of the plan."""
         return ()
 
     def chosen(self, job: Job, place: Place) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Refusing a request before anything exists: what was given, what is allowed, what to do."""
+"""Checks of a request: each error says what was given, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ __all__ = [
 
 
 def check_types(request: Request) -> None:
-    """``nprocs`` and ``threads`` are numbers of things; raises TypeError or PlanError."""
+    """Check ``nprocs`` and ``threads``; raises TypeError or PlanError."""
     for name, least in (("nprocs", -1), ("threads", 1)):
         value = getattr(request, name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}. Allowed: an int, None.")
+            kind = type(value).__name__
+            raise TypeError(f"{name}={value!r} is a {kind}. Allowed: an int, or None.")
         if value < least or value == 0:
-            raise PlanError(f"{name}={value} is not a number of {name}. Allowed: 1 or more, None.")
+            raise PlanError(f"{name}={value} is too small. Allowed: 1 or more, or None.")
 
 
 def check_installed(runtime: Runtime, facts: HostFacts) -> None:
-    """A runtime without its package would fail in every replica instead of once here."""
+    """Raise PlanError where the runtime's package is missing: every replica would fail."""
     if runtime.package and facts.frameworks.get(runtime.package, "unknown") is None:
         extra = runtime.distribution or runtime.package.replace("_", "-")
         raise PlanError(
@@ -45,12 +46,12 @@ def check_installed(runtime: Runtime, facts: HostFacts) -> None:
 def count(
     runtime: Runtime, request: Request, places: Sequence[Place], hosts: int
 ) -> tuple[int, str]:
-    """Replicas on each host and what says so; PlanError unless every host takes that number."""
+    """Replicas per host, and what determined that; PlanError unless it fits every host."""
     counts = {_count_here(runtime, request, place.facts, hosts) for place in places}
     if len(counts) > 1:
         raise PlanError(
-            f"the hosts differ: {sorted(n for n, _ in counts)} replicas would fit. Say nprocs, a "
-            "number that all of them take."
+            f"the hosts differ: {sorted(n for n, _ in counts)} replicas fit. Pass nprocs with a "
+            "number that fits all of them."
         )
     return counts.pop()
 
@@ -64,7 +65,7 @@ def _count_here(
         if nprocs not in (None, len(request.devices)):
             raise PlanError(
                 f"nprocs={nprocs} and devices={list(request.devices)} disagree. "
-                f"Leave nprocs out, or make it {len(request.devices)}."
+                f"Omit nprocs, or pass {len(request.devices)}."
             )
         nprocs = len(request.devices)
     fit = runtime.fit(facts, request, hosts)
@@ -86,14 +87,16 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
     if visible is None:
         raise PlanError(
             f"devices={list(devices)} was given, but runtime {runtime.name!r} has no devices "
-            "to choose from on this host. Leave devices out and say nprocs."
+            "to choose from on this host. Omit devices and pass nprocs."
         )
     allowed = f"0 to {len(visible) - 1}" if visible else "none"
     if not devices:
         raise PlanError(f"devices=[] names no device. Allowed: {allowed}, or None for all.")
     for device in devices:
         if isinstance(device, bool) or not isinstance(device, int):
-            raise TypeError(f"devices={list(devices)}: {device!r} is no int. Allowed: {allowed}.")
+            raise TypeError(
+                f"devices={list(devices)}: {device!r} is not an int. Allowed: {allowed}."
+            )
         if not 0 <= device < len(visible):
             raise PlanError(
                 f"devices={list(devices)}: {device} is out of range. Allowed: {allowed} (positions "
@@ -104,17 +107,17 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
 
 
 def check_names(runtime: Runtime, request: Request) -> None:
-    """``env=`` may say everything but who a replica is and what it holds."""
+    """Raise PlanError where ``env=`` sets a variable that xmp assigns."""
     for name in sorted({name for entry in request.env or () for name, _ in entry}):
         if matches(name, (*IDENTITY, *runtime.owned)):
             raise PlanError(
-                f"env= names {name}, which says who a replica is or what it holds.\nxmp sets it; "
-                "choose with nprocs= and devices=, and leave it out of env=."
+                f"env= sets {name}, but xmp assigns it to each replica.\nOmit it from env=, and "
+                "choose replicas and devices with nprocs= and devices=."
             )
 
 
 def check_environment(runtime: Runtime, job: Job) -> None:
-    """``env=`` is one mapping or one for each replica; ``backend=`` must suit the devices."""
+    """Check that ``env=`` has an entry for each replica, and ``backend=`` fits the devices."""
     entries = job.request.env or ()
     if len(entries) not in (0, 1, job.local):
         raise PlanError(
@@ -126,12 +129,12 @@ def check_environment(runtime: Runtime, job: Job) -> None:
         allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"
         raise PlanError(
             f"backend={backend!r} does not work with runtime {runtime.name!r}. Allowed: {allowed}, "
-            "or leave it out."
+            "or omit it."
         )
 
 
 def check_nesting(facts: HostFacts, device: str) -> None:
-    """A replica holds its device, so a launch inside it cannot give the same kind away again."""
+    """Raise PlanError for a launch inside a replica that needs the kind of device it holds."""
     held = facts.env.get("XMP_DEVICE", "")
     kind = held.partition(":")[0]
     if ":" in held and device.partition(":")[0] == kind:

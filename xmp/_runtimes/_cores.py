@@ -1,9 +1,11 @@
-"""How a host's cores are shared among its replicas: threads for each, and cores to stay on."""
+"""How replicas share a host's cores: threads per replica, and the cores to pin it to."""
 
 from __future__ import annotations
 
 from xmp._errors import PlanError
 from xmp._types import HostFacts
+
+from ._base import many
 
 __all__ = ["bound_cores", "thread_count", "thread_source", "usable_cores"]
 
@@ -11,7 +13,7 @@ __all__ = ["bound_cores", "thread_count", "thread_source", "usable_cores"]
 def usable_cores(facts: HostFacts) -> int:
     """Whole cores that this process may use: the smaller of affinity and cgroup quota, at least 1.
 
-    A quota of 1.5 CPUs counts as one core: two threads would be throttled in turns.
+    A quota of 1.5 CPUs counts as one core: the kernel would throttle two threads.
     """
     cores = len(facts.cpus)
     if facts.cpu_quota is not None:
@@ -19,29 +21,31 @@ def usable_cores(facts: HostFacts) -> int:
     return max(cores, 1)
 
 
-def thread_count(asked: int | None, inherited: str | None, facts: HostFacts, local: int) -> int:
-    """Threads of one replica: what was asked, else ``OMP_NUM_THREADS``, else a fair share."""
-    if asked is not None:
-        return asked
+def thread_count(requested: int | None, inherited: str | None, facts: HostFacts, local: int) -> int:
+    """Threads of one replica: as requested, else ``OMP_NUM_THREADS``, else an equal share."""
+    if requested is not None:
+        return requested
     first = (inherited or "").split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
         return int(first)
     return max(usable_cores(facts) // local, 1)
 
 
-def thread_source(asked: int | None, inherited: str | None, facts: HostFacts, local: int) -> str:
-    """What ``thread_count`` went by."""
-    if asked is not None:
+def thread_source(
+    requested: int | None, inherited: str | None, facts: HostFacts, local: int
+) -> str:
+    """What determined ``thread_count``, in words."""
+    if requested is not None:
         return "threads given"
     first = (inherited or "").split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
         return f"OMP_NUM_THREADS={inherited}"
     quota = "" if facts.cpu_quota is None else f", quota {facts.cpu_quota:g}"
-    return f"{usable_cores(facts)} usable cores{quota} for {local} replicas"
+    return f"{usable_cores(facts)} usable cores{quota} for {many(local, 'replica')}"
 
 
 def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -> tuple[int, ...]:
-    """The cores that local replica ``local`` of ``n`` stays on; empty when it is not bound."""
+    """The cores that local replica ``local`` of ``n`` is pinned to; empty: not pinned."""
     if bind in (None, False):
         return ()
     if bind in (True, "cores"):

@@ -1,4 +1,4 @@
-"""The variables that every runtime's replicas have alike, and those that are taken away."""
+"""The variables that replicas of every runtime get, and the inherited ones that are removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORE_PORT = 29500
 
 
 def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
-    """What all replicas of one host have alike: the size of the job, and where it meets."""
+    """The variables that all replicas of a host share: the size of the job, its rendezvous."""
     given, _ = undone(place.facts)
     given |= {
         "WORLD_SIZE": str(job.world),
@@ -34,17 +34,17 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
         if here and "GLOO_SOCKET_IFNAME" not in place.facts.env:
             given["GLOO_SOCKET_IFNAME"] = "lo" if place.facts.platform == "linux" else "lo0"
     given.update(_no_proxy(job, place.facts.env))
-    return {k: v for k, v in given.items() if k not in runtime.takes_away}
+    return {k: v for k, v in given.items() if k not in runtime.removes}
 
 
 def store_need(job: Job) -> PortNeed:
-    """The port of torch's store on host 0; a fixed one where a lease cannot be told to others."""
+    """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
     fixed = 0 if job.leasable else job.coordinator_port or STORE_PORT
     return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT)
 
 
 def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
-    """Our own addresses exempted from the proxy, where the host has one at all."""
+    """The job's own addresses as exceptions from the proxy, where the host uses one."""
     proxies = {n for n, v in env.items() if v and n.lower().endswith("_proxy")}
     if not proxies - {"no_proxy", "NO_PROXY"}:
         return {}
@@ -52,19 +52,19 @@ def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
     if inherited.strip() == "*":
         return {}
     entries = [part.strip() for part in inherited.split(",") if part.strip()]
-    ours = ("localhost", "127.0.0.1", "::1", job.coordinator)
-    value = ",".join(dict.fromkeys((*entries, *ours)))
+    own = ("localhost", "127.0.0.1", "::1", job.coordinator)
+    value = ",".join(dict.fromkeys((*entries, *own)))
     return {"no_proxy": value, "NO_PROXY": value}
 
 
 def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The inherited variables that would tell a replica it is somebody else."""
+    """The inherited variables that would give a replica a wrong identity."""
     names = job.once(f"unset.{place.index}", lambda: _inherited(runtime, job, place))
     return tuple(name for name in names if name not in given)
 
 
 def _inherited(runtime: Runtime, job: Job, place: Place) -> list[str]:
-    patterns = (*_patterns(runtime), *runtime.takes_away)
+    patterns = (*_patterns(runtime), *runtime.removes)
     found = [name for name in place.facts.env if matches(name, patterns)]
     return sorted({*found, *undone(place.facts)[1], *_stale(job, place)})
 
@@ -76,16 +76,16 @@ def _patterns(runtime: Runtime) -> tuple[str, ...]:
 
 
 def _stale(job: Job, place: Place) -> list[str]:
-    """Variables of a multislice job, where this is none."""
+    """The multislice variables, where the job has one slice."""
     if job.memo.get("slices") != 1:
         return []
     return [name for name in place.facts.env if name.startswith("MEGASCALE_")]
 
 
 def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
-    """One note for each outer launcher whose variables the replicas do not see.
+    """One note for each outer launcher whose variables are removed.
 
-    A runtime's own variables are its input: what it cannot use, it notes itself.
+    A runtime adds its own notes on those of its own variables that it cannot use.
     """
     left = list(replica.unset)
     notes = []

@@ -1,6 +1,7 @@
-"""What GPU runtimes under torch share: one replica per visible GPU, all of them seen by each.
+"""torch's GPU runtimes: one replica per visible GPU, and each replica sees all GPUs of the launch.
 
-``set_device(LOCAL_RANK)`` and ``device_ids=[rank]`` of existing programs need that numbering.
+Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` need that
+numbering. The rules of the masks are those of torch 2.13 (``torch/cuda/__init__.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from xmp._types import HostFacts, Request
 from ._base import Fit, Job, Place, Runtime, Share, many
 
 __all__ = ["CUDA_MASK", "Gpus", "gpu_fit", "visible_gpus"]
-
 
 CUDA_MASK = "CUDA_VISIBLE_DEVICES"  # "3,5", "GPU-8932f937,GPU-3f2a", "MIG-GPU-8932f937/1/2"
 
@@ -25,11 +25,11 @@ class Gpus(Runtime):
     store = True
     needs_packages = ("torch",)
     vendor = ""
-    """As the host's facts name it."""
+    """The vendor, as ``HostFacts.gpus`` names it."""
     mask = ""
     """The variable that names the devices which a process may use."""
     device_type = ""
-    """torch's name of such a device."""
+    """torch's name for the type of device."""
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == self.vendor else 0
@@ -51,10 +51,10 @@ class Gpus(Runtime):
 
 
 def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[str, ...]:
-    """The entries of an inherited mask that the driver would accept, in order.
+    """The entries of an inherited mask that the driver accepts, in order.
 
     ``count`` is the number of GPUs of the host (0 where unknown). Raises PlanError for a repeated
-    entry, which makes the driver hide every device.
+    entry, for which the driver hides every device.
     """
     if mask is None:
         return tuple(str(index) for index in range(count))

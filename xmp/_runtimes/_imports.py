@@ -1,7 +1,8 @@
-"""What importing a framework writes into the environment, and how a plan undoes and redoes it.
+"""The variables that importing a framework writes, and how a plan undoes and repeats that.
 
 The launcher may have imported two frameworks that disagree (JAX switches libtpu's enhanced launch
 barrier on, torch_xla off); a replica gets what a fresh process with only its own framework has.
+Sources: ``jax/_src/cloud_tpu_init.py`` of jax 0.10.2, ``torch_xla/__init__.py`` of torch_xla 2.9.0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FLAGS = {
         "--xla_enable_async_collective_permute=true",
     ),
 }
-"""Lists that imports append to, and everything that one of them appends."""
+"""Lists of flags, with every flag that an import appends to them."""
 
 VALUES = {
     "TPU_SKIP_MDS_QUERY": ("1",),
@@ -49,7 +50,7 @@ def after_import(
 ) -> dict[str, str]:
     """What a fresh process has after the import that sets ``values`` and appends ``flags``.
 
-    A value or flag that the user has set himself wins, as it does in the import.
+    A value or flag that the user has set wins, as it does in the import.
     """
     own = _own(facts)
     given = {name: own.get(name) or value for name, value in values.items()}
@@ -62,7 +63,7 @@ def after_import(
 
 
 def undone(facts: HostFacts) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What to set and what to take away to have the environment from before all imports."""
+    """What to set and what to remove to restore the environment from before all imports."""
     own = _own(facts)
     changed = [name for name in NAMES if facts.env.get(name) != own.get(name)]
     back = {name: own[name] for name in changed if own.get(name)}

@@ -1,7 +1,7 @@
-"""What it means for a launch that the launcher itself has brought a device up.
+"""Notes and errors for a launcher that has itself initialised a device.
 
-Its replicas are forked from a template that has not, or are fresh interpreters: only chips that
-libtpu holds until the launcher ends are out of their reach.
+Its replicas are forked from a template that has not, or are fresh interpreters. Only TPU chips are
+a problem: libtpu holds them until the launcher ends.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ DEVICES = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "the XPU", "tpu": "the TPU", "
 
 
 def check(runtime: Runtime, facts: HostFacts) -> tuple[str, ...]:
-    """What to tell a launcher that has brought accelerators up itself, and now starts replicas.
+    """The warnings for a launcher that has initialised accelerators and starts replicas.
 
-    Raises PlanError where these could not have their chips because of it.
+    Raises PlanError where it holds the chips that the replicas need.
     """
     holders = [entry for entry in facts.initialised if entry.endswith(":tpu")]
     if holders and runtime.on_tpu(facts):
         raise PlanError(
             f"{_who(holders[0])} in this process, which holds the chips until it ends: replicas "
-            f"could not have them with runtime={runtime.name!r}. Restart it (a notebook's kernel) "
-            "and use the device in the function only, with JAX_PLATFORMS=cpu for JAX on the cores; "
-            'or say nprocs=1 or runtime="cpu".'
+            f"with runtime={runtime.name!r} cannot use them.\nRestart this process (a notebook's "
+            "kernel) and use the device in the function only (JAX_PLATFORMS=cpu runs JAX on the "
+            'CPU), or pass nprocs=1 or runtime="cpu".'
         )
     return tuple(_untouched(entry) for entry in facts.initialised if _device(entry) != "cpu")
 
 
 def touched(facts: HostFacts) -> tuple[str, ...]:
-    """One sentence for each runtime that is up in the launcher."""
+    """One note for each device runtime that the launcher has initialised."""
     return tuple(_untouched(entry) for entry in facts.initialised)
 
 

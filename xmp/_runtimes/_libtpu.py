@@ -1,4 +1,4 @@
-"""The variables of one libtpu process, and the ports that all of them need."""
+"""The variables of one libtpu process, and the ports that the processes of a job need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METRICS = "TPU_RUNTIME_METRICS_PORTS"  # "8431,8432"
 FIRST_METRICS_PORT = 8431
 LOGS = "TPU_LOG_DIR"
 ANY = "0.0.0.0"
-"""libtpu listens on every interface and cannot be told otherwise."""
+"""libtpu listens on every interface; no variable changes that."""
 
 
 def needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
@@ -50,7 +50,7 @@ def needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
 
 
 def metrics_needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
-    """The metrics ports of the known hosts whose platform has not named them."""
+    """The metrics ports of the known hosts on which the platform has not set them."""
     hosts = [place.index for place in job.places if not _kept_metrics(place, processes)]
     return tuple(_metrics_need(host, i) for host in hosts for i in range(processes))
 
@@ -76,7 +76,7 @@ def _task(job: Job, host: int, process: int) -> int:
 
 
 def _given(job: Job) -> tuple[str, ...]:
-    """An inherited address list that fits: the user's own choice of ports."""
+    """An inherited address list of the right length: the user's own choice of ports."""
     return job.once("given", lambda: _inherited(job))
 
 
@@ -104,7 +104,7 @@ def _addresses(job: Job, hosts: range) -> list[str]:
         name = "localhost" if job.hosts == 1 else job.addresses[host]
         if not name:
             raise PlanError(
-                f"the address of host {host} is not known, and libtpu needs that of every host. "
+                f"the address of host {host} is not known; libtpu needs the address of every host. "
                 "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID."
             )
         shown = f"[{name}]" if ":" in name else name
@@ -141,7 +141,7 @@ def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
         VISIBLE: units[process],
         BOUNDS: _text(bounds),
         CHIP_BOUNDS: _text(each),
-        **_everyone(job, place, process),
+        **_common(job, place, process),
     }
 
 
@@ -152,7 +152,7 @@ def host_process(job: Job, place: Place) -> dict[str, str]:
     given = {
         BOUNDS: _text(bounds),
         CHIP_BOUNDS: _text(chips.slice.per_host),
-        **_everyone(job, place, 0),
+        **_common(job, place, 0),
     }
     if len(chips.visible) < chips.total:
         given[VISIBLE] = ",".join(chips.visible)
@@ -160,14 +160,16 @@ def host_process(job: Job, place: Place) -> dict[str, str]:
     return given
 
 
-def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
+def _common(job: Job, place: Place, process: int) -> dict[str, str]:
+    """The variables that a process has for one unit and for a whole host alike."""
     task = str(_task(job, place.index, process))
     port = job.port(_process_need(job, place.index, process))
     return {
         ADDRESSES: addresses(job, place),
         PORT: str(port),
         TASK: task,
-        # JAX takes its process id from this one, libtpu from the one above.
+        # JAX takes its process id from this one (0.10.2, jax/_src/clusters/cloud_tpu_cluster.py),
+        # libtpu from the one above.
         WORKER: task,
         **private(job, place, job.port(_process_need(job, place.index, 0))),
         **job.once(f"undescribed.{place.index}", lambda: _undescribed(job, place)),
@@ -175,10 +177,11 @@ def _everyone(job: Job, place: Place, process: int) -> dict[str, str]:
 
 
 def _undescribed(job: Job, place: Place) -> dict[str, str]:
-    """For a host that no metadata server describes: nobody asks one, and the type is told here.
+    """For a host without metadata: the accelerator type, and no queries to a metadata server.
 
-    libtpu would wait half a minute for every key, and torch_xla could not be imported. An empty
-    SKIP is one to libtpu and none to torch_xla; and the one that `import jax` writes is undone.
+    libtpu 0.0.51 would wait half a minute for each key, and torch_xla 2.9 could not be imported. To
+    libtpu an empty SKIP counts as set, to torch_xla as unset; the SKIP that ``import jax`` writes
+    is removed from replicas.
     """
     facts = place.facts
     skipped = facts.env_at_start.get(SKIP, facts.env.get(SKIP))
@@ -191,7 +194,7 @@ def _undescribed(job: Job, place: Place) -> dict[str, str]:
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
-    """A launch's own metrics ports and log folder: two jobs with task 0 collide in the defaults."""
+    """A launch's own metrics ports and log folder: with the defaults, two jobs collide."""
     return job.once(f"private.{place.index}", lambda: _private(job, place, first_port))
 
 
@@ -207,13 +210,13 @@ def _private(job: Job, place: Place, first_port: int) -> dict[str, str]:
 
 
 def _kept_metrics(place: Place, processes: int) -> bool:
-    """Whether the platform has said where it will look for metrics (GKE does)."""
+    """Whether the platform has set the ports at which it will read metrics (GKE does)."""
     text = place.facts.env.get(METRICS, "")
     return len([part for part in text.split(",") if part]) >= processes
 
 
 def prepare(job: Job, chips: Chips, processes: int, first_port: int = FIRST_PORT) -> int:
-    """Note down what all processes of ``job`` share; returns the number of slices."""
+    """Store in ``job.memo`` what all its processes share; returns the number of slices."""
     if "chips" not in job.memo:
         slices = check_slice(chips, job.hosts)
         job.memo.update(chips=chips, processes=processes, slices=slices, first_port=first_port)

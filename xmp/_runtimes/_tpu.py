@@ -1,7 +1,7 @@
-"""TPU chips as libtpu wants to be told of them: read from facts, written per process.
+"""The TPU chips of a host as libtpu's variables describe them, and the slice that they belong to.
 
-libtpu, and so torch_xla, JAX and torch_tpu, all reduce to the variables made here. A *unit* is the
-smallest part that a process can own: a chip, or on 7x one of its two cores.
+torch_xla, JAX and torch_tpu all configure libtpu by these variables. A *unit* is the smallest part
+that a process can own: a chip, or on 7x one of its two cores.
 """
 
 from __future__ import annotations
@@ -53,27 +53,28 @@ WORKER = "TPU_WORKER_ID"
 NAMES = "TPU_WORKER_HOSTNAMES"
 
 INHERITED = (
-    (VISIBLE, "a mask: replicas count in it, a chip that is not there is refused"),
+    (VISIBLE, "a mask: replicas get chips from it; a chip that does not exist is refused"),
     (VISIBLE_OLD, "the same, where the first is unset or empty"),
-    ("TPU_VISIBLE_DEVICE_PATHS", "dropped: it would beat the mask of every replica"),
+    ("TPU_VISIBLE_DEVICE_PATHS", "dropped: it overrides the mask of every replica"),
     (BOUNDS, f"with {CHIP_BOUNDS} the slice, where no host bounds are given; else replaced"),
-    (CHIP_BOUNDS, "as above; those of a single chip are what torch_xla leaves behind"),
+    (CHIP_BOUNDS, "as above; torch_xla leaves those of a single chip behind"),
     (HOST_BOUNDS, f"with {HOST_CHIPS} the slice"),
     (HOST_CHIPS, "as above"),
-    ("HOST_BOUNDS", "dropped: libtpu's last resort for the one above"),
-    ("CHIPS_PER_HOST_BOUNDS", "dropped: libtpu's last resort for the one above"),
+    ("HOST_BOUNDS", "dropped: libtpu reads it where TPU_HOST_BOUNDS is unset"),
+    ("CHIPS_PER_HOST_BOUNDS", f"dropped: libtpu reads it where {HOST_CHIPS} is unset"),
     (ADDRESSES, "kept, and its ports held, where it has one entry per process; else dropped"),
-    (PORT, "replaced: a sibling's"),
-    (TASK, "replaced: a sibling's"),
+    (PORT, "replaced: it belongs to another process"),
+    (TASK, "replaced: it belongs to another process"),
     (WORKER, "the position of this host in the list of workers; then replaced per process"),
-    (NAMES, "the hosts of the slice, where it is a list of them; then dropped, JAX would count it"),
+    (NAMES, "the hosts of the slice, where it is a list; then dropped, since JAX counts it"),
     ("TPU_WORKER_ADDRS", "dropped: libtpu reads the names"),
-    ("TPU_MESH_CONTROLLER_ADDRESS", "dropped: of old recipes"),
-    ("TPU_MESH_CONTROLLER_PORT", "dropped: of old recipes"),
+    ("TPU_MESH_CONTROLLER_ADDRESS", "dropped: libtpu 0.0.51 does not read it, old recipes set it"),
+    ("TPU_MESH_CONTROLLER_PORT", "dropped: as above"),
 )
-"""What libtpu reads to know who it is, and what becomes of a value that was there before us.
+"""What identifies a process to libtpu, and what xmp does with an inherited value.
 
-Whatever is dropped although it was meant to say something is named in the plan's notes.
+Measured with libtpu 0.0.51, which logs the flags that it derives from its environment. A plan has a
+note for each value that is dropped although it was meant to say something.
 """
 OWNED = tuple(name for name, _ in INHERITED)
 
@@ -101,7 +102,7 @@ class Chips:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many units can be used alone on one host: those that lie in a box."""
+        """The numbers of units on one host that can be used alone: those that lie in a box."""
         each = self.generation.processes_per_chip
         sizes = {1, *(chips * each for chips in HOST_SHAPES)}
         return tuple(sorted(n for n in sizes if n <= len(self.visible)))
@@ -145,13 +146,14 @@ def _count(facts: HostFacts, env: Mapping[str, str], generation: Generation) -> 
     if count not in HOST_SHAPES:
         raise PlanError(
             f"{count} {generation.name} chips on one host are not known to work. Known: "
-            f"{', '.join(map(str, generation.sizes))}. Report `python -m xmp facts --json`, please."
+            f"{', '.join(map(str, generation.sizes))}. Please report the output of `python -m xmp "
+            "facts --json`."
         )
     return count
 
 
 def _visible(facts: HostFacts, units: int) -> tuple[str, ...]:
-    """The units that an inherited mask leaves, in order; an empty mask is none."""
+    """The units that an inherited mask leaves, in order; an empty mask counts as unset."""
     everything = tuple(str(unit) for unit in range(units))
     mask = facts.env.get(VISIBLE) or facts.env.get(VISIBLE_OLD) or ""
     entries = tuple(part.strip() for part in mask.split(",") if part.strip())
@@ -182,7 +184,7 @@ def _slice(facts: HostFacts, env: Mapping[str, str], generation: Generation, cou
     if box is None and len(names) > 1:
         box = box_of(len(names) * count, generation.flat)
     if box is None or prod(box) < count:
-        # A single process that torch_xla configured has left bounds of one chip behind.
+        # torch_xla 2.9 sets bounds of one chip where it runs as a single process.
         return _alone(generation, count)
     return slice_of(generation, box, own)
 
@@ -212,20 +214,20 @@ def unit_bounds(generation: Generation, units: int) -> tuple[int, ...]:
 
 
 def check_slice(chips: Chips, hosts: int) -> int:
-    """How many slices ``hosts`` hosts are; PlanError where they are no whole number of them."""
+    """How many slices ``hosts`` hosts are; PlanError where that is not a whole number."""
     size = chips.slice.hosts
     if hosts % size == 0:
         return hosts // size
     shape = "x".join(map(str, chips.slice.chips))
     raise PlanError(
         f"the slice of {shape} {chips.generation.name} chips has {size} hosts, but {hosts} of them "
-        f"can be named. Set {NAMES} and {WORKER} on every host and start xmp on all of them, or "
+        f"are known. Set {NAMES} and {WORKER} on every host and start xmp on all of them, or "
         "set NNODES=1 to use this host alone."
     )
 
 
 def inherited_notes(facts: HostFacts, processes: int, alone: bool) -> tuple[str, ...]:
-    """Inherited values that cannot be meant for ``processes`` processes, each with its reason."""
+    """One note for each inherited value that does not fit ``processes`` processes."""
     notes = []
     given = facts.env.get(ADDRESSES)
     if given and len(given.split(",")) != processes:

@@ -1,6 +1,13 @@
-"""Which variables are read when: the table behind a template's key and behind what is dropped.
+"""Environment variables: when they are read, which identify a replica, which a report shows.
 
-Evidence for every row is in the notes on environment contracts (trap 6 and section 5).
+When a variable is read was found by changing it between import and first use, with torch 2.13, JAX
+0.10.2, torch_xla 2.9.0, torch_tpu 0.2.0 and libtpu 0.0.51. The files that read them:
+
+at import     torch/__init__.py, torch/_inductor/config.py, torch/_dynamo/config.py,
+              jax/_src/config.py, jax/_src/cloud_tpu_init.py, torch_xla/__init__.py,
+              torch_xla/experimental/plugins.py
+at first use  jax/_src/distributed.py, torch/distributed/rendezvous.py (env://), torch/cuda,
+              libtpu (TPU_*, LIBTPU_INIT_ARGS), XLA (XLA_FLAGS)
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ IMPORT_TIME = (
     "LANG",
     "LC_*",
     "TZ",
-    # Native pools choose kind, placement and wait policy when they are loaded.
+    # Native thread pools choose kind, placement and wait policy when they are loaded.
     "OMP_*",
     "GOMP_*",
     "KMP_*",
@@ -33,7 +40,7 @@ IMPORT_TIME = (
     "TORCHINDUCTOR_*",
     "TORCHDYNAMO_*",
     "TRITON_*",
-    # JAX builds jax.config from these and looks for libtpu.
+    # JAX builds jax.config from these, and looks for libtpu.
     "JAX_*",
     "TPU_LIBRARY_PATH",
     # torch_xla chooses a device and registers plugins.
@@ -42,30 +49,30 @@ IMPORT_TIME = (
     "XLA_REGISTER_INSTALLED_PLUGINS",
     "TF_*",
     "GRPC_*",
-    # The libraries that a launcher most often has loaded besides.
+    # Other libraries that launchers often have imported.
     "HF_*",
     "TRANSFORMERS_*",
     "MPLBACKEND",
 )
-"""Read by an import: part of a template's key."""
+"""Read by an import: part of a template's key (names, or prefixes ending in ``*``)."""
 
 FIRST_USE = (
-    # Settings that also have a call: applied after the fork.
+    # xmp applies these by a call after the fork.
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "BLIS_NUM_THREADS",
-    # Read by jax.distributed.initialize and by the lookup of clusters.
+    # Read by jax.distributed.initialize (jax/_src/distributed.py).
     "JAX_COORDINATOR_*",
     "JAX_LOCAL_DEVICE_IDS",
     "JAX_PARTITION_INDEX",
     "JAX_PROCESS_ID",
     "JAX_NUM_PROCESSES",
-    # Written by `import jax` and `import torch_xla`: each runtime's plan says what a replica gets.
+    # Written by `import jax` and `import torch_xla`: the plan sets the replica's value.
     "TF_CPP_MIN_LOG_LEVEL",
     "GRPC_VERBOSITY",
 )
-"""Exceptions to the table above; a runtime has more, whose calls only its framework makes."""
+"""Exceptions to the table above. A runtime has more (``by_call``), which its framework applies."""
 
 IDENTITY = (
     "RANK",
@@ -84,7 +91,7 @@ IDENTITY = (
     "TORCHELASTIC_*",
     "XMP_DEVICE",
 )
-"""A replica's place: set by the plan, dropped when inherited, refused in ``env=``."""
+"""A replica's identity: set by the plan, dropped when inherited, refused in ``env=``."""
 
 OUTER = (
     ("torchrun", ("TORCHELASTIC_*",)),
@@ -104,10 +111,10 @@ OUTER = (
     ),
     ("MPI", ("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")),
 )
-"""By launcher, what it gave its own process and would mislead ours (JAX and Lightning look)."""
+"""By launcher, the variables of its own processes; JAX and Lightning would believe them."""
 
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
-"""Of no use since XRT is gone, but still set by images (Kaggle's has XRT_TPU_CONFIG)."""
+"""Of no use without XRT, but some images still set them (Kaggle's sets XRT_TPU_CONFIG)."""
 
 REPORTED = (
     *IDENTITY,
@@ -121,7 +128,7 @@ REPORTED = (
     *("TENSORSTORE_*", "GCE_METADATA_IP", "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"),
     *("JOB_COMPLETION_INDEX", "no_proxy", "NO_PROXY"),
 )
-"""What a report of a host shows of its environment: enough to plan again, and no secrets."""
+"""The variables that a report of a host shows: enough to plan again, and no secrets."""
 
 QUIET = (("PYTORCH_NVML_BASED_CUDA_CHECK", "1"),)
-"""Lets ``torch.cuda.is_available()`` at module level answer without initialising the driver."""
+"""With it ``torch.cuda.is_available()`` at module level does not initialise the driver."""

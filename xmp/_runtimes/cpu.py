@@ -1,4 +1,4 @@
-"""Processes on the host's cores, with torch's gloo where a group is wanted."""
+"""CPU processes, with torch's gloo where the program wants a process group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cpu"]
 
 JAX = "JAX_PLATFORMS"
 MOST = 8
-"""Replicas by default: a 128-core host should not be asked for 128 copies of a model."""
+"""Replicas by default: a 128-core host should not get 128 copies of a model."""
 
 
 class Cpu(Runtime):
@@ -32,14 +32,14 @@ class Cpu(Runtime):
         return Fit(min(cores, MOST), None, f"{cores} usable cores")
 
     def share(self, job: Job, place: Place, local: int) -> Share:
-        # JAX in such a replica would reach for the chips, which only one process can have.
+        # JAX in such a replica would open the chips, which only one process can own.
         apart = bool(place.facts.tpu) and JAX not in place.facts.env
         if not apart:
             return Share(settings={"device_type": "cpu"})
         return Share({JAX: "cpu"}, settings={"device_type": "cpu", "jax_platforms": "cpu"})
 
     def notes(self, job: Job) -> tuple[str, ...]:
-        """Accelerators that lie idle, where nobody asked for the cores by name."""
+        """The accelerators that stay idle, unless the user chose this runtime by name."""
         facts = job.places[0].facts
         if job.request.runtime or facts.env.get("XMP_RUNTIME"):
             return ()

@@ -1,6 +1,6 @@
-"""Pretend chips with variables, ports and bounds of their own: a TPU's seam without a TPU.
+"""Pretend chips with their own variables, ports and bounds: a device runtime without a device.
 
-Programs and tests use it to see what a device runtime would be given on a host with no device.
+Programs and tests use it to see what xmp gives the replicas of a device runtime.
 """
 
 from __future__ import annotations

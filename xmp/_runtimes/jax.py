@@ -58,7 +58,7 @@ class Jax(Runtime):
         raise PlanError(
             f"{PLATFORMS}={text} was given, but this host has no such device with an installed "
             f"JAX plugin. Possible here: {', '.join(able)}. Set {PLATFORMS} to one of them, or "
-            'say runtime="cpu".'
+            'pass runtime="cpu".'
         )
 
     def _able(self, facts: HostFacts) -> list[str]:
@@ -118,7 +118,7 @@ class Jax(Runtime):
             mask = CUDA_MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
             given[mask] = ",".join(self.chosen(job, place))
             return Share(given, f"{platform}:{local}", {**settings, "local_device_ids": str(local)})
-        # JAX_NUM_CPU_DEVICES beats a host device count that is left over in XLA_FLAGS.
+        # JAX_NUM_CPU_DEVICES overrides a host device count in XLA_FLAGS (JAX 0.10.2).
         count = place.facts.env.get(CPU_DEVICES) or "1"
         settings["num_cpu_devices"] = given[CPU_DEVICES] = count
         return Share(given, "cpu", settings)
@@ -144,16 +144,16 @@ class Jax(Runtime):
             return inherited_notes(facts, total, job.memo["slices"] == 1)
         if platform != "cpu":
             return ()
-        return (
-            "JAX sizes its own thread pool from the cores it may run on; bind= limits it",
-            "JAX's gloo collectives listen at the address of the host name, not on loopback",
-        )
+        threads = "JAX sizes its thread pool by the cores that it may run on; bind= limits them"
+        if job.coordinator.startswith("127."):
+            return (threads,)
+        return (threads, "JAX's gloo collectives listen at the address of the host name")
 
     def _prepare(self, job: Job) -> int:
         if "processes" not in job.memo:
             first = _libtpu.FIRST_PORT
             if job.local > DOCUMENTED_PORT - first:
-                first = DOCUMENTED_PORT + 1  # eight cores would reach the coordinator's port
+                first = DOCUMENTED_PORT + 1  # eight cores would need the coordinator's port
             _libtpu.prepare(job, read_chips(job.places[0].facts), job.local, first)
         count: int = job.memo["processes"]
         return count
@@ -164,7 +164,7 @@ class Jax(Runtime):
 
 
 def _whole_host(job: Job) -> bool:
-    """One process for all chips: asked for by ``nprocs=1`` without naming a device."""
+    """Whether one process gets all chips: with ``nprocs=1`` and no ``devices=``."""
     chips: Chips = job.memo["chips"]
     boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
     return job.local == 1 and job.request.devices is None and boxed
@@ -178,8 +178,8 @@ def _tpu_fit(facts: HostFacts, hosts: int) -> Fit:
     what = "core" if chips.generation.processes_per_chip > 1 else "chip"
     reason = many(units, f"{name} {what}")
     if name in ("v2", "v3"):
-        reason += ", and a process owns a chip with its two devices"
-    advice = "nprocs=1 is one process for the whole host."
+        reason += ", each with two devices in one process"
+    advice = "nprocs=1 runs one process for the whole host."
     if hosts > 1:
         return Fit(units, tuple(sorted({1, units})), f"{reason} on each of {hosts} hosts", advice)
     return Fit(chips.counts[-1], chips.counts, reason, advice)

@@ -1,4 +1,8 @@
-"""AWS Neuron under torch_xla: one core per replica; a core belongs to one process until it ends."""
+"""AWS Neuron under torch_xla: one core per replica; a core belongs to one process until it ends.
+
+The variables are those of torch_xla 2.9.0 (``torch_xla/_internal/neuron.py``) and of the Neuron
+runtime.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ ROOT_PORT = 62182
 
 
 class Neuron(Runtime):
-    """As many replicas as cores are named, else as many as NEURONCORE_NUM_DEVICES says."""
+    """One replica per core of the mask; without a mask, as many as NEURONCORE_NUM_DEVICES."""
 
     name = "neuron"
     framework = "xmp._frameworks.torch_xla"
@@ -78,7 +82,7 @@ class Neuron(Runtime):
 
 
 def _cores(text: str) -> tuple[str, ...]:
-    """``"0-1,4"`` is cores 0, 1 and 4; PlanError for anything that the runtime would refuse."""
+    """``"0-1,4"`` is cores 0, 1 and 4; PlanError for text that the Neuron runtime refuses."""
     cores: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)

@@ -1,4 +1,4 @@
-"""Paddle: every trainer knows the endpoints of all, and its own device by a flag."""
+"""Paddle: every trainer knows the endpoints of all trainers, and gets its device by a flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = "PADDLE_TRAINERS_NUM"
 ENDPOINT = "PADDLE_CURRENT_ENDPOINT"  # "127.0.0.1:6070"
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "127.0.0.1:6070,127.0.0.1:6071"
 BACKEND = "PADDLE_DISTRI_BACKEND"
-INTERFACE = "GLOO_SOCKET_IFNAME"  # Paddle's gloo listens where the host's name leads otherwise
+INTERFACE = "GLOO_SOCKET_IFNAME"  # without it gloo listens at the address of the host's name
 GPU = "FLAGS_selected_gpus"
 FIRST_PORT = 6070
 
@@ -31,8 +31,8 @@ class Paddle(Runtime):
     package = "paddle"
     distribution = "paddlepaddle"
     owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, CUDA_MASK)
-    # Paddle deletes these two in its trainers: its store does not exempt anybody from a proxy.
-    takes_away = ("http_proxy", "https_proxy")
+    # Paddle's own spawn deletes these two in its trainers (python/paddle/distributed/spawn.py).
+    removes = ("http_proxy", "https_proxy")
 
     def possible(self, facts: HostFacts) -> str:
         version = facts.frameworks.get("paddle")
@@ -55,13 +55,13 @@ class Paddle(Runtime):
 
     def share(self, job: Job, place: Place, local: int) -> Share:
         pairs = ((host, i) for host in range(job.hosts) for i in range(job.local))
-        everyone = job.once(ENDPOINTS, lambda: [_endpoint(job, host, i) for host, i in pairs])
+        endpoints = job.once(ENDPOINTS, lambda: [_endpoint(job, host, i) for host, i in pairs])
         rank = place.index * job.local + local
         given = {
             RANK: str(rank),
             COUNT: str(job.world),
-            ENDPOINT: everyone[rank],
-            ENDPOINTS: ",".join(everyone),
+            ENDPOINT: endpoints[rank],
+            ENDPOINTS: ",".join(endpoints),
         }
         if job.hosts == 1 and not place.facts.env.get(INTERFACE):
             given[INTERFACE] = "lo" if place.facts.platform == "linux" else "lo0"
@@ -76,8 +76,8 @@ def _endpoint(job: Job, host: int, local: int) -> str:
     address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
     if not address:
         raise PlanError(
-            f"the address of host {host} is not known, and Paddle needs that of every host. Start "
-            "with a scheduler that lists them (Slurm), or one host at a time."
+            f"the address of host {host} is not known; Paddle needs the address of every host. "
+            "Start with a scheduler that lists the hosts (Slurm), or use one host."
         )
     return f"{address}:{job.port(_need(job, host, local))}"
 
@@ -86,5 +86,5 @@ def _need(job: Job, host: int, local: int) -> PortNeed:
     documented = FIRST_PORT + local
     fixed = 0 if job.leasable else documented
     address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
-    how = "reuse" if host == local == 0 else "hold"  # Paddle's own store binds the first one
+    how = "reuse" if host == local == 0 else "hold"  # Paddle's store binds the first one
     return PortNeed(f"endpoint.{host}.{local}", how, address, fixed, documented, host)

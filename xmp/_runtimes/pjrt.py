@@ -1,7 +1,7 @@
-"""torch_xla 2.1 and later: one process per TPU chip (per core on 7x), or one on the cores.
+"""torch_xla 2.1 and later: one process per TPU chip (per core on 7x), or one process on the CPU.
 
-On v2 and v3 a process cannot own less than a chip with two devices: it runs two threads, each a
-replica of its own.
+On v2 and v3 a process cannot own less than a chip with two devices: it runs two threads, and each
+thread is a replica.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Pjrt(Runtime):
         _refuse_parts(request, threads)
         units = len(chips.visible)
         reason = f"{many(units * threads, 'device')} of {chips.generation.name} chips"
-        advice = "On one chip: Kaggle's v5e-8 has eight, " if units * threads == 1 else ""
+        advice = (
+            "This host has one chip; Kaggle's v5e-8 has eight. " if units * threads == 1 else ""
+        )
         advice += 'runtime="cpu" takes any number.'
         if hosts > 1:
             most = units * threads
@@ -108,7 +110,7 @@ class Pjrt(Runtime):
         facts = job.places[0].facts
         notes = []
         if _kind(facts) and "jax" in facts.loaded and "torch_xla" not in facts.loaded:
-            notes.append(f'jax is loaded, {DEVICE} chose this runtime: say runtime="jax" for JAX')
+            notes.append(f'jax is loaded, but {DEVICE} selects pjrt: pass runtime="jax" to use JAX')
         if not self.on_tpu(facts):
             return (*notes, *_unused_devices(facts))
         total = job.memo["chips"].slice.hosts * self._prepare(job)
@@ -128,13 +130,14 @@ def _unused_devices(facts: HostFacts) -> tuple[str, ...]:
     count = facts.env.get("CPU_NUM_DEVICES", "1")
     if count == "1":
         return ()
-    # XLA's CPU client meets by compiled module, and each thread compiles one of its own (2.9).
-    words = f"CPU_NUM_DEVICES={count} is replaced by 1: torch_xla's threads on the CPU hang in "
-    return (f'{words}their first collective; use backend="gloo" with several replicas',)
+    # XLA's CPU client joins the participants of one compiled module, but each thread compiles its
+    # own (torch_xla 2.9).
+    note = f"CPU_NUM_DEVICES={count} is replaced by 1: torch_xla's threads on the CPU hang in "
+    return (f'{note}their first collective; use backend="gloo" with several replicas',)
 
 
 def _kind(facts: HostFacts) -> str:
-    """The kind of device that is asked for; torch_xla cuts the name at the first underscore."""
+    """The kind of device that PJRT_DEVICE names; torch_xla cuts it at the first underscore."""
     return facts.env.get(DEVICE, "").partition("_")[0].upper()
 
 
@@ -148,21 +151,21 @@ def _device(job: Job, place: Place, local: int, threads: int) -> str:
 
 
 def _refuse_parts(request: Request, threads: int) -> None:
-    """What threads of one process cannot have each for itself."""
+    """Refuse what threads of one process cannot have separately."""
     if threads == 1:
         return
     if request.devices is not None:
         raise PlanError(
             f"devices={list(request.devices)}: on v2 and v3 a process owns a chip, two devices. "
-            "Leave devices out and say nprocs: 2, 4 or 8."
+            "Omit devices and pass nprocs: 2, 4 or 8."
         )
     if request.nprocs == 1:
         return
     if request.backend is not None:
         raise PlanError(
             f"backend={request.backend!r}: here {threads} replicas are threads of one process, "
-            "which can be in a torch process group only once. Leave backend out (xmp's and "
-            "xla_model's collectives work), or say nprocs=1."
+            "which can be in a torch process group only once. Omit backend (xmp's and xla_model's "
+            "collectives work), or pass nprocs=1."
         )
     if request.env is not None and len(request.env) > 1:
         raise PlanError(
@@ -172,13 +175,13 @@ def _refuse_parts(request: Request, threads: int) -> None:
 
 
 def _cpu_fit(request: Request) -> Fit:
-    """torch_xla's CPU client cannot reach other processes: their sums would be silently their own.
+    """torch_xla's CPU client does not connect processes: each would silently get its own sum.
 
-    With ``backend="gloo"`` the replicas meet through xmp's own collectives instead.
+    With ``backend="gloo"`` xmp's own collectives connect the replicas.
     """
     advice = (
         "torch_xla on the CPU cannot form a mesh across processes: use nprocs=1, or "
-        'backend="gloo" for replicas that meet through xmp\'s own collectives.'
+        'backend="gloo", with which xmp\'s own collectives connect the replicas.'
     )
     allowed = None if request.backend == "gloo" else (1,)
     return Fit(1, allowed, "torch_xla on the CPU", advice)

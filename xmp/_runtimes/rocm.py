@@ -1,7 +1,8 @@
-"""AMD GPUs under torch: as ``cuda``, through HIP's own mask.
+"""AMD GPUs under torch: like ``cuda``, with HIP's own mask.
 
-``ROCR_VISIBLE_DEVICES`` filters first and renumbers; ``HIP_VISIBLE_DEVICES`` counts in what is left
-and beats ``CUDA_VISIBLE_DEVICES``, which HIP also reads.
+``ROCR_VISIBLE_DEVICES`` filters first and renumbers; ``HIP_VISIBLE_DEVICES`` counts what is left
+and overrides ``CUDA_VISIBLE_DEVICES``, which HIP also reads. torch 2.13 does the same
+(``torch/cuda/__init__.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""torch_tpu: a native torch device; the library derives libtpu's variables from these few.
+"""torch_tpu: a native torch device; the library derives libtpu's variables from a few of its own.
 
-What its own parent step would set is planned here instead, with ports that are held.
+The plan sets what the library's ``set_tpu_launch_env`` sets in a launcher (torch_tpu 0.2,
+``_internal/distributed/distributed.py``), but with ports that xmp holds.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class TorchTpu(Runtime):
             )
         if facts.tpu.get("nodes") == "accel":
             raise PlanError(
-                "torch_tpu finds no chips on this host: they are /dev/accel* nodes, it looks for "
-                '/dev/vfio. Use runtime="pjrt" or runtime="jax".'
+                "torch_tpu finds no chips on this host: it looks in /dev/vfio, the chips are "
+                '/dev/accel*. Use runtime="pjrt" or runtime="jax".'
             )
         units = len(chips.visible)
         if hosts > 1:
@@ -91,9 +92,9 @@ class TorchTpu(Runtime):
         given = {
             ADDRESSES: self._addresses(job),
             TOPOLOGY: ",".join(str(n) for n in bounds),
-            # The library only wants a number that is the same on all ranks.
+            # The library needs a number that is the same on all ranks.
             SESSION: str(job.port(_need(job, 0, 0))),
-            # One name and no list: the library keeps it, and claims this chip.
+            # The library keeps a single name, but not a list, and claims that chip.
             VISIBLE_OLD: unit,
             **_libtpu.private(job, place, job.port(_need(job, place.index, 0))),
         }
@@ -119,7 +120,7 @@ def _entry(job: Job, host: int, local: int) -> str:
     if ":" in name or not name:
         raise PlanError(
             f"the address of host {host} is {name or 'unknown'!r}: torch_tpu takes names and IPv4 "
-            "addresses only. Give names in TPU_WORKER_HOSTNAMES."
+            "addresses only. Set TPU_WORKER_HOSTNAMES to such names."
         )
     return f"{name}:{job.port(_need(job, host, local))}"
 

@@ -1,4 +1,4 @@
-"""Intel GPUs under torch: as ``cuda``, through Level Zero's mask."""
+"""Intel GPUs under torch: like ``cuda``, with Level Zero's mask."""
 
 from __future__ import annotations
 

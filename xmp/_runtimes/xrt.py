@@ -1,7 +1,8 @@
 """Legacy torch_xla, up to 2.0: one local service per host owns the devices, replicas are clients.
 
-Only ordinal 0 keeps the variables that set the devices up, since the C++ client tries them first.
-torch_xla of that age cannot be installed any more: these plans follow its source.
+Only ordinal 0 keeps the variables that configure the devices: the C++ client tries them first.
+torch_xla of that age can no longer be installed: the plans follow its source (pytorch/xla,
+``torch_xla/distributed/xla_multiprocessing.py`` and ``third_party/xla_client/``, at b6dc88078d).
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """What the inherited configuration says: the kind of device, hosts, and this host's index."""
+    """The inherited configuration: kind and number of devices, hosts, and this host's index."""
 
     kind: str
     devices: int
     hosts: int
     index: int
     workers: tuple[tuple[str, int], ...] = ()
-    """Host and first port of every host, where XRT_WORKERS names them."""
+    """Name and first port of every host, where XRT_WORKERS lists them."""
 
 
 class Xrt(Runtime):
@@ -79,8 +80,8 @@ class Xrt(Runtime):
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
         if version_of(facts, "torch_xla") >= (2, 1):
             raise PlanError(
-                f"runtime 'xrt' needs torch_xla up to 2.0; {facts.frameworks['torch_xla']} has no "
-                'XRT any more. Use runtime="pjrt".'
+                f"runtime 'xrt' needs torch_xla up to 2.0; {facts.frameworks['torch_xla']} no "
+                'longer has XRT. Use runtime="pjrt".'
             )
         setup = _setup(facts)
         name = TPUS if setup.kind == "TPU" else GPUS
@@ -129,7 +130,7 @@ def _setup(facts: HostFacts) -> Setup:
     if hosts > 1 and env.get(DEVICE):
         raise PlanError(
             f"{DEVICE}={env[DEVICE]} says that this process is a replica already, where "
-            f"{WORLD}={hosts} counts replicas and not hosts. Launch from outside of it, or with "
+            f"{WORLD}={hosts} counts replicas, not hosts. Launch from outside it, or pass "
             'runtime="cpu".'
         )
     if CONFIG in env or TPUS in env:
@@ -140,9 +141,13 @@ def _setup(facts: HostFacts) -> Setup:
     if GPUS in env:
         entries = _entries(env[WORKERS], WORKERS) if env.get(WORKERS) else ()
         if not entries and hosts > 1:
-            raise PlanError(f"{WORLD}={hosts} hosts with GPUs need {WORKERS}, one entry per host.")
+            raise PlanError(
+                f"{WORLD}={hosts} hosts with GPUs need {WORKERS}. Set it, with one entry per host."
+            )
         if entries and len(entries) != hosts:
-            raise PlanError(f"{WORKERS} names {len(entries)} hosts, but {WORLD}={hosts}.")
+            raise PlanError(
+                f"{WORKERS} names {len(entries)} hosts, but {WORLD}={hosts}. Make them equal."
+            )
         workers = tuple((entry["host"], int(entry["port"])) for entry in entries)
         index = _index(env.get(LOCAL_WORKER), ())
         return _checked(Setup("GPU", _number(env[GPUS], GPUS), hosts, index, workers))
@@ -178,7 +183,7 @@ def _entries(text: str, name: str) -> tuple[re.Match[str], ...]:
         found.append(match)
     found.sort(key=lambda match: int(match["ord"]))
     if [int(match["ord"]) for match in found] != list(range(len(found))):
-        raise PlanError(f"{name}={text!r}: ORD has to be each of 0 to {len(found) - 1} once.")
+        raise PlanError(f"{name}={text!r}: ORD must be each of 0 to {len(found) - 1} once.")
     return tuple(found)
 
 
@@ -194,7 +199,7 @@ def _index(text: str | None, entries: tuple[re.Match[str], ...]) -> int:
 def _tpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> dict[str, str]:
     given = {LOCAL_WORKER: facts.env.get(LOCAL_WORKER) or _first_worker(facts)}
     if ordinal == 0:
-        # It initialises the TPU mesh for everybody.
+        # It initialises the TPU mesh for all replicas.
         given |= {name: facts.env[name] for name in (CONFIG, TPUS) if name in facts.env}
     return {name: value for name, value in given.items() if value or name != LOCAL_WORKER}
 
@@ -211,7 +216,7 @@ def _gpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> 
     if len(visible) < job.local:
         mask = f"{CUDA_MASK}={facts.env.get(CUDA_MASK)!r}"
         raise PlanError(
-            f"{GPUS}={facts.env[GPUS]}, but {mask} leaves {len(visible)}. Make them agree."
+            f"{GPUS}={facts.env[GPUS]}, but {mask} leaves {len(visible)}. Make them equal."
         )
     return {
         **job.once("workers", lambda: _gpu_workers(job, setup)),
@@ -245,7 +250,7 @@ def _service_address(job: Job, facts: HostFacts, setup: Setup) -> str:
         return f"{setup.workers[0][0]}:{SERVICE_PORT}"
     raise PlanError(
         f"{WORLD}={setup.hosts} hosts meet at {SERVICE}, which is not set. Set it to "
-        f"HOST:{SERVICE_PORT} of the first host, the same everywhere."
+        f"HOST:{SERVICE_PORT} of the first host, the same on every host."
     )
 
 

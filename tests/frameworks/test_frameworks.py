@@ -1,0 +1,256 @@
+"""What the frameworks share: trees, reductions of gathered values, objects on a wire."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from xmp._frameworks import _exchange, _trees
+from xmp._frameworks._reduce import fold, is_array, is_number
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+# --- trees -------------------------------------------------------------------------------------
+
+
+def test_a_tree_comes_back_with_its_types_and_order() -> None:
+    ordered = collections.OrderedDict(b=1, a=(2, [3]))
+    tree = {"o": ordered, "p": Point(4, {}), "n": None}
+    doubled = _trees.rebuild(tree, [leaf and leaf * 2 for leaf in _trees.leaves(tree)])
+    assert doubled == {
+        "o": collections.OrderedDict(b=2, a=(4, [6])),
+        "p": Point(8, {}),
+        "n": None,
+    }
+    assert list(doubled["o"]) == ["b", "a"]
+    assert type(doubled["p"]) is Point
+
+
+def test_the_leaves_do_not_depend_on_the_order_of_insertion() -> None:
+    assert _trees.leaves({"a": 1, "b": 2, 3: 4}) == _trees.leaves({3: 4, "b": 2, "a": 1})
+
+
+def test_a_defaultdict_stays_one() -> None:
+    tree = collections.defaultdict(list, a=1)
+    built = _trees.rebuild(tree, [5])
+    assert built == {"a": 5}
+    assert built["new"] == []
+
+
+# --- reductions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "op", "result"),
+    [
+        ([1, 2, 4], "sum", 7),
+        ([1, 2, 4], "prod", 8),
+        ([3, 1, 2], "min", 1),
+        ([3, 1, 2], "max", 3),
+        ([1, 2], "mean", 1.5),
+        ([True, True, False], "sum", 2),
+        ([2**70, 1], "sum", 2**70 + 1),
+        ([0, 0.5], "sum", 0.5),
+        ([1j, 2], "sum", 2 + 1j),
+    ],
+)
+def test_numbers_keep_their_kind_and_size(values: list[Any], op: str, result: Any) -> None:
+    folded = fold(values, op)
+    assert folded == result
+    assert type(folded) is type(result)
+
+
+@pytest.mark.parametrize("op", ["min", "max", "sum", "mean", "prod"])
+@pytest.mark.parametrize("values", [[float("nan"), 1.0], [1.0, float("nan")]])
+def test_not_a_number_wins(op: str, values: list[float]) -> None:
+    assert np.isnan(fold(values, op))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "result"),
+    [
+        ("uint16", "sum", "uint16"),
+        ("uint16", "mean", "float64"),
+        ("float16", "mean", "float16"),
+        ("bool", "sum", "int64"),
+        ("bool", "max", "bool"),
+        ("longdouble", "prod", "longdouble"),
+    ],
+)
+def test_arrays_keep_their_type(dtype: str, op: str, result: str) -> None:
+    folded = fold([np.ones(3, dtype), np.ones(3, dtype)], op)
+    assert folded.dtype == np.dtype(result)
+
+
+def test_what_counts_as_number_and_array() -> None:
+    assert all(map(is_number, [1, 1.5, True, 1j, np.float32(1), np.bool_(True)]))
+    assert not any(map(is_number, ["1", None, np.ones(1), np.str_("a"), np.datetime64("now")]))
+    assert is_array(np.ones(1, "uint8"))
+    assert not any(map(is_array, [np.array(["a"]), np.array([None]), np.zeros(1, "i4,f4"), [1]]))
+
+
+# --- objects on a wire -------------------------------------------------------------------------
+
+
+class ThreadWire:
+    """Threads that hand each other bytes; a part is a bytearray."""
+
+    def __init__(self, rank: int, size: int, table: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self._table, self._barrier = rank, size, table, barrier
+        self.rounds: list[str] = []
+
+    def _exchange(self, name: str, value: Any) -> list[Any]:
+        self.rounds.append(name)
+        self._table[self.rank] = value
+        self._barrier.wait(10)
+        found = list(self._table)
+        self._barrier.wait(10)
+        return found
+
+    def keep(self, value: Any) -> tuple[Any, Any] | None:
+        return ("kept", bytearray(value.encode())) if isinstance(value, Kept) else None
+
+    def restore(self, description: Any, part: Any) -> Any:
+        assert description == "kept"
+        return Kept(part.decode())
+
+    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        return (str, ("foreign",)) if isinstance(value, Foreign) else None
+
+    def part(self, buffer: memoryview) -> Any:
+        return bytearray(buffer)
+
+    def buffer(self, part: Any) -> Any:
+        return part
+
+    def gather_heads(self, head: bytes) -> list[bytes]:
+        return self._exchange("heads", head)
+
+    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
+        found: bytes = self._exchange("head", head)[src]
+        return found
+
+    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
+        found = self._exchange("parts", part)
+        assert [len(p or b"") for p in found] == list(sizes)
+        return [bytearray(p or b"") for p in found]
+
+    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
+        found = self._exchange("part", part)[src]
+        assert len(found) == size
+        return bytearray(found)
+
+
+class Kept(str):
+    """Travels outside the pickle."""
+
+
+class Foreign:
+    """Must not be pickled its own way."""
+
+    def __reduce__(self) -> Any:
+        raise AssertionError
+
+
+def on_threads(size: int, body: Callable[[ThreadWire], Any]) -> list[Any]:
+    table, barrier = [None] * size, threading.Barrier(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda r: body(ThreadWire(r, size, table, barrier)), range(size)))
+
+
+def test_everybody_gets_what_everybody_holds() -> None:
+    def body(wire: ThreadWire) -> Any:
+        value = {"rank": wire.rank, "big": np.full(wire.rank * 3000, wire.rank), "f": Foreign()}
+        return _exchange.all_gather(value, wire)
+
+    for gathered in on_threads(3, body):
+        assert [g["rank"] for g in gathered] == [0, 1, 2]
+        assert [g["f"] for g in gathered] == ["foreign"] * 3
+        for rank, each in enumerate(gathered):
+            assert each["big"].shape == (rank * 3000,)
+            assert (each["big"] == rank).all()
+            each["big"] += 1  # its own, and writable
+
+
+def test_the_sender_keeps_its_object_and_sends_parts_once() -> None:
+    kept = Kept("tensor")
+    sent = {"a": kept, "b": [kept], "rest": lambda: 7}
+
+    def body(wire: ThreadWire) -> Any:
+        return _exchange.broadcast(sent if wire.rank == 1 else None, 1, wire), wire.rounds
+
+    results = on_threads(2, body)
+    assert results[1][0] is sent
+    received, rounds = results[0]
+    assert received["a"] == "tensor"
+    assert received["b"][0] is received["a"]
+    assert received["rest"]() == 7
+    assert rounds == ["head", "part"]
+
+
+def test_a_short_value_takes_one_round() -> None:
+    def body(wire: ThreadWire) -> Any:
+        _exchange.all_gather([1, 2.5, np.ones(10)], wire)
+        return wire.rounds
+
+    assert on_threads(2, body) == [["heads"]] * 2
+
+
+# --- entering torch ----------------------------------------------------------------------------
+
+
+def test_entering_torch_is_free_until_torch_is_used() -> None:
+    code = """
+import os, sys, time
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+from xmp._types import ReplicaInfo
+from xmp._frameworks import torch_dist
+info = ReplicaInfo(0, 0, 1, 1, settings={"device_type": "cpu"})
+began = time.perf_counter()
+framework = torch_dist.enter(info)
+took = time.perf_counter() - began
+assert not {"torch", "numpy", "jax"} & set(sys.modules), "torch was imported"
+assert took < 0.001, took
+import torch.distributed
+module = sys.modules["torch.distributed.rendezvous"]
+assert module._create_c10d_store.__module__.startswith("xmp."), "torch was not readied"
+framework.leave()
+assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_entering_torch_in_vain_changes_nothing() -> None:
+    code = """
+import os, sys
+import torch
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+from xmp._types import ReplicaInfo
+from xmp._frameworks import torch_dist
+module = sys.modules["torch.distributed.rendezvous"]
+reader, writer = os.pipe()
+settings = {"device_type": "mtia"}  # a device that this build does not have
+info = ReplicaInfo(0, 0, 1, 1, settings=settings, descriptors={"store": reader})
+try:
+    torch_dist.enter(info)
+except (RuntimeError, AssertionError, AttributeError):
+    assert module._create_c10d_store.__module__.startswith("torch."), "torch was not given back"
+    try:
+        os.fstat(reader)
+    except OSError:
+        sys.exit(0)
+sys.exit("entered, or kept the listener")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

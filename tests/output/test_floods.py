@@ -1,0 +1,133 @@
+"""Output that comes faster than it is read, or is never read: complete, and no replica waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.launching import BEGIN, launch
+from tests.support.stage import Script
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.usefixtures("buffered"), pytest.mark.first_pass, pytest.mark.failing]
+
+
+def floods(rank: int, megabytes: int, folder: Path) -> tuple[int, int]:
+    """Rank 0 writes that much, and on until the other has written more than a pipe holds."""
+    served, written = folder / "served", 0
+    if rank == 0:
+        while written < megabytes or not (served.exists() or written == 10 * megabytes):
+            os.write(1, b"0123456789abcde\n" * 65536)
+            written += 1
+    else:
+        for n in range(20_000):
+            print("line", n)
+        sys.stdout.flush()
+        served.touch()
+    return written, psutil.Process(os.getppid()).memory_info().rss
+
+
+def test_a_flood_is_complete_and_holds_nobody_up(method: str, tmp_path: Path) -> None:
+    before = psutil.Process().memory_info().rss
+    small = launch(method, floods, 1, tmp_path, log_dir=tmp_path, show="none")[0][1]
+    (tmp_path / "served").unlink()
+    (written, used), _ = launch(method, floods, 200, tmp_path, log_dir=tmp_path, show=[1])
+    assert 200 <= written < 2000, "the other got through while this one wrote"
+    assert (tmp_path / "rank0.stdout.log").stat().st_size == written << 20
+    assert len((tmp_path / "rank1.stdout.log").read_text().splitlines()) == 20_000
+    assert used - small < 8 << 20
+    assert psutil.Process().memory_info().rss - before < 50 << 20
+
+
+SLOW = (
+    BEGIN
+    + """
+def fn(rank):
+    for n in range(40000):
+        print("x" * 99)
+    os.replace(sys.argv[2] + "/mark", sys.argv[2] + "/mark%d" % rank) if rank == 0 else None
+
+if __name__ == "__main__":
+    start(fn, prefix=True, log_dir=sys.argv[2], grace=0.5)
+    print("done")
+"""
+)
+
+
+def slow(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A launch whose standard output is not read yet; returns when rank 0 has written all."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "mark").touch()
+    command = [sys.executable, str(tmp_path / "slow.py"), "forkserver", str(logs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
+    until((logs / "mark0").exists, 20)
+    return process
+
+
+def test_with_a_file_a_slow_reader_holds_nobody_up_and_gets_everything(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().decode().splitlines()
+    assert lines.pop() == "done"
+    assert len(lines) == 80000
+    for rank in (0, 1):
+        assert lines.count(f"[{rank}] " + "x" * 99) == 40000
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 4_000_000
+
+
+def test_with_a_file_a_reader_that_goes_away_takes_nothing_with_it(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 4_000_000
+
+
+def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:
+    source = BEGIN + (
+        "import signal\n"
+        "def fn(rank):\n"
+        "    open(f'supervisor{os.getppid()}', 'w').close()\n"
+        "    while not os.path.exists('go'):\n        time.sleep(0.01)\n"
+        "    os.write(1, b'x' * 60000)\n"
+        "    open(f'written{rank}', 'w').close()\n"
+        "    while True:\n        signal.pause()\n"
+        "if __name__ == '__main__':\n    start(fn, log_dir='logs', show='none')\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    command = [sys.executable, "train.py", "forkserver"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        until(lambda: list(tmp_path.glob("supervisor*")))
+        supervisor = psutil.Process(int(next(tmp_path.glob("supervisor*")).name[10:]))
+        supervisor.suspend()  # so that it has read nothing when it hears of the launcher's end
+        process.kill()
+    (tmp_path / "go").touch()
+    until(lambda: len(list(tmp_path.glob("written*"))) == 2)
+    supervisor.resume()
+    for rank in (0, 1):
+        log = tmp_path / "logs" / f"rank{rank}.stdout.log"
+        until(lambda log=log: log.stat().st_size == 60000)
+
+
+def test_a_file_that_takes_no_more_ends_no_replica(script: Script, tmp_path: Path) -> None:
+    source = BEGIN + (
+        "import resource\n"
+        "def fn(rank):\n    os.write(1, b'x' * 99 + b'\\n')\n    os.write(1, b'y' * 99 + b'\\n')\n"
+        "if __name__ == '__main__':\n"
+        "    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))\n"
+        "    start(fn, log_dir='logs', show='0')\n"
+    )
+    done = script(source, "forkserver", cwd=tmp_path)
+    assert done.code == 0, done
+    assert done.out == "x" * 99 + "\n" + "y" * 99 + "\n"
+    for rank in (0, 1):
+        assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 150
+        assert f"rank{rank}.stdout.log ends here: File too large" in done.err

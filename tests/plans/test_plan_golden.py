@@ -1,0 +1,71 @@
+"""Recorded facts of real kinds of hosts, and the plans made of them, compared word by word.
+
+``python tests/test_plan_golden.py`` writes the plans again; review the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmp import _planner
+from xmp.__main__ import main
+from xmp._errors import PlanError
+from xmp._types import HostFacts, Request
+
+PLANS = Path(__file__).parent
+NAMES = sorted(path.name.removesuffix(".facts.json") for path in PLANS.glob("*.facts.json"))
+
+
+def facts_of(name: str) -> HostFacts:
+    return _planner.facts_from_json(json.loads((PLANS / f"{name}.facts.json").read_text()))
+
+
+def cases_of(name: str) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads((PLANS / f"{name}.plans.json").read_text())
+    return cases
+
+
+def outcome(name: str, request: dict[str, Any]) -> dict[str, Any]:
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in request.items()}
+    try:
+        made = _planner.plan(Request(**given), facts_of(name))
+    except PlanError as error:
+        return {"request": request, "refused": str(error)}
+    needs = [f"{n.how} {n.name} at {n.address} {n.port or n.documented}" for n in made.needs]
+    return {"request": request, "plan": _planner.to_json(made), "needs": needs}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plans_of_a_recorded_host(name: str) -> None:
+    for case in cases_of(name):
+        assert outcome(name, case["request"]) == case
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_plans_every_recorded_host(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--facts", str(PLANS / f"{name}.facts.json")]) == 0
+    assert capsys.readouterr().out.startswith("runtime ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_is_enough_to_plan_again(name: str) -> None:
+    facts = facts_of(name)
+    assert _planner.plan(Request(), _planner.reported(facts)) == _planner.plan(Request(), facts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_survive_being_read_and_written(name: str) -> None:
+    facts = facts_of(name)
+    assert _planner.facts_from_json(_planner.facts_to_json(facts)) == facts
+
+
+if __name__ == "__main__":
+    for written in NAMES:
+        made = [outcome(written, case["request"]) for case in cases_of(written)]
+        (PLANS / f"{written}.plans.json").write_text(json.dumps(made, indent=1) + "\n")

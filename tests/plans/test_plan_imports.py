@@ -1,0 +1,57 @@
+"""What a real import writes into the environment, compared with a plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from xmp import _planner, _ports, _probe, _runtimes
+from xmp._runtimes import _imports, _tpu
+from xmp._types import HostFacts, Request
+
+PROGRAM = """
+import json, os
+before = dict(os.environ)
+import jax
+print(json.dumps({k: v for k, v in os.environ.items() if before.get(k) != v}))
+"""
+
+
+def test_a_jax_replica_has_what_importing_jax_writes() -> None:
+    clean = {k: v for k, v in os.environ.items() if k not in _imports.NAMES}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**clean, "JAX_PLATFORMS": "cpu"},
+    )
+    written = json.loads(done.stdout)
+    made = _planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
+    ours = dict(made.hosts[0].replicas[0].set)
+    assert {name: ours.get(name) for name in written} == written
+    assert set(written) <= set(_imports.NAMES)
+
+
+def test_this_host_plans_leases_and_plans_again() -> None:
+    for name in ("cpu", "jax", "fake"):
+        facts = _probe.facts()
+        request = Request(runtime=name, nprocs=2)
+        with _ports.lease(_planner.plan(request, facts).needs) as held:
+            made = _planner.plan(request, facts, held.ports)
+        replicas = made.hosts[0].replicas
+        text = " ".join(value for replica in replicas for _, value in replica.set)
+        assert all(str(port) in text for port in held.ports.values())
+
+
+def test_every_runtime_says_what_it_reads_and_owns() -> None:
+    for runtime in _runtimes.runtimes():
+        assert runtime.name
+        assert type(runtime).__doc__
+        assert len(set(runtime.owned)) == len(runtime.owned), runtime.name
+        assert "*" not in "".join(runtime.reads)
+    assert len(set(_tpu.OWNED)) == len(_tpu.OWNED)
+    assert not set(_tpu.OWNED) & set(_tpu.INPUTS)

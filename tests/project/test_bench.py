@@ -1,0 +1,64 @@
+"""The benchmark measures, judges by the spread, and writes what it found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "scripts" / "_bench"
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import figures
+
+    return figures.judge
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "main.py"), *options]
+    return subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100
+    )
+
+
+def test_a_target_is_missed_only_by_more_than_the_spread(judge: Any) -> None:
+    steady, ours = [10.0, 10.0, 10.0], [1.0, 1.0, 1.0]
+    assert judge(steady, ours, 10, None).word == "reached"
+    assert judge(steady, ours, 11, None).word == "SHORT"
+    assert judge([8.0, 10.0, 14.0], ours, 11, None).word == "within spread"
+    assert judge(steady, ours, None, 10).word == "reached"
+    assert judge(steady, ours, None, 9).word == "SHORT"
+    assert judge([8.0, 10.0, 14.0], ours, None, 9).word == "within spread"
+
+
+def test_a_ratio_is_that_of_the_medians(judge: Any) -> None:
+    verdict = judge([9.0, 30.0, 1.0], [3.0, 1.0, 2.0], 3, None)
+    assert verdict.ratio == 4.5
+    assert verdict.low <= 4.5 <= verdict.high
+
+
+def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    done = bench("--quick", "--rows", "environment changed", "--rounds", "2", "--out", str(out))
+    assert done.returncode in (0, 1), done.stdout
+    assert "environment" in done.stdout
+    document = json.loads((out / "bench.json").read_text())
+    (row,) = document["rows"]
+    assert row["verdict"] in ("reached", "within spread", "SHORT"), document["failed"]
+    assert len(document["samples"]["changed / xmp / seconds"]) == 2
+    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_that_do_not_exist_are_named() -> None:
+    done = bench("--rows", "no such row")
+    assert done.returncode == 1
+    assert "no row matches 'no such row'" in done.stdout
+    assert "second and later spawn" in done.stdout

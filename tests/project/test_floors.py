@@ -1,0 +1,199 @@
+"""The floors: which module may import which, which are pure, how long files and functions get.
+
+Read from the sources alone (``ast``), so it also sees imports inside functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "xmp"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+FLOORS = (
+    {"_types", "_errors"},
+    {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
+    | {"_watch", "_limits", "_events", "_failure_table"},
+    {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"},  # effects
+    {"_frameworks", "_inside", "_sharing", "_data_parallel", "_preemption", "_breakpoint"},
+    {"_processes", "_commands"},
+    {"_host", "_here"},
+    {"_engines"},
+    {"_spawn", "_verbs", "_launch", "_checks"},
+    {"__init__", "__main__"},
+)
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+PURE = FLOORS[0] | FLOORS[1]
+PURE_LIBRARY = {
+    *("__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "html"),
+    *("math", "re", "typing"),
+}
+# On one floor a module may know these neighbours; the pure ones all know each other.
+NEIGHBOURS = {
+    "_errors": {"_types"},
+    "_types": {"_errors"},
+    "_probe": {"_marks", "_proc"},
+    "_marks": {"_proc"},
+    "_here": {"_host"},
+    "_sharing": {"_inside"},
+    "_preemption": {"_inside"},
+    "_breakpoint": {"_inside"},
+    "_data_parallel": {"_inside"},
+    "_launch": {"_spawn", "_checks"},
+    "_spawn": {"_checks"},
+    "_verbs": {"_spawn", "_checks"},
+    "__main__": {"__init__"},
+    "_commands": {"_processes"},
+    "_processes": {"_commands"},
+}
+DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
+
+FILE_LINES = 400
+FUNCTION_LINES = 40
+MEDIAN_LINES = 10
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def group_of(path: Path) -> str:
+    """``_host`` for xmp/_host.py, ``_runtimes`` for xmp/_runtimes/cpu.py."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute dotted names of everything that ``path`` imports, wherever in it."""
+    package = ["xmp", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            dotted = ".".join([*base, *([node.module] if node.module else [])])
+            # `from . import _ports`: the name itself is the module.
+            yield from (f"{dotted}.{alias.name}" for alias in node.names)
+
+
+def groups_imported(path: Path) -> set[str]:
+    """The top-level parts of xmp that ``path`` imports from."""
+    inside = {name.split(".")[1] for name in imports(path) if name.startswith("xmp.")}
+    return {name if name in LEVEL else "__init__" for name in inside}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_imports_only_from_lower_floors(path: Path) -> None:
+    group = group_of(path)
+    assert group in LEVEL, f"{group} is on no floor: give it one in tests/project/test_floors.py"
+    for other in groups_imported(path) - {group}:
+        lower = LEVEL[other] < LEVEL[group]
+        pure = group in PURE and other in PURE
+        assert lower or pure or other in NEIGHBOURS.get(group, ()), (
+            f"{group} (floor {LEVEL[group]}) imports {other} (floor {LEVEL[other]})"
+        )
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if group_of(p) in PURE], ids=name_of)
+def test_a_pure_module_looks_at_nothing(path: Path) -> None:
+    for name in imports(path):
+        module = name.rpartition(".")[0] or name
+        allowed = name.startswith("xmp.") or {name, module} & PURE_LIBRARY
+        assert allowed, f"{name_of(path)} is pure and imports {name}"
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"open", "print", "input", "__import__"}, ast.dump(node)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "_inside").rglob("*.py")), ids=lambda path: path.name
+)
+def test_inside_knows_no_framework(path: Path) -> None:
+    foreign = {name.split(".")[0] for name in imports(path)} & {"torch", "jax", "torch_xla"}
+    assert not foreign
+    assert "_frameworks" not in groups_imported(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "_processes").rglob("*.py")), ids=lambda path: path.name
+)
+def test_the_engine_does_not_know_what_a_device_is(path: Path) -> None:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        found = DEVICE_WORDS.search(line)
+        assert not found, f"{name_of(path)}:{number} says {found and found.group()!r}: {line}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_says_its_idea_and_what_it_offers(path: Path) -> None:
+    tree = tree_of(path)
+    assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
+    targets = [
+        target.id
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    ]
+    assert "__all__" in targets, f"{name_of(path)} has no __all__"
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, lines of the body without the docstring) of every function in ``path``.
+
+    The signature is not counted: a verb with twenty options has twenty lines of them.
+    """
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            size = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            yield node.name, size
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_nothing_is_too_long(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= FILE_LINES, f"{name_of(path)} has {lines} lines"
+    long = {name: size for name, size in functions(path) if size > FUNCTION_LINES}
+    assert not long, f"functions of {name_of(path)} over {FUNCTION_LINES} lines: {long}"
+
+
+def test_files_beside_the_package_are_small_too() -> None:
+    root = PACKAGE.parent
+    files = [path for folder in ("tests", "scripts") for path in (root / folder).rglob("*")]
+    lines = {
+        str(path.relative_to(root)): len(path.read_text().splitlines())
+        for path in files
+        if path.is_file() and path.suffix in ("", ".py")
+    }
+    assert {name: count for name, count in lines.items() if count > FILE_LINES} == {}
+
+
+def test_the_median_function_is_short() -> None:
+    sizes = [size for path in SOURCES for _, size in functions(path)]
+    assert statistics.median(sizes) <= MEDIAN_LINES
+
+
+def test_the_pure_library_is_the_standard_one() -> None:
+    assert {name.split(".")[0] for name in PURE_LIBRARY} <= sys.stdlib_module_names
+
+
+FACE = "xmp._processes"
+ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("name", ["__init__", "_spawn", "_verbs", "_checks", "_host", "_here"])
+def test_the_engine_is_entered_by_its_face(name: str) -> None:
+    inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
+    beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]
+    assert not beyond, f"{name} imports {beyond}: let xmp/_processes/__init__.py offer it"

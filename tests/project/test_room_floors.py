@@ -1,0 +1,160 @@
+"""The engine's rooms: which may import which, and that no files import each other in a circle.
+
+Read from the sources alone (``ast``), so imports inside functions count too. Imports under
+``TYPE_CHECKING`` do not: they never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import xmp
+
+PACKAGE = Path(xmp.__file__).parent
+ENGINE = "xmp._processes."
+ROOMS = {
+    "launcher": 7,
+    "template": 6,
+    "supervisor": 5,
+    "replica": 4,
+    "terminal": 4,
+    "output": 3,
+    "report": 3,
+    "messages": 2,
+    "system": 1,
+}
+"""A room imports from itself and from lower floors only."""
+
+Sources = Mapping[str, str]
+"""Text by module name; a package has the name that ends with ``.__init__``."""
+
+
+def read_sources() -> dict[str, str]:
+    return {
+        ".".join(("xmp", *path.relative_to(PACKAGE).with_suffix("").parts)): path.read_text()
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that run for a type checker only."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            yield node
+            yield from statements(node)
+
+
+@functools.cache
+def imports(module: str, text: str) -> tuple[str, ...]:
+    """Absolute dotted names of everything that a module imports, wherever in it."""
+    return tuple(_imports(module, text))
+
+
+def _imports(module: str, text: str) -> Iterator[str]:
+    package = module.split(".")[:-1]
+    for node in statements(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            dotted = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{dotted}.{alias.name}" for alias in node.names)
+
+
+def room_of(name: str) -> str:
+    """The room of a dotted name, or an empty string."""
+    room = name.removeprefix(ENGINE).partition(".")[0] if name.startswith(ENGINE) else ""
+    return room if room in ROOMS else ""
+
+
+def upward(sources: Sources) -> list[str]:
+    """What rooms import although it does not stand on a lower floor."""
+    return [
+        f"{module} imports {name}: floor {ROOMS[room_of(name)]} from {ROOMS[room_of(module)]}"
+        for module, text in sources.items()
+        if room_of(module)
+        for name in imports(module, text)
+        if room_of(name) not in ("", room_of(module))
+        and ROOMS[room_of(name)] >= ROOMS[room_of(module)]
+    ]
+
+
+def arrows(sources: Sources) -> dict[str, set[str]]:
+    """Which files each file imports."""
+    found: dict[str, set[str]] = {}
+    for module, text in sources.items():
+        names = [*imports(module, text)]
+        names += [name.rpartition(".")[0] for name in names]
+        files = {n if n in sources else f"{n}.__init__" for n in names}
+        found[module] = (files & set(sources)) - {module}
+    return found
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """The sets of files that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = set(graph[waiting.pop()]) - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    reach = {module: reached(module) for module in graph}
+    found = {
+        tuple(sorted({module, *(other for other in reach[module] if module in reach[other])}))
+        for module in graph
+        if module in reach[module]
+    }
+    return [list(circle) for circle in sorted(found)]
+
+
+def test_every_folder_of_the_engine_has_a_floor() -> None:
+    folders = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(ROOMS)
+
+
+def test_a_room_imports_from_lower_floors_only() -> None:
+    assert upward(read_sources()) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "other"),
+    [(a, b) for a in ROOMS for b in ROOMS if a != b and ROOMS[b] >= ROOMS[a]],
+)
+def test_one_line_that_imports_upwards_is_found(room: str, other: str) -> None:
+    sources = read_sources()
+    module = next(name for name in sorted(sources) if room_of(name) == room)
+    target = next(name for name in sorted(sources) if room_of(name) == other)
+    sources[module] += f"\n\ndef late() -> None:\n    from {target} import anything\n"
+    assert [line for line in upward(sources) if line.startswith(f"{module} imports {target}.")]
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    sources = read_sources()
+    packages = {module for module in sources if module.endswith(".__init__")}
+    # A package's own face re-exports its files; what a file takes from it is found by the floors.
+    graph = {
+        module: {other for other in others if other not in packages}
+        for module, others in arrows(sources).items()
+    }
+    assert circles(graph) == []
+
+
+def test_a_circle_of_three_files_is_found() -> None:
+    sources = {
+        "xmp.a": "from . import b",
+        "xmp.b": "def f():\n    from xmp.c import g",
+        "xmp.c": "from .a import h",
+        "xmp.d": "from . import a",
+    }
+    assert circles(arrows(sources)) == [["xmp.a", "xmp.b", "xmp.c"]]
+    sources["xmp.c"] = "if TYPE_CHECKING:\n    from .a import h"
+    assert circles(arrows(sources)) == []

@@ -1,0 +1,165 @@
+"""The project around the code: what README shows is what runs, and the scripts do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ("scripts/test", "scripts/demo", "scripts/faults", "scripts/_env.sh", ".ci/run")
+
+
+def run(command: list[str], folder: Path, timeout: float = 60, **variables: str) -> str:
+    """Standard output and error of ``command``, with its exit status as the last line."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    return f"{done.stdout.rstrip()}\nexit {done.returncode}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts and settings alone, where they can do no harm."""
+    for name in (*SCRIPTS, "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_readme_shows_the_program_that_the_demo_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks[0] == (ROOT / "scripts/_demo/train_torch.py").read_text()
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for document in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+            assert "://" in target or (ROOT / target).exists(), f"{document}: {target}"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_plain_sh(name: str) -> None:
+    assert run(["sh", "-n", name], ROOT).endswith("exit 0")
+    assert name.endswith(".sh") or os.access(ROOT / name, os.X_OK)
+
+
+@pytest.mark.parametrize("lane", ["xla", "torch-tpu", "libtpu", "paddle"])
+def test_a_lane_without_tests_is_refused_before_anything_is_made(checkout: Path, lane: str) -> None:
+    text = run(["./scripts/test", f"--{lane}", "-k", "x"], checkout)
+    assert f"tests/{lane.replace('-', '_')} does not exist" in text
+    assert text.endswith("exit 2")
+    assert not list(checkout.glob(".venv*"))
+
+
+def test_help_names_every_lane(checkout: Path) -> None:
+    text = run(["./scripts/test", "--help"], checkout)
+    for lane in (
+        "--py310",
+        "--xla",
+        "--torch-tpu",
+        "--libtpu",
+        "--paddle",
+        "--failing",
+        "--faults",
+        "--all",
+    ):
+        assert lane in text
+    assert text.endswith("exit 0")
+
+
+def test_what_has_a_lane_is_not_in_the_default_one() -> None:
+    given = re.search(r'"-m", "(not [^"]*)"', (ROOT / "pyproject.toml").read_text())
+    lanes = re.search(r'^in_a_lane="(.*)"$', (ROOT / "scripts/test").read_text(), re.M)
+    assert given
+    assert lanes
+    assert lanes[1].split(" or ") == ["failing", *given[1].removeprefix("not ").split(" and not ")]
+
+
+def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:
+    text = run(["./scripts/test"], checkout, PYTHON="/no/such/python")
+    assert "no Python 3.10 or later found as /no/such/python" in text
+    assert text.endswith("exit 2")
+
+
+FAKE_PYTHON = f"""#!/bin/sh
+case "$*" in
+    "-m pip install"*) echo "$@" >>pip.log ;;
+    *) exec {sys.executable} "$@" ;;
+esac
+"""
+
+
+def test_an_environment_is_installed_once_for_each_state_of_the_project(checkout: Path) -> None:
+    python = checkout / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+
+    def installations(*requirements: str) -> int:
+        command = f"set -eu; . scripts/_env.sh; install .venv {' '.join(requirements)}"
+        assert run(["sh", "-c", command], checkout).endswith("exit 0")
+        return len((checkout / "pip.log").read_text().splitlines())
+
+    assert installations("torch", "-e .") == 1
+    assert installations("torch", "-e .") == 1
+    assert installations("jax", "-e .") == 2
+    with (checkout / "pyproject.toml").open("a") as project:
+        project.write("# changed\n")
+    assert installations("jax", "-e .") == 3
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_ci_ends_with_the_closing_line_of_pytest(checkout: Path, status: int) -> None:
+    closing = "==== 7 passed, 2 skipped in 61.50s (0:01:01) ===="
+    (checkout / "scripts/test").write_text(
+        f"#!/bin/sh\necho '== lane: default' >&2\necho '{closing}'\necho '== lane: xla' >&2\n"
+        f"echo '=== 1 passed in 0.01s ==='\nexit {status}\n"
+    )
+    lines = run(["./.ci/run"], checkout).splitlines()
+    assert lines[-3:] == ["xla: === 1 passed in 0.01s ===", closing, f"exit {status}"]
+
+
+def test_ci_says_when_no_test_was_run(checkout: Path) -> None:
+    (checkout / "scripts/test").write_text("#!/bin/sh\necho broken\nexit 3\n")
+    assert run(["./.ci/run"], checkout).splitlines()[-2:] == ["no test was run", "exit 1"]
+
+
+def test_this_environment_lacks_nothing_for_the_demo() -> None:
+    assert run([sys.executable, "scripts/_demo/missing.py"], ROOT) == "\nexit 0"
+    assert run([sys.executable, "scripts/_demo/missing.py", "--frameworks"], ROOT) == "\nexit 0"
+
+
+def test_a_bare_interpreter_lacks_everything_for_the_demo() -> None:
+    bare = [sys.executable, "-I", "-S"]
+    text = run([*bare, "scripts/_demo/missing.py"], ROOT)
+    assert text.split() == [
+        *("torch==2.13.0", "jax", "scikit-learn", "matplotlib", "rich", "-e", "."),
+        *("exit", "0"),
+    ]
+    assert run([*bare, "scripts/_demo/missing.py", "--frameworks"], ROOT) == "\nexit 1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["cpu", "jax"])
+def test_the_demo_keeps_its_promises(tmp_path: Path, runtime: str) -> None:
+    """Its exit status is 1 if weights differ, accuracy is low, or a process is left."""
+    picture = tmp_path / "made" / "demo.png"
+    options = ["--runtime", runtime, "--nprocs", "3", "--out", str(picture)]
+    text = run([sys.executable, "scripts/_demo/main.py", *options], ROOT, timeout=110)
+    assert text.endswith("exit 0"), text
+    assert "SIGKILL" in text
+    assert "0 processes left" in text
+    assert "dropped XRT_TPU_CONFIG" in text  # the plan for Kaggle's TPU host
+    assert picture.read_bytes().startswith(b"\x89PNG")

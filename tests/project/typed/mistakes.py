@@ -1,0 +1,45 @@
+"""Deliberate mistakes: a type checker has to refuse each line that ends with ``# refused``."""
+
+# pyright: reportUnusedCallResult=false
+
+from __future__ import annotations
+
+import xmp
+
+
+def train(rank: int, epochs: int) -> float:
+    return rank * epochs
+
+
+def no_rank() -> None: ...
+
+
+def hears_nothing() -> None: ...
+
+
+xmp.spawn(train, (1,), nproc=2)  # refused
+xmp.spawn(train, (1,), join=False, nproc=2)  # refused
+xmp.spawn(train, (1,), timeout="3")  # refused
+xmp.spawn(train, (1,), nprocs="2")  # refused
+xmp.spawn(train, (1,), nprocs=2.0)  # refused
+xmp.spawn(train, 1)  # refused
+xmp.spawn(train, "ab")  # refused
+xmp.spawn(no_rank)  # refused
+xmp.spawn(train, (1,), kwargs=[("epochs", 1)])  # refused
+xmp.spawn(train, (1,), env={"SHARD": 0})  # refused
+xmp.spawn(train, (1,), seed="0")  # refused
+xmp.spawn(train, (1,), max_restarts=None)  # refused
+xmp.spawn(train, (1,), log_dir=3)  # refused
+xmp.spawn(train, (1,), progress="yes")  # refused
+xmp.spawn(train, (1,), events=hears_nothing)  # refused
+xmp.spawn(train, (1,), started_port=6170)  # refused
+xmp.spawn(train, (1,)).join()  # refused
+xmp.spawn(train, (1,))[0].upper()  # refused
+xmp.spawn(train, (1,), join=False)[0]  # refused
+xmp.start_processes(train, (1,), runtime="cpu")  # refused
+xmp.start_processes(train, (1,)).join()  # refused
+xmp.plan(runtim="cpu")  # refused
+xmp.preload(None)  # refused
+xmp.default_nprocs(2)  # refused
+xmp.spwan(train, (1,))  # refused
+xmp.device_count()  # refused

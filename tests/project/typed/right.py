@@ -1,0 +1,82 @@
+"""Right uses of the public functions: no type checker may complain about any of these."""
+
+# pyright: reportUnusedCallResult=false
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typing_extensions import assert_type
+
+import xmp
+
+
+def train(rank: int, epochs: int, name: str = "") -> float:
+    return rank * epochs + len(name)
+
+
+def hears(event: xmp.Event) -> None:
+    print(event.name)
+
+
+def variables(local_rank: int) -> dict[str, str]:
+    return {"SHARD": str(local_rank)}
+
+
+def spawns(join: bool) -> None:
+    assert_type(xmp.spawn(train, (1,)), "xmp.Results[float]")
+    assert_type(xmp.spawn(train, args=[1], nprocs=None), "xmp.Results[float]")
+    assert_type(xmp.spawn(train, (1,), join=False), "xmp.ProcessContext[float]")
+    assert_type(xmp.spawn(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
+    results = xmp.spawn(train, (1,), nprocs=2)
+    assert_type(results[0], float)
+    assert_type(results.by_rank, "dict[int, float]")
+    assert_type(results.timeline.last_entered(), float)
+    context = xmp.spawn(train, (1,), nprocs=2, join=False)
+    assert_type(context.join(timeout=3), bool)
+    assert_type(context.results()[0], float)
+    assert_type(context.pids(), "list[int]")
+
+
+def every_keyword() -> None:
+    xmp.spawn(
+        train,
+        args=(1,),
+        nprocs=8,
+        join=True,
+        daemon=False,
+        start_method="spawn",
+        kwargs={"name": "a"},
+        runtime="cpu",
+        devices=[4, 5],
+        backend="gloo",
+        env={"SHARD": "0"},
+        seed=0,
+        threads=2,
+        bind="numa",
+        start_timeout=60,
+        timeout=3.5,
+        hang_timeout=None,
+        grace=1,
+        max_restarts=3,
+        log_dir=Path("logs"),
+        prefix="[{rank}] ",
+        show=range(2),
+        progress=False,
+        events=hears,
+    )
+    xmp.spawn(train, (1,), devices="4,5", env=variables, bind=True, log_dir="logs", prefix=True)
+    xmp.spawn(train, (1,), show="0,2-3", events="events.jsonl")
+    xmp.spawn(train, (1,), show={0, 1}, events=Path("events.jsonl"))
+
+
+def others() -> None:
+    assert_type(xmp.start_processes(train, (1,), 2), None)
+    assert_type(xmp.start_processes(train, (1,), 2, join=False), "xmp.ProcessContext[float]")
+    assert_type(xmp.default_nprocs(), int)
+    plan = xmp.plan(2, runtime="cpu", facts=xmp.host_facts())
+    assert_type(plan, xmp.JobPlan)
+    assert_type(plan.world_size, int)
+    xmp.preload("torch", "jax")
+    xmp.shutdown()
+    assert_type(xmp.rank(), int)

@@ -1,0 +1,104 @@
+"""Settings that an import has read already, what native code sees, and ranks of a second host."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+import xmp
+from tests.support.launching import launch
+from tests.support.stage import Script
+
+IMPORTED = """
+import json, os, sys
+import jax, numpy, torch
+import xmp
+
+def fn(rank):
+    return [torch.get_num_threads(), jax.local_device_count(), jax.default_backend(),
+            jax.config.jax_platforms]
+
+if __name__ == "__main__":
+    def go():
+        return list(xmp.spawn(fn, nprocs=2, runtime=sys.argv[2], start_method=sys.argv[1]))
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    found = []
+    for threads, devices in (("2", "3"), ("1", "2")):
+        os.environ.update(OMP_NUM_THREADS=threads, JAX_NUM_CPU_DEVICES=devices)
+        found.append(go())
+    print(json.dumps(found))
+"""
+
+
+def test_settings_hold_although_the_modules_that_read_them_are_imported(
+    method: str, script: Script
+) -> None:
+    """The script's imports come before its function, under every method."""
+    found = script(IMPORTED, method, "jax", timeout=40).json()
+    assert found == [[[2, 3, "cpu", "cpu"]] * 2, [[1, 2, "cpu", "cpu"]] * 2]
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])  # a fork has what its launcher has
+def test_settings_of_jax_hold_where_it_is_not_the_runtime(start: str, script: Script) -> None:
+    """Nothing calls jax.config.update there: the template that has imported it must be another."""
+    found = script(IMPORTED, start, "cpu", timeout=40).json()
+    assert found == [[[2, 3, "cpu", "cpu"]] * 2, [[1, 2, "cpu", "cpu"]] * 2]
+
+
+NATIVE = """
+import ctypes, json, os, sys
+import xmp
+
+NAMES = ("RANK", "MASTER_PORT", "CLOUD_TPU_TASK_ID", "TPU_VISIBLE_CHIPS")
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+
+def native(name):
+    value = libc.getenv(name.encode())
+    return value and value.decode()
+
+def fn(rank):
+    return [[native(name), os.environ.get(name)] for name in NAMES]
+
+if __name__ == "__main__":
+    for name in NAMES:  # as libtpu and torch_tpu do: os.environ does not see it
+        libc.setenv(name.encode(), b"7", 1)
+        assert name not in os.environ and native(name) == "7"
+    print(json.dumps(list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1]))))
+"""
+
+
+def test_what_native_code_wrote_in_the_launcher_misleads_no_replica(
+    method: str, script: Script
+) -> None:
+    for rank, (own, port, *others) in enumerate(script(NATIVE, method).json()):
+        assert own == [str(rank)] * 2
+        assert port[0] == port[1] != "7"
+        # A fork copies what the plan does not set; a template or an interpreter never had it.
+        left = "7" if method == "fork" else None
+        assert others == [[left, None]] * 2
+
+
+def ranks(rank: int) -> tuple[Any, ...]:
+    where = (xmp.rank(), xmp.local_rank(), xmp.world_size(), xmp.host_index())
+    return rank, where, os.environ["RANK"], os.environ["LOCAL_RANK"]
+
+
+@pytest.fixture
+def second_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+
+
+def test_a_function_is_given_its_global_rank(method: str, second_host: None) -> None:
+    assert list(launch(method, ranks)) == [
+        (2, (2, 0, 4, 1), "2", "0"),
+        (3, (3, 1, 4, 1), "3", "1"),
+    ]
+
+
+def test_so_is_one_in_the_caller(second_host: None) -> None:
+    results = xmp.spawn(ranks, nprocs=1, runtime="cpu")
+    assert dict(results.by_rank) == {1: (1, (1, 0, 2, 1), "1", "0")}

@@ -1,0 +1,25 @@
+"""The line about a start that took long."""
+
+from __future__ import annotations
+
+from xmp._processes.messages.timeline import StartTimeline, Timeline
+from xmp._processes.report.slow_start import slow_start
+
+SECOND = 1_000_000_000
+
+
+def taking(seconds: int) -> StartTimeline:
+    """The start of one replica whose loading took all of that."""
+    end = (1 + seconds) * SECOND
+    timeline = Timeline(SECOND, SECOND, end, end, end, end, end, end)
+    return StartTimeline({0: timeline}, (("torch", 2.0),))
+
+
+def test_a_quick_start_needs_no_words() -> None:
+    assert slow_start(taking(4)) == ""
+    assert slow_start(StartTimeline({})) == ""
+
+
+def test_a_slow_start_names_its_largest_parts() -> None:
+    line = slow_start(taking(6))
+    assert line.startswith("the start took 6.0 s: script and call loaded 6.0 s, import torch 2")

@@ -1,0 +1,120 @@
+"""Where the replicas of a running launch are: asked for in the launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import xmp
+from tests.support.launching import launch, never_returns
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.failing
+
+
+def in_native_sleep(folder: str) -> None:
+    """The GIL is held; a signal cuts a sleep short, and so there are many."""
+    sleep = ctypes.PyDLL(None).sleep
+    Path(folder, f"there-{xmp.rank()}").touch()
+    while not Path(folder, "go").exists():
+        sleep(1)
+
+
+def in_python(folder: str) -> None:
+    Path(folder, f"there-{xmp.rank()}").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.02)
+
+
+def two_kinds(rank: int, folder: str) -> int:
+    (in_native_sleep if rank == 1 else in_python)(folder)
+    return rank
+
+
+def there(folder: Path, count: int) -> bool:
+    return len(list(folder.glob("there-*"))) == count
+
+
+def is_stopped(pid: int) -> bool:
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def test_also_of_those_in_native_code_and_stopped_ones(method: str, tmp_path: Path) -> None:
+    context = launch(method, two_kinds, str(tmp_path), nprocs=3, join=False)
+    until(lambda: there(tmp_path, 3), 25)
+    os.kill(context.pids()[2], signal.SIGSTOP)
+    until(lambda: is_stopped(context.pids()[2]))
+    stacks = context.stacks()
+    assert sorted(stacks) == [0, 1, 2]
+    assert "in in_python" in stacks[0]
+    assert "in in_native_sleep" in stacks[1]
+    assert stacks[2].startswith("no answer: stopped, kernel function ")
+    os.kill(context.pids()[2], signal.SIGCONT)
+    until(lambda: not is_stopped(context.pids()[2]))
+    until(lambda: "in in_python" in context.stacks()[2])
+    (tmp_path / "go").touch()
+    assert list(context.results()) == [0, 1, 2]
+
+
+def returns(rank: int) -> int:
+    return rank
+
+
+def test_asking_replicas_that_have_just_been_made_harms_none(method: str) -> None:
+    for _ in range(3):
+        context = launch(method, returns, nprocs=4, join=False)
+        asked = [context.stacks() for _ in range(5)]
+        assert set().union(*asked) <= {0, 1, 2, 3}
+        assert list(context.results()) == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+def test_a_supervisor_that_hangs_does_not_hide_them(tmp_path: Path) -> None:
+    context = launch("forkserver", two_kinds, str(tmp_path), nprocs=2, join=False)
+    until(lambda: there(tmp_path, 2), 25)
+    supervisor = psutil.Process(context.pids()[0]).ppid()
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        until(lambda: is_stopped(supervisor))
+        stacks = context.stacks()
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert "in in_python" in stacks[0]
+    assert "in in_native_sleep" in stacks[1]
+    (tmp_path / "go").touch()
+    assert list(context.results()) == [0, 1]
+
+
+def dies_when_told(rank: int, folder: str, how: str) -> None:
+    in_python(folder)
+    if rank == 0 and how == "abort":
+        os.abort()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    never_returns()
+
+
+@pytest.mark.parametrize("how", ["abort", "kill"])
+def test_what_was_asked_from_outside_is_not_taken_for_a_crash(how: str, tmp_path: Path) -> None:
+    from xmp._commands import stacks
+
+    context = launch("forkserver", dies_when_told, str(tmp_path), how, join=False)
+    until(lambda: there(tmp_path, 2), 25)
+    (found,) = stacks.find(context.pids()[0])
+    assert "in in_python" in stacks.report(found)
+    (tmp_path / "go").touch()
+    with pytest.raises(xmp.ReplicaDied) as caught:
+        context.join()
+    (failure,) = (f for f in caught.value.failures if f.rank == 0)
+    if how == "abort":
+        assert failure.stacks.startswith("Fatal Python error: Aborted")
+        assert "dies_when_told" in failure.stacks
+        assert "in in_python" not in failure.stacks
+    else:
+        assert failure.stacks == ""

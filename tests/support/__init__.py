@@ -1,0 +1,1 @@
+"""What tests share. Scripts that a stage runs find these modules at the top level, too."""

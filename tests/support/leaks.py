@@ -1,0 +1,232 @@
+"""What a test leaves behind fails it: processes, threads, descriptors, files in /dev/shm.
+
+Processes are the children of this one, and any that carry this session's mark in their
+environment: orphans, too. xmp's template process may stay from one test to the next; it is ended
+with each module.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import multiprocessing
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import psutil
+import pytest
+
+__all__ = ["MARK", "STAGES"]
+
+MARK = "XMP_TEST_SESSION"
+STAGES = {"stage", "shared_stage"}
+DEADLINE = 3.0  # seconds that something which is on its way out may take
+# The process names of what may stay until xmp.shutdown(); its forks have its command line.
+TEMPLATES = {"xmp-template", "xmp-script"}
+SHM = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_mark() -> Iterator[None]:
+    """Mark what this session starts; have multiprocessing's own helper in place beforehand.
+
+    multiprocessing keeps the file of its shared values for good, once it has made one.
+    """
+    os.environ[MARK] = uuid.uuid4().hex
+    resource_tracker.ensure_running()
+    multiprocessing.get_context("spawn").Value("i", 0)
+    yield
+    del os.environ[MARK]
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What this process holds at one moment."""
+
+    processes: frozenset[psutil.Process]
+    threads: frozenset[threading.Thread]
+    descriptors: collections.Counter[str]
+    shared_files: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Belongings:
+        return cls(
+            processes(), frozenset(threading.enumerate()), descriptors(), frozenset(shared_files())
+        )
+
+    @property
+    def templates(self) -> frozenset[psutil.Process]:
+        return frozenset(p for p in self.processes if name_of(p) in TEMPLATES)
+
+
+def command(process: psutil.Process) -> str:
+    try:
+        return f"{process.name()}: {' '.join(process.cmdline())}"
+    except psutil.Error:
+        return "(gone)"
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return "(gone)"
+
+
+def carries_mark(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark and process.pid != os.getpid()
+    except (psutil.Error, OSError):
+        return False
+
+
+def processes() -> frozenset[psutil.Process]:
+    mine = set(psutil.Process().children(recursive=True))
+    return frozenset(mine | {p for p in psutil.process_iter() if carries_mark(p, os.environ[MARK])})
+
+
+def descriptors() -> collections.Counter[str]:
+    """Open descriptors by what they lead to; the inode numbers of pipes and sockets left out."""
+    count: collections.Counter[str] = collections.Counter()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+        count[re.sub(r":\[\d+\]$", "", target)] += 1
+    return count
+
+
+def shared_files() -> set[str]:
+    return set(os.listdir(SHM)) if SHM.is_dir() else set()
+
+
+def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
+    """Whether a process that is not ours uses this shared-memory file (another test session)."""
+    try:
+        inode = (SHM / name).stat().st_ino
+    except OSError:  # gone meanwhile
+        return True
+    # By inode: sem_open makes a semaphore under another name and links it to this one.
+    mapped = re.compile(rf" {inode} +{SHM}/")
+    known = {p.pid for p in ours} | {os.getpid()}
+    for process in psutil.process_iter():
+        if process.pid in known:
+            continue
+        try:
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+        except OSError:
+            continue
+        if mapped.search(maps):
+            return True
+    return False
+
+
+def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool:
+    """Whether it is what a template has forked for the next launch."""
+    try:
+        return process.name() == "xmp-spare" and process.parent() in templates
+    except psutil.Error:
+        return False
+
+
+def left_processes(before: Belongings, templates: frozenset[psutil.Process]) -> list[str]:
+    """End what was started since, but for templates and their spares; say what it was."""
+    new = processes() - before.processes - templates
+    extra = [(p, command(p)) for p in new if not waits(p, templates)]
+    _, alive = psutil.wait_procs([p for p, _ in extra], timeout=DEADLINE)
+    alive = [p for p in alive if not waits(p, templates)]
+    lines = [f"process {p.pid} ({status(p)}): {text}" for p, text in extra if p in alive]
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.Error:
+            pass
+    return lines
+
+
+def status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.Error:
+        return "gone by now"
+
+
+def left_threads(before: Belongings) -> list[str]:
+    end = time.monotonic() + DEADLINE
+    extra = set(threading.enumerate()) - before.threads
+    for thread in extra:
+        thread.join(max(0.0, end - time.monotonic()))
+    return [f"thread {t.name!r} (daemon={t.daemon})" for t in extra if t.is_alive()]
+
+
+def left_descriptors(before: Belongings) -> list[str]:
+    extra = descriptors() - before.descriptors
+    if extra:
+        gc.collect()  # a socket in a reference cycle; with torch and JAX loaded, 0.1 s each time
+        extra = descriptors() - before.descriptors
+    return [f"{count} descriptor(s) on {target}" for target, count in extra.items()]
+
+
+def left_shared_files(before: Belongings) -> list[str]:
+    """Files that no process uses: another test session's come and go beside ours."""
+    extra = shared_files() - before.shared_files
+    if extra:
+        gc.collect()  # semaphores in a reference cycle
+    end = time.monotonic() + DEADLINE
+    while extra and time.monotonic() < end:
+        extra = {name for name in extra & shared_files() if not is_foreign(name, processes())}
+        time.sleep(0.05)  # nothing reports when a file has gone
+    return [f"/dev/shm/{name}" for name in sorted(extra)]
+
+
+def fail_if(left: list[str], where: str) -> None:
+    if left:
+        pytest.fail(f"left behind by {where}:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def end_templates() -> None:
+    """``xmp.shutdown()``, when a test of this module has used the engine at all."""
+    if "xmp" in sys.modules:
+        sys.modules["xmp"].shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_by_module(request: pytest.FixtureRequest, session_mark: None) -> Iterator[None]:
+    """After ``xmp.shutdown()`` not even the template and its descriptors are there."""
+    before = Belongings.now()
+    yield
+    end_templates()
+    left = left_processes(before, frozenset())
+    left += left_threads(before) + left_descriptors(before) + left_shared_files(before)
+    fail_if(left, f"the tests of {request.node.name} after xmp.shutdown()")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(
+    request: pytest.FixtureRequest, nothing_left_by_module: None, clean_environment: None
+) -> Iterator[None]:
+    """After a test only the template may be left.
+
+    A test that started or ended a template has other descriptors than before because of it: they
+    are counted with the module. A test on a stage starts nothing in this process, and the stage
+    looks closer at its scripts: here such tests are looked at once for each module.
+    """
+    if STAGES & set(request.fixturenames):
+        yield
+        return
+    before = Belongings.now()
+    yield
+    templates = Belongings.now().templates
+    left = left_processes(before, templates) + left_threads(before) + left_shared_files(before)
+    if templates == before.templates:
+        left += left_descriptors(before)
+    fail_if(left, request.node.nodeid)

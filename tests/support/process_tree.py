@@ -1,0 +1,54 @@
+"""A launch with processes below it that are hard to end."""
+
+from __future__ import annotations
+
+from tests.support.stage import Stage
+
+__all__ = ["RUN", "TREE", "running"]
+
+TREE = """
+    import ctypes, os, signal, subprocess, sys, time
+    import in_script, xmp
+
+    def grandchild():
+        '''A daemon: double fork, its own session; ignores SIGTERM, SIGINT and SIGHUP.'''
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_IGN)
+                time.sleep(300)
+            os._exit(0)
+
+    def native(rank):
+        '''In native code with the GIL held, for ever; ignores SIGTERM.'''
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if rank == 0:
+            grandchild()
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        open(f"in-fn-{rank}", "w").close()
+        ctypes.PyDLL(None).sleep(300)
+
+    def sleeping(rank):
+        grandchild()
+        open(f"in-fn-{rank}", "w").close()
+        time.sleep(300)
+
+    def quick(rank):
+        return rank
+"""
+
+RUN = """
+    if __name__ == "__main__":
+        method, fn = sys.argv[1:]
+        xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
+"""
+
+
+def running(
+    stage: Stage, *argv: str, source: str = TREE + RUN, env: dict[str, str] | None = None
+) -> int:
+    """Start a script and wait until all its replicas are in ``fn``; the launcher's pid."""
+    process = stage.start(source, *argv, env=env)
+    stage.in_function(process)
+    return process.pid

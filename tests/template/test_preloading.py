@@ -1,0 +1,294 @@
+"""What launcher and replicas have imported is preloaded for the next launch, if it is harmless."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.stage import Outcome, Stage
+from xmp._processes.template.candidates import Candidates
+from xmp._types import ForkRules
+
+pytestmark = pytest.mark.failing
+
+PACKAGES = {
+    "heavyone": """
+        import os, time
+        with open(os.environ["USERS_LOG"], "a") as log:
+            log.write(f"heavyone {os.getpid()}\\n")
+        time.sleep(0.2)
+        os.environ["HEAVY_WROTE"] = "1"
+    """,
+    "threadone": """
+        import threading
+        threading.Thread(target=threading.Event().wait, daemon=True, name="threadone").start()
+    """,
+    "crashone": """
+        import os
+        open_in = open("/proc/self/comm").read().strip()
+        if "USERS_CRASH" in os.environ and not os.environ.get("USERS_LAUNCHER") == str(os.getpid()):
+            os.abort()
+    """,
+    "hangone": """
+        import os, time
+        if os.environ.get("USERS_LAUNCHER") != str(os.getpid()):
+            time.sleep(600)
+    """,
+    "forkone": """
+        import os, time
+        if os.environ.get("USERS_LAUNCHER") != str(os.getpid()) and os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(600)
+            os._exit(0)
+    """,
+    "connectone": """
+        import os, socket
+        server = socket.create_server(("127.0.0.1", 0))
+        PEER = socket.create_connection(server.getsockname())
+    """,
+    "deviceone": """
+        import os
+        HELD = open(os.environ["STAND_IN"])
+    """,
+    "printone": """
+        print("a word of printone")
+    """,
+    "exitone": """
+        import os
+        if os.environ.get("USERS_LAUNCHER") != str(os.getpid()):
+            raise SystemExit(3)
+    """,
+    "lazyone": """
+        import os
+        with open(os.environ["USERS_LOG"], "a") as log:
+            log.write(f"lazyone {os.getpid()}\\n")
+    """,
+    "goodone": "",
+}
+BAD = ("threadone", "crashone", "hangone", "connectone", "deviceone", "exitone")
+
+SCRIPT = """
+    import os, sys, time
+    import in_script, xmp
+    from xmp import _planner
+
+    _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.environ["STAND_IN"])
+    NAMES = sys.argv[1].split(",")
+
+    def look(rank, use=()):
+        had = [name for name in (*NAMES, "lazyone") if name in sys.modules]
+        for name in use:
+            __import__(name)
+        return {"had": had, "forked": in_script.forked(), "wrote": "HEAVY_WROTE" in os.environ,
+                "template": in_script.template_above()}
+
+    def spawn(*args):
+        return list(xmp.spawn(look, args, nprocs=2, runtime="cpu"))[0]
+
+    def below(pid):
+        return {in_script.comm(each) for each in in_script.descendants(pid)} - {""}
+
+    if __name__ == "__main__":
+        os.environ["USERS_LAUNCHER"] = str(os.getpid())
+        first = spawn()
+        for name in NAMES:
+            __import__(name)
+        os.environ.pop("HEAVY_WROTE", None)
+        second = spawn(["lazyone"])
+        wanted = {*(sys.argv[2].split(",") if sys.argv[2] else ()), "lazyone"}
+        end, found = time.monotonic() + 15, second
+        while not wanted <= set(found["had"]) and time.monotonic() < end:
+            time.sleep(0.1)  # while it is idle, the template tries
+            found = spawn()
+        later, template = [spawn() for _ in range(3)][-1], found["template"]
+        end = time.monotonic() + 10  # forks of the template, trials and spares, come and go
+        while not below(template) <= {"xmp-script", "xmp-spare"} and time.monotonic() < end:
+            time.sleep(0.01)
+        in_script.say(
+            first=first, second=second, found=found, later=later,
+            threads=len(os.listdir(f"/proc/{template}/task")),
+            below=sorted(below(template) - {"xmp-spare"}),
+            templates=[first["template"], template],
+        )
+"""
+
+
+def packages(stage: Stage) -> str:
+    """A folder that counts as installed: the user site of another base.
+
+    ``sitecustomize`` runs at every interpreter's start and shortens the real deadline.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = stage.folder / "base" / "lib" / version / "site-packages"
+    site.mkdir(parents=True)
+    stage.write(
+        "from xmp._processes.template import trial_import\ntrial_import._SECONDS = 2.0\n",
+        str((site / "sitecustomize.py").relative_to(stage.folder)),
+    )
+    for name, source in PACKAGES.items():
+        (site / name).mkdir()
+        stage.write(source, str((site / name / "__init__.py").relative_to(stage.folder)))
+    return str(site)
+
+
+def launch(stage: Stage, names: str, good: str, file: bool = False) -> Outcome:
+    site = packages(stage)
+    (stage.folder / "accel7").touch()
+    env = {
+        "PYTHONUSERBASE": str(stage.folder / "base"),
+        "USERS_SITE": site,
+        "USERS_LOG": str(stage.folder / "log"),
+        "USERS_CRASH": "1",
+        "STAND_IN": str(stage.folder / "accel7"),
+        "PYTHONPATH": stage.environment()["PYTHONPATH"] + ":" + site,
+    }
+    return stage.run(SCRIPT, names, good, env=env, timeout=60, file=file)
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_what_the_launcher_has_loaded_is_there_at_a_later_spawn(stage: Stage, file: bool) -> None:
+    said = launch(stage, "heavyone,goodone", "heavyone,goodone", file).said
+    assert said["first"]["had"] == []
+    assert said["later"]["had"] == ["heavyone", "goodone", "lazyone"]
+    assert said["later"]["forked"]
+    first, last = said["templates"]
+    assert first == last == said["later"]["template"]
+
+
+def test_what_its_import_wrote_is_undone_before_the_fork(stage: Stage) -> None:
+    said = launch(stage, "heavyone", "heavyone").said
+    assert said["found"]["had"] == ["heavyone", "lazyone"]
+    assert not said["found"]["wrote"]
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_what_a_replica_imported_is_a_candidate(stage: Stage, file: bool) -> None:
+    said = launch(stage, "goodone", "goodone", file).said
+    assert "lazyone" not in said["second"]["had"]
+    assert "lazyone" in said["found"]["had"]
+    pids = [line.split()[1] for line in (stage.folder / "log").read_text().splitlines()]
+    # In the two replicas of the second spawn, then in a trial and in who tried it: the template,
+    # and of a script also its holder.
+    assert len(set(pids)) == 4 + 2 * file
+
+
+@pytest.mark.parametrize(("bad", "file"), [*((bad, False) for bad in BAD), ("threadone", True)])
+def test_what_is_not_harmless_is_never_taken(stage: Stage, bad: str, file: bool) -> None:
+    said = launch(stage, f"{bad},goodone", "goodone", file).said
+    assert "goodone" in said["later"]["had"], said
+    assert bad not in said["later"]["had"]
+    assert said["later"]["forked"]
+    assert said["threads"] == 1
+    assert set(said["below"]) <= {"xmp-script"}
+
+
+def test_what_a_trial_left_running_is_ended(stage: Stage) -> None:
+    said = launch(stage, "forkone,goodone", "goodone").said
+    assert "goodone" in said["later"]["had"]
+    assert set(said["below"]) <= {"xmp-script"}
+
+
+def test_what_is_offered_during_a_trial_is_tried_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("offered_first", "offered_later"):
+        (tmp_path / f"{name}.py").touch()
+    candidates = Candidates()
+
+    def harmless(later: tuple[str, ...] = ()) -> list[str]:
+        trial = candidates.begin_trial(lambda: None)
+        candidates.add(later, ForkRules())
+        os.waitpid(trial.pid, 0)
+        candidates.trial_ended()
+        return candidates.take_harmless()
+
+    candidates.add(["offered_first"], ForkRules())
+    assert harmless(later=("offered_later",)) == ["offered_first"]
+    assert harmless() == ["offered_later"]
+    assert not candidates.waiting
+
+
+def test_what_an_import_prints_is_not_shown_twice(stage: Stage) -> None:
+    outcome = launch(stage, "printone,goodone", "goodone")
+    assert outcome.out.count("a word of printone") == 1  # the launcher's own import
+    assert "a word" not in outcome.err
+
+
+IMPORTED_AGAIN = {
+    "script": """
+        import sys
+        {body}
+        if __name__ == "__main__":
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+    "module": """
+        import sys, in_script, xmp
+        from usershelper import work
+        if __name__ == "__main__":
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+    "guard": """
+        import sys, in_script, xmp
+        if __name__ == "__main__":
+            from usershelper import work
+            found = list(xmp.spawn(work, nprocs=2, runtime="cpu", start_method=sys.argv[1]))
+            in_script.say(found=found)
+    """,
+}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("where", IMPORTED_AGAIN)
+def test_a_preload_that_is_imported_again_starts_nothing(
+    stage: Stage, method: str, where: str
+) -> None:
+    """What a file does when it is imported is done in supervisors and replicas once more."""
+    body = """
+        import os, in_script, xmp
+        xmp.preload("json")
+
+        def work(rank):
+            return [os.getpid(), in_script.descendants(os.getppid())]
+    """
+    stage.write(body, "usershelper.py")
+    source = IMPORTED_AGAIN[where].replace("{body}", body.strip())
+    found = stage.run(source, method).said["found"]
+    replicas = {pid for pid, _ in found}
+    for _, below in found:
+        assert set(below) <= replicas
+
+
+@pytest.mark.slow
+def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
+    """The real thing: scikit-learn and what it brings."""
+    source = """
+        import sys, time
+        import in_script, xmp
+
+        def look(rank):
+            start = time.process_time()
+            had = "sklearn.linear_model" in sys.modules
+            from sklearn.linear_model import LogisticRegression
+            return [had, in_script.forked(), time.process_time() - start]
+
+        if __name__ == "__main__":
+            import sklearn.linear_model
+            end = time.monotonic() + 30
+            found = [[False]]
+            while not found[0][0] and time.monotonic() < end:
+                found = list(xmp.spawn(look, nprocs=2, runtime="cpu"))
+                time.sleep(0.1)
+            in_script.say(found=found)
+    """
+    said = stage.run(source, timeout=60).said
+    for had, forked, seconds in said["found"]:
+        assert had
+        assert forked
+        assert seconds < 0.2

@@ -1,0 +1,81 @@
+"""``xmp clean``: ends the processes that launches have left behind, and no others."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Sequence
+
+from xmp._probe.holders import Holder
+from xmp._probe.launches import ENGINE
+from xmp._probe.leftovers import described, leftovers
+from xmp._proc import Process
+from xmp._processes.system.descriptors import raise_descriptor_limit
+from xmp._processes.system.held_process import HeldProcess
+
+__all__ = ["clean", "look", "run"]
+
+_GRACE = 2.0
+_KILL_WAIT = 2.0
+_STEP = 0.01
+_ROUNDS = 5
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what ended, or with ``--dry-run`` what would; 1 if something does not end."""
+    ended, stuck = ([], look()) if options.dry_run else clean()
+    for holder in ended:
+        print(f"ended {holder}")
+    for holder in stuck:
+        print(f"{'would end' if options.dry_run else 'does not end (SIGKILL was sent):'} {holder}")
+    if not ended and not stuck:
+        print("nothing left behind")
+    return int(bool(stuck) and not options.dry_run)
+
+
+def look() -> list[Holder]:
+    """What ``clean`` would end now."""
+    return [described(process) for process in leftovers()]
+
+
+def clean() -> tuple[list[Holder], list[Holder]]:
+    """End what is left: SIGTERM, 2 s, SIGKILL. Returns what has ended, and what has not."""
+    raise_descriptor_limit()  # one for each process
+    ended: list[Holder] = []
+    stuck: list[Holder] = []
+    found = leftovers()
+    for _ in range(_ROUNDS):  # what is being ended may start something
+        holders = {process: described(process) for process in found}
+        left = _end(found)
+        ended += [holder for process, holder in holders.items() if process not in left]
+        stuck = [holders[process] for process in left]
+        if not found or left:
+            break
+        found = leftovers(settle=0.1)
+    return ended, stuck
+
+
+def _end(found: Sequence[Process]) -> list[Process]:
+    """End these; returns those that live on."""
+    held = [each for each in map(HeldProcess.hold, found) if each is not None]
+    try:
+        for each in held:
+            # A supervisor or template that is woken would kill at once, without any grace.
+            if each.process.name not in ENGINE:
+                each.signal(signal.SIGTERM)
+                each.signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
+        _wait([each for each in held if each.process.name not in ENGINE], _GRACE)
+        for each in held:
+            each.signal(signal.SIGKILL)
+        _wait(held, _KILL_WAIT)
+        return [each.process for each in held if each.lives]
+    finally:
+        for each in held:
+            each.close()
+
+
+def _wait(held: Sequence[HeldProcess], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while any(each.lives for each in held) and time.monotonic() < end:
+        time.sleep(_STEP)

@@ -1,0 +1,21 @@
+"""``xmp doctor``: whether a launch would work on this host, and what to do where it would not."""
+
+from __future__ import annotations
+
+import argparse
+
+from xmp import _ports, _probe
+from xmp._probe import doctor
+from xmp._types import Request
+
+__all__ = ["run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings; 1 if one is a problem."""
+    request = Request(nprocs=options.nprocs, runtime=options.runtime)
+    load = doctor.Load(each=options.needs, arguments=options.arguments)
+    findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load)
+    for finding in findings:
+        print(finding)
+    return int(any(finding.level == "problem" for finding in findings))

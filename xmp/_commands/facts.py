@@ -1,0 +1,27 @@
+"""``xmp facts``: what this host is, without secrets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from xmp import _planner, _probe
+
+__all__ = ["run"]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the facts, as JSON or one to a line."""
+    data = _planner.facts_to_json(_planner.reported(_probe.facts()))
+    if options.json:
+        print(json.dumps(data, indent=1))
+        return 0
+    for name, value in data.items():
+        print(f"{name}: {_shown(value)}")
+    return 0
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "".join(f"\n  {name}={text}" for name, text in value.items())
+    return str(value)

@@ -1,0 +1,90 @@
+"""``xmp stacks``: what the replicas of a running launch are doing, also where all of it hangs.
+
+A replica writes its stacks into its own memory file when a signal comes, and this process reads the
+file: neither the launcher nor the supervisor takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+from collections.abc import Sequence
+
+from xmp._errors import XmpError
+from xmp._probe import launches
+from xmp._probe.launches import Launch
+from xmp._processes.report import stacks
+from xmp._processes.system import stacks_by_pid
+from xmp._processes.system.descriptors import raise_descriptor_limit
+
+__all__ = ["find", "report", "run"]
+
+_NONE = "no launch of yours is running here"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the stacks of each launch that the pid names."""
+    for launch in find(options.pid):
+        print(report(launch))
+    return 0
+
+
+def find(pid: int | None) -> list[Launch]:
+    """The launches of a launcher, or the one of a process inside; None for the only one.
+
+    Raises XmpError for a process that has no launch of this user's, and for None where there is
+    none or more than one.
+    """
+    running = launches.launches()
+    if pid is None:
+        if len(running) == 1:
+            return running
+        several = "more than one launch is running: give a pid" + _listed(running)
+        raise XmpError(several if running else _NONE)
+    found = [launch for launch in running if pid in _inside(launch)]
+    found = found or [launch for launch in running if pid == launch.launcher]
+    if found:
+        return found
+    raise XmpError(_why_not(pid) + _listed(running))
+
+
+def _inside(launch: Launch) -> set[int]:
+    return {launch.supervisor.pid, *launch.members}
+
+
+def _why_not(pid: int) -> str:
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return f"there is no process {pid}"
+    if owner != os.geteuid():
+        return f"process {pid} belongs to {_name(owner)}: only that user may ask for its stacks"
+    return f"process {pid} is not a launcher, supervisor or replica of a running launch"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _listed(running: Sequence[Launch]) -> str:
+    if not running:
+        return f"; {_NONE}"
+    lines = [f"\n  pid {each.launcher}: {_what(each)}" for each in running]
+    return "; running are" + "".join(lines)
+
+
+def _what(launch: Launch) -> str:
+    return f"{len(launch.replicas)} replicas, supervisor {launch.supervisor.pid}"
+
+
+def report(launch: Launch) -> str:
+    """What the replicas of a launch are doing, equal stacks once."""
+    raise_descriptor_limit()  # two for each replica
+    head = f"launch of process {launch.launcher}: {_what(launch)}"
+    if launch.supervisor.state in "Tt":
+        head += " (stopped)"
+    return "\n".join([head, *stacks.grouped(stacks_by_pid.of_replicas(launch.replicas))])

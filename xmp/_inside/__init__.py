@@ -1,0 +1,61 @@
+"""What user code calls in a replica: who it is (``identity``), and ``collectives``."""
+
+from __future__ import annotations
+
+from .collectives import (
+    OPS,
+    all_gather,
+    all_reduce,
+    barrier,
+    broadcast,
+    heartbeat,
+    init_process_group,
+    on_heartbeat,
+    once_per_host,
+    rank_zero_only,
+)
+from .identity import (
+    Channel,
+    channel,
+    device,
+    host_index,
+    in_a_replica,
+    install,
+    is_thread,
+    local_rank,
+    local_world_size,
+    rank,
+    replica,
+    restart_count,
+    settle,
+    uninstall,
+    world_size,
+)
+
+__all__ = [
+    "OPS",
+    "Channel",
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "channel",
+    "device",
+    "heartbeat",
+    "host_index",
+    "in_a_replica",
+    "init_process_group",
+    "install",
+    "is_thread",
+    "local_rank",
+    "local_world_size",
+    "on_heartbeat",
+    "once_per_host",
+    "rank",
+    "rank_zero_only",
+    "replica",
+    "restart_count",
+    "settle",
+    "uninstall",
+    "world_size",
+]

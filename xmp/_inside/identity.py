@@ -1,0 +1,207 @@
+"""Who this replica is: ranks, sizes, its device, its framework and its channel to the supervisor.
+
+The engine calls ``install`` in every replica. Before that, and in processes that other launchers
+started, the same functions describe a world of one or that launcher's world, so that one script
+runs with and without xmp. A context variable comes before the value of the process, because two
+replicas may be threads of one process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from xmp._types import Framework, ReplicaInfo
+
+__all__ = [
+    "Channel",
+    "ReplicaState",
+    "channel",
+    "current",
+    "device",
+    "framework_of",
+    "host_index",
+    "in_a_replica",
+    "install",
+    "is_thread",
+    "local_rank",
+    "local_world_size",
+    "rank",
+    "replica",
+    "restart_count",
+    "settle",
+    "uninstall",
+    "world_size",
+]
+
+T = TypeVar("T")
+
+_TORCH = "xmp._frameworks.torch_dist"
+_JAX = "xmp._frameworks.jax"
+
+
+class Channel(Protocol):
+    """What a replica asks of its supervisor; the engine provides it."""
+
+    def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
+        """One local replica calls ``make`` (``owner``, or the first to ask); all get the value."""
+
+    def preempted(self) -> bool:
+        """Whether all replicas have agreed that they end at this call."""
+
+    def turn(self, key: str) -> AbstractContextManager[None]:
+        """Mutual exclusion between the local replicas; freed when its holder dies."""
+
+
+class ReplicaState:
+    """One replica: its place in the launch, its framework, its channel to the supervisor."""
+
+    def __init__(
+        self,
+        info: ReplicaInfo,
+        framework: Framework | None,
+        channel: Channel | None,
+        outside: bool = False,
+    ) -> None:
+        self.info = info
+        self.framework = framework
+        self.channel = channel
+        self.outside = outside  # no launch of xmp's made this process
+        self.once_calls: Iterator[int] = itertools.count()
+
+
+_in_this_context: ContextVar[ReplicaState | None] = ContextVar("xmp_replica", default=None)
+_in_this_process: ReplicaState | None = None
+_outside: ReplicaState | None = None
+_lock = threading.Lock()
+
+
+def install(info: ReplicaInfo, framework: Framework | None, channel: Channel | None) -> None:
+    """Make this context that replica, and the process too unless it is one already."""
+    global _in_this_process
+    state = ReplicaState(info, framework, channel)
+    _in_this_context.set(state)
+    if _in_this_process is None:
+        _in_this_process = state
+
+
+def settle(info: ReplicaInfo, framework: Framework | None) -> None:
+    """Add what ``install`` could not know: the rank of this fork, and its framework."""
+    global _in_this_process
+    state = _in_this_context.get()
+    assert state is not None
+    state.info, state.framework = info, framework
+    _in_this_process = state
+
+
+def uninstall() -> None:
+    """Undo ``install``: from here on this process is outside a replica."""
+    global _in_this_process, _outside
+    if _in_this_process is _in_this_context.get():
+        _in_this_process = None
+    _in_this_context.set(None)
+    _outside = None
+
+
+def replica() -> ReplicaInfo:
+    """Everything that is known about this replica, as one frozen value."""
+    return current().info
+
+
+def rank() -> int:
+    """This replica's index among all replicas of all hosts: 0 … ``world_size() - 1``."""
+    return current().info.rank
+
+
+def local_rank() -> int:
+    """This replica's index among those of its host: 0 … ``local_world_size() - 1``."""
+    return current().info.local_rank
+
+
+def world_size() -> int:
+    """The number of replicas on all hosts together; 1 outside a launch."""
+    return current().info.world_size
+
+
+def local_world_size() -> int:
+    """The number of replicas on this host; 1 outside a launch."""
+    return current().info.local_world_size
+
+
+def host_index() -> int:
+    """The index of this host among the launch's hosts, from 0."""
+    return current().info.host_index
+
+
+def restart_count() -> int:
+    """How often this launch has been restarted so far."""
+    return current().info.restart_count
+
+
+def is_thread() -> bool:
+    """Whether this replica is one of several threads of a process, each of them a replica."""
+    return int(current().info.settings.get("threads_per_process", "1")) > 1
+
+
+def device() -> Any:
+    """This replica's device, as its framework names it.
+
+    ``torch.device("cuda", 3)``, ``torch.device("cpu")``, a ``jax.Device``; without a framework in
+    the replica, the name that the plan gives it (a string).
+    """
+    state = current()
+    framework = framework_of(state)
+    return state.info.device if framework is None else framework.device()
+
+
+def channel() -> Channel | None:
+    """This replica's channel to the supervisor; None outside a replica."""
+    return current().channel
+
+
+def in_a_replica() -> bool:
+    """Whether a launch has made this process; reads no environment variable."""
+    state = _in_this_context.get() or _in_this_process
+    return state is not None and state.channel is not None
+
+
+def current() -> ReplicaState:
+    """The replica that this thread is; outside a launch, what the environment says."""
+    global _outside
+    state = _in_this_context.get() or _in_this_process
+    if state is not None:
+        return state
+    from xmp._clusters import per_device  # a program that asks for nothing need not load it
+
+    info = per_device.identity(os.environ)  # at each call: a script may set RANK itself
+    with _lock:
+        if _outside is None or _outside.info != info:
+            _outside = ReplicaState(info, None, None, outside=True)
+    return _outside
+
+
+def framework_of(state: ReplicaState) -> Framework | None:
+    """The replica's framework; outside a launch, the one that this process has or can load."""
+    if state.framework is None and state.outside:
+        name = _loaded_or_installed()
+        if name:
+            state.framework = importlib.import_module(name).attach(state.info)
+    return state.framework
+
+
+def _loaded_or_installed() -> str:
+    jax = sys.modules.get("jax")
+    if jax is not None and (jax.distributed.is_initialized() or "torch" not in sys.modules):
+        return _JAX
+    if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:
+        return _TORCH
+    return ""

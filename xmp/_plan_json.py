@@ -1,0 +1,104 @@
+"""Facts and plans as plain JSON values: what `xmp facts --json` and `xmp plan --json` print.
+
+Version 1 of both. In facts ``null`` means unknown, and a reader ignores keys that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ._errors import PlanError
+from ._runtimes._base import matches
+from ._runtimes._variables import REPORTED
+from ._types import HostFacts, JobPlan, ReplicaPlan
+
+__all__ = ["facts_from_json", "facts_to_json", "reported", "to_json"]
+
+VERSION = 1
+LISTS = ("cpus", "loaded", "initialised")
+PLAIN = (
+    "hostname",
+    "address",
+    "platform",
+    "python",
+    "env",
+    "tpu",
+    "gpus",
+    "metadata",
+    "cpu_quota",
+    "memory_bytes",
+    "frameworks",
+    "env_at_start",
+)
+
+
+def facts_to_json(facts: HostFacts) -> dict[str, Any]:
+    """The facts as plain JSON values; mappings are copied."""
+    plain = {name: getattr(facts, name) for name in PLAIN}
+    copied = {k: dict(v) if isinstance(v, Mapping) else v for k, v in plain.items()}
+    lists = {name: list(getattr(facts, name)) for name in LISTS}
+    return {"version": VERSION, **copied, **lists, "numa": [list(node) for node in facts.numa]}
+
+
+def reported(facts: HostFacts) -> HostFacts:
+    """The facts with only those variables that a plan reads: people attach them to public reports.
+
+    Of proxies only the names are kept: their addresses may hold a password.
+    """
+    env = {name: value for name, value in facts.env.items() if matches(name, REPORTED)}
+    proxies = {n for n, v in facts.env.items() if v and n.lower().endswith("_proxy")} - {*env}
+    return replace(facts, env={**env, **dict.fromkeys(sorted(proxies), "(set)")})
+
+
+def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
+    """The facts that ``facts_to_json`` wrote. Raises PlanError for another version."""
+    if not isinstance(data, Mapping) or data.get("version") != VERSION:
+        given = data.get("version") if isinstance(data, Mapping) else type(data).__name__
+        raise PlanError(
+            f"facts of version {given!r} cannot be read. Allowed: version {VERSION}, as "
+            "`python -m xmp facts --json` writes it."
+        )
+    values: dict[str, Any] = {k: data[k] for k in PLAIN if data.get(k) is not None}
+    values.update({k: tuple(data[k]) for k in LISTS if data.get(k) is not None})
+    values["numa"] = tuple(tuple(node) for node in data.get("numa") or ())
+    return HostFacts(**values)
+
+
+def to_json(plan: JobPlan) -> dict[str, Any]:
+    """The plan as plain JSON values.
+
+    A replica's ``set`` has every variable that xmp sets in it, ``unset`` every inherited one that
+    xmp removes. Ports that are not leased yet are the runtime's documented ones.
+    """
+    return {
+        "version": VERSION,
+        "runtime": plan.runtime,
+        "why": plan.why,
+        "world_size": plan.world_size,
+        "others": list(plan.others),
+        "sources": dict(plan.sources),
+        "hosts": [
+            {
+                "index": host.index,
+                "address": host.address,
+                "replicas": [_replica_json(replica) for replica in host.replicas],
+            }
+            for host in plan.hosts
+        ],
+        "notes": list(plan.notes),
+    }
+
+
+def _replica_json(replica: ReplicaPlan) -> dict[str, Any]:
+    return {
+        "rank": replica.rank,
+        "local_rank": replica.local_rank,
+        "process": replica.process,
+        "device": replica.device,
+        "threads": replica.threads,
+        "cpus": list(replica.cpus),
+        "set": dict(replica.set),
+        "unset": list(replica.unset),
+    }

@@ -1,0 +1,151 @@
+"""The handle of a running launch; what happens to launches when this process ends or forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from xmp import _log
+from xmp._errors import XmpError
+from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
+
+from .fork_server_handle import drop_all
+from .job import ReplicaProcess
+from .launch import Launch
+from .launch_registry import running_launches
+from .results import Results
+from .template_pool import templates
+
+if TYPE_CHECKING:
+    from xmp._types import JobPlan
+
+    from .restarts import RestartingLaunch
+
+__all__ = ["ProcessContext"]
+
+R = TypeVar("R")
+_MOST_NAMES = 8
+
+
+class ProcessContext(Generic[R]):
+    """The handle of a running launch, from ``join=False``.
+
+    As a context manager it ends the replicas that still run at the end of the block.
+    """
+
+    def __init__(self, launch: Launch | RestartingLaunch) -> None:
+        self._launch = launch
+
+    def __repr__(self) -> str:
+        """The function, the runtime, and the replicas by state; asks the launch for nothing."""
+        job, states = self._launch.job, dict[str, list[str]]()
+        for process in self.processes:
+            where = f"rank {process.rank} (pid {process.pid})"
+            states.setdefault(process.state, []).append(where)
+        parts = [f"{state}: {_some(which)}" for state, which in states.items()]
+        runtime = f", runtime {job.plan.runtime}" if job.plan.runtime else ""
+        head = f"{job.name}, {len(self.processes)} replicas{runtime}"
+        return f"<ProcessContext of {'; '.join([head, *parts])}>"
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan of the launch; after a restart, that of the present attempt."""
+        return self._launch.job.plan
+
+    @property
+    def processes(self) -> list[ReplicaProcess]:
+        """The replicas in rank order; after a restart, those of the present attempt."""
+        return [process for _, process in sorted(self._launch.outcome.processes.items())]
+
+    def pids(self) -> list[int]:
+        """The replicas' process ids, in rank order."""
+        return [process.pid for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for all replicas: True when all have ended, False when ``timeout`` seconds are over.
+
+        ``grace_period`` replaces the launch's ``grace``, the seconds between SIGTERM and SIGKILL.
+        With ``max_restarts`` this makes the attempts that are left: none begins while no thread
+        waits.
+
+        Raises ReplicaError when a replica has failed, after xmp has ended the others; TypeError or
+        ValueError for a wrong ``grace_period``.
+        """
+        if grace_period is not None:
+            _check_grace(grace_period)
+            self._launch.ask(SetGrace(grace_period))
+        if not self._launch.wait(timeout):
+            return False
+        try:
+            self._launch.raise_error()
+        except XmpError as error:
+            # The user's call is above, and xmp's frames below it say nothing about the failure.
+            raise error.with_traceback(None) from error.__cause__
+        return True
+
+    def results(self) -> Results[R]:
+        """Wait for all replicas and return what they returned; raises as ``join`` does."""
+        self.join()
+        return Results(self._launch.outcome.results, self._launch.start_timeline())
+
+    def stacks(self) -> dict[int, str]:
+        """The Python stacks of every live replica as text, by rank; empty after the end."""
+        return self._launch.live_stacks()
+
+    def terminate(self) -> None:
+        """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
+        self._launch.ask(Stop())
+        self._launch.end_within(self._launch.grace + 5.0)
+
+    def __enter__(self) -> ProcessContext[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._launch.finished:
+            self.terminate()
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _check_grace(seconds: object) -> None:
+    """Refuse what would raise in the supervisor, and end it with the launch."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        kind = type(seconds).__name__
+        raise TypeError(f"grace_period must be a number of seconds, not {kind}: {seconds!r}")
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"grace_period={seconds!r}: give a number of seconds from 0 up")
+
+
+def _forget_all() -> None:
+    for launch in list(running_launches):
+        launch.drop()
+    running_launches.clear()
+    drop_all()
+    templates.forget()
+
+
+def _at_exit() -> None:
+    """Wait for the replicas when this process ends normally, as multiprocessing does.
+
+    After a Ctrl-C, interrupt them: the terminal's signal does not reach them.
+    """
+    interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    for launch in list(running_launches):
+        if launch.job.daemon or interrupted:
+            launch.ask(Stop() if launch.job.daemon else Interrupt())
+        try:
+            launch.wait(None)
+            if not launch.job.daemon and not interrupted:
+                launch.raise_error()
+        except BaseException as error:
+            _log.error(str(error) or type(error).__name__)  # no caller is left to raise it to
+    templates.close()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+atexit.register(_at_exit)

@@ -1,0 +1,128 @@
+"""The launcher's own clocks: for a launch that has no supervisor yet, or one that does not act."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from xmp import _log
+from xmp._errors import ReplicaTimeout
+from xmp._limits import SAY_AFTER, TOTAL, Clocks
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.launch import Pause, Resume
+from xmp._processes.report.timeout_error import seconds
+from xmp._processes.terminal.console import on_quit, say
+from xmp._types import Limits
+from xmp._watch import KILL_WAIT
+
+if TYPE_CHECKING:
+    from xmp._processes.terminal.progress import Progress
+
+__all__ = ["Deadlines"]
+
+_TO_END = KILL_WAIT / 1e9 + 6.0
+"""Seconds beside the grace that a supervisor has to end a launch: at most 1 to take the stacks,
+then to kill, and 5 to answer."""
+
+_TO_ACT = 0.25
+"""Seconds after the deadline when the launcher checks whether the supervisor can act at all."""
+
+
+class Deadlines:
+    """How long one launch may take, as its launcher measures it."""
+
+    def __init__(
+        self, ranks: Iterable[int], called: int, limits: Limits | None, progress: Progress
+    ) -> None:
+        self.progress = progress
+        """What the user sees of the start."""
+        self._ranks = set(ranks)
+        # Only the supervisor sees the progress of replicas.
+        limits = replace(limits or Limits(), hang=None)
+        self._clocks = Clocks(self._ranks, limits, called, begun=called)
+
+    def wait(
+        self,
+        until: Callable[[float | None], bool],
+        doing: Callable[[], str],
+        step: float | None = None,
+    ) -> None:
+        """Wait while no replica exists: for ``until(seconds)``, which returns False after those.
+
+        Reports once what it waits for (``doing``) when that takes long; raises ReplicaTimeout when
+        the launch exceeds a limit. ``step``: the longest single wait, in seconds.
+        """
+        with on_quit(lambda: say(f"xmp: no replica exists yet: {doing()}")):
+            while not until(self._next(step)):
+                self._check(doing)
+
+    def _next(self, step: float | None) -> float | None:
+        """Seconds until ``_check`` may have something to do."""
+        deadline = self._clocks.deadline
+        left = None if deadline is None else max(0, deadline - time.monotonic_ns()) / 1e9
+        waits = [wait for wait in (left, step, self.progress.next()) if wait is not None]
+        return min(waits, default=None)
+
+    def _check(self, doing: Callable[[], str]) -> None:
+        self.progress.glance(doing)
+        now = time.monotonic_ns()
+        overdue = self._clocks.overdue(now, self._ranks, set())
+        if overdue is not None:
+            limit = seconds(overdue.limit)
+            raise ReplicaTimeout(
+                f"{overdue.name}={limit}: {limit} s after the call no replica exists yet: {doing()}"
+            )
+        if self._clocks.late(now):
+            waited = seconds(SAY_AFTER)
+            _log.warning("%s s after the call no replica exists yet: %s", waited, doing())
+
+    # --- pauses --------------------------------------------------------------------------------
+
+    @property
+    def paused_for(self) -> int:
+        """Nanoseconds for which the user has stopped the launch or debugged a replica."""
+        return self._clocks.paused_for(time.monotonic_ns())
+
+    def asked(self, message: Message) -> None:
+        """Stop the clocks while the user has stopped the launch."""
+        if isinstance(message, Pause):
+            self.pause("stopped")
+        elif isinstance(message, Resume):
+            self.resume("stopped")
+
+    def pause(self, why: str) -> None:
+        """Stop the clocks, or add a reason for that."""
+        self._clocks.pause(time.monotonic_ns(), why)
+
+    def resume(self, why: str) -> None:
+        """Remove a reason; after the last one the clocks run again."""
+        self._clocks.resume(time.monotonic_ns(), why)
+
+    # --- while there is a supervisor -----------------------------------------------------------
+
+    def left_to_supervisor(self, grace: float, stopped: Callable[[], bool]) -> float | None:
+        """Seconds until the supervisor must have ended a launch with a ``timeout``, else None.
+
+        0 if the supervisor is ``stopped`` when the timeout has passed: it will not do it.
+        """
+        now = time.monotonic_ns()
+        deadline = self._clocks.total_deadline(now)
+        if deadline is None:
+            return None
+        left = (deadline - now) / 1e9
+        if left + _TO_ACT > 0:
+            return left + _TO_ACT
+        return 0 if stopped() else left + grace + _TO_END
+
+    def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
+        """The error for a supervisor that has not; ``writes``: it only waits to write output."""
+        limit = seconds(self._clocks.limits.total or 0)
+        why = f"supervisor {supervisor} did not end the launch"
+        if writes:
+            why = (
+                "all replicas have ended, but xmp cannot write the rest of their output: nothing "
+                "reads the launcher's standard output or error"
+            )
+        return ReplicaTimeout(f"{TOTAL}={limit}: {why}")

@@ -1,0 +1,184 @@
+"""The events of a launch for ``events=``: each change of its state, in order, each once.
+
+Most of them come from the supervisor (``supervisor/event_recorder``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from xmp import _log
+from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
+from xmp._types import Event, JobPlan, Observer
+
+__all__ = ["EventStream", "NullEvents"]
+
+Listener = Callable[[Event], None]
+_count = itertools.count(1)
+
+
+class NullEvents:
+    """The events of a call without ``events=``: it drops them."""
+
+    def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
+        """The launch has been planned."""
+
+    def add(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """The supervisor has reported these."""
+
+    def end(self, error: BaseException | None) -> None:
+        """The launch has ended, with this error or without one."""
+
+    def drop(self) -> None:
+        """In a forked child of the launcher: the launch belongs to the parent."""
+
+
+class EventStream(NullEvents):
+    """The events of one call, from ``begin`` to ``end``."""
+
+    def __init__(self, observer: Observer, several: bool = False) -> None:
+        """``several``: the call may make several attempts; ``finish`` reports its end."""
+        self._observer = observer
+        self._several = several
+        self._listeners: list[Listener] = []
+        self._failed: set[Listener] = set()
+        self._waiting: deque[Event] = deque()
+        self._delivering = False
+        self._over = False
+        self._launch = ""
+        self._called = 0
+        self._clock = 0.0
+        """The host's wall clock at the call."""
+        self._last = 0.0
+        self._restart = 0
+
+    def begin(self, called: int, plan: JobPlan | None, restart: int = 0) -> None:
+        """The launch has been planned; PlanError where the file cannot be opened."""
+        self._restart = restart
+        if not self._launch:
+            self._called = called
+            self._clock = time.time() - (time.monotonic_ns() - called) / 1e9
+            self._launch = f"{os.getpid()}-{next(_count)}"
+            self._listeners = [_listener(self._observer.events)]
+        words = f"runtime {plan.runtime}, nprocs {len(plan.hosts[0].replicas)}" if plan else ""
+        self.say("planned", pid=os.getpid(), words=words)
+
+    def say(
+        self, name: str, rank: int | None = None, pid: int | None = None, words: str = ""
+    ) -> None:
+        """Report what happens in this process now."""
+        self.add([(name, time.monotonic_ns(), rank, pid, words)])
+
+    def add(self, events: Iterable[tuple[Any, ...]]) -> None:
+        """Report these: (name, monotonic nanoseconds, rank, pid, words, exit code, signal)."""
+        self._waiting += [self._event(*event) for event in events]
+        if self._delivering:
+            return  # a listener itself launches or waits: it gets these after the present one
+        self._delivering = True
+        try:
+            while self._waiting:
+                event = self._waiting.popleft()
+                for listener in self._listeners:
+                    self._deliver(listener, event)
+        finally:
+            self._delivering = False
+            if self._over:
+                self.drop()
+
+    def _event(
+        self,
+        name: str,
+        at: int,
+        rank: int | None = None,
+        pid: int | None = None,
+        words: str = "",
+        exit_code: int | None = None,
+        signal: str | None = None,
+    ) -> Event:
+        # An event that arrives late is not sorted in among those already reported.
+        self._last = max(self._last, round((at - self._called) / 1e9, 6))
+        moment = round(self._clock + self._last, 6)
+        return Event(
+            name, self._last, moment, self._launch, rank, pid, exit_code, signal, words,
+            self._restart,
+        )  # fmt: skip
+
+    def _deliver(self, listener: Listener, event: Event) -> None:
+        try:
+            listener(event)
+        except Exception:
+            if listener not in self._failed:
+                self._failed.add(listener)
+                text = traceback.format_exc().rstrip()
+                _log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
+
+    def end(self, error: BaseException | None) -> None:
+        """The launch, or this attempt, has ended, with this error or without one."""
+        if isinstance(error, ReplicaError):
+            first = f"{error}".partition("\n")[0]
+            caused = not isinstance(error, ReplicaTimeout)
+            rank, pid = (error.rank, error.pid) if caused else (None, None)
+            self.say("verdict", rank, pid, first)
+        if not self._several:
+            self.finish(error)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Report the last event."""
+        words = "" if error is None else type(error).__name__
+        if error is not None and not isinstance(error, ReplicaError):
+            words += f": {error}".partition("\n")[0]
+        self._over = True
+        self.say("finished", words=words)
+
+    @contextmanager
+    def here(self, called: int, plan: JobPlan) -> Iterator[None]:
+        """While inside, this process is the launch's only replica."""
+        self.begin(called, plan)
+        try:
+            yield
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end(None)
+
+    def drop(self) -> None:
+        """Report nothing more."""
+        for listener in self._listeners:
+            if isinstance(listener, _File):
+                listener.close()
+        self._listeners = []
+
+
+def _listener(events: Any) -> Listener:
+    return events if callable(events) else _File(events)
+
+
+class _File:
+    """JSON lines, appended: whole lines, also when several launches have the same file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags, 0o666)
+        except (OSError, ValueError) as error:
+            raise PlanError(
+                f"events={os.fspath(path)!r}: cannot be opened for appending: {error}; give the "
+                "path of a file that can be, or a function"
+            ) from None
+
+    def __call__(self, event: Event) -> None:
+        line = json.dumps(asdict(event)).encode() + b"\n"
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        os.close(self._descriptor)

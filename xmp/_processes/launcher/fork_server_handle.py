@@ -1,0 +1,303 @@
+"""The launcher's handle on a fork server: a template, a script holder or a keeper.
+
+A handle has a connection for requests and reports, and a lifeline: when this process ends, however
+it ends, the kernel closes both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from xmp import _log, _marks
+from xmp._errors import StartError
+from xmp._processes.messages.catalog import Handlers, Message
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.fork_server import (
+    Forked,
+    ForkSupervisor,
+    ForkUnsafe,
+    ImportFailed,
+    ImportModules,
+    ModulesImported,
+    ProcessEnded,
+    Ready,
+    StartScriptHolder,
+    StartTemplate,
+    TryModules,
+)
+from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
+from xmp._processes.system.descriptors import redirect_to_null
+from xmp._types import ForkRules
+
+from .server_process import FreshInterpreter, search_path, wait_for_fork
+from .shared_reader import SharedReader
+from .template_key import TemplateKey
+
+__all__ = ["ForkServerHandle", "drop_all"]
+
+_IDLE_SECONDS = 600.0
+_LOOK_SECONDS = 0.5
+_handles: weakref.WeakSet[ForkServerHandle] = weakref.WeakSet()
+H = TypeVar("H", bound="ForkServerHandle")
+
+
+class ForkServerHandle:
+    """A handle; see the module. Safe to use from several threads."""
+
+    def __init__(self, connection: Connection, lifeline: int, pid: int = 0) -> None:
+        self.pid = pid
+        self.refusal: ForkUnsafe | ImportFailed | None = None
+        """Why a script holder has ended."""
+        self.slowest: list[tuple[str, float]] = []
+        """Its slowest imports at the start: module and seconds."""
+        self.packages: dict[str, str] = {}
+        """Name and file of the top-level packages that it has imported."""
+        self.environments: list[dict[str, str]] = []
+        """Its environment at the start and after each import: some modules change it."""
+        self.asked: set[str] = set()
+        """The modules that it has been asked to import or to try."""
+        self._connection = connection
+        self._lifeline = lifeline
+        self._process: FreshInterpreter | None = None
+        self._ended: dict[int, int] = {}
+        self._forked: dict[int, int] = {}
+        self._token = 0
+        self._ready = self._dead = False
+        self._sending = threading.RLock()
+        self._reader = SharedReader(self._readable, self._read)
+        self._reports = self._handlers()
+        _handles.add(self)
+
+    # --- starting and ending -------------------------------------------------------------------
+
+    @classmethod
+    def start(cls: type[H], modules: Sequence[str], rules: ForkRules, title: str) -> H:
+        """Start it as a fresh interpreter; does not wait until that is ready."""
+        ours, theirs = pair()
+        watched, lifeline = os.pipe()
+        self = cls(ours, lifeline)
+        environment = {**os.environ, **thread_pools.one_thread_environment(), **dict(rules.quiet)}
+        environment[_marks.VARIABLE] = str(_marks.mine())
+        # coverage.py must start where the working folder and the paths are the launcher's.
+        environment.pop("COVERAGE_PROCESS_START", None)
+        try:
+            self._process = FreshInterpreter((theirs.fileno(), watched), environment)
+        except OSError as error:
+            self.drop()
+            raise StartError(f"cannot start {interpreter.executable()}: {error}") from error
+        finally:
+            theirs.close()
+            os.close(watched)
+        self.pid = self._process.pid
+        self.asked.update(modules)
+        self.environments.append(environment)
+        idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
+        try:
+            ours.send(StartTemplate(search_path(), list(modules), idle, title))
+        except Closed:
+            words = self.last_words()
+            self.close()
+            raise StartError(words) from None
+        return self
+
+    @classmethod
+    def fork(cls: type[H], call: Any, without: Iterable[int]) -> H:
+        """Fork this process into a keeper, for ``start_method="fork"``, without these open files.
+
+        The supervisor that the keeper forks runs ``call``, which need not be packed.
+        """
+        from xmp._processes.template import main as template
+
+        ours, theirs = pair()
+        watched, lifeline = os.pipe()
+        mark = str(_marks.mine())
+        pid = linux.fork_quietly()
+        if pid == 0:
+            launcher_mark.leave(mark)
+            os.setsid()
+            ours.close()
+            os.close(lifeline)
+            redirect_to_null(without)
+            template.serve(theirs, watched, call)
+        theirs.close()
+        os.close(watched)
+        return cls(ours, lifeline, pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still answers, as far as it has reported."""
+        self._take_in()
+        return not self._dead
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End the process and wait for it; SIGKILL when it takes longer than ``timeout``."""
+        if self._dead and self._lifeline < 0 and self._process is None:
+            return
+        self.kill_if_stopped()
+        self.drop()
+        if self._process is not None:
+            self._process.wait(timeout)
+            self._process = None
+        elif self.pid:
+            wait_for_fork(self.pid, timeout)
+
+    def kill_if_stopped(self) -> None:
+        """A stopped process does not notice that its lifeline is closed."""
+        if self.pid and not self._dead and processes.is_stopped(self.pid):
+            processes.kill(self.pid)
+
+    def drop(self) -> None:
+        """Close our ends without waiting; the process ends when its launches have ended."""
+        _handles.discard(self)
+        self._dead = True
+        self._connection.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        if self._process is not None:
+            self._process.close_log()
+
+    def has_exited(self) -> bool:
+        """Whether a dropped process has ended and is reaped."""
+        return self._process is None or self._process.has_ended()
+
+    def last_words(self) -> str:
+        """How a process ended that should not have, and what it wrote."""
+        return "the template was closed" if self._process is None else self._process.last_words()
+
+    def log(self) -> str:
+        """The last lines that the process wrote before it could report."""
+        return "" if self._process is None else self._process.log()
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def request(
+        self,
+        make: Callable[[int], ForkSupervisor | StartScriptHolder],
+        descriptors: Sequence[int] = (),
+    ) -> int:
+        """Ask for a fork; returns the request's token. Raises Closed when the process is gone.
+
+        ``make`` gets the token.
+        """
+        with self._sending:
+            if self._dead:
+                raise Closed("the template is gone")
+            self._token += 1
+            self._connection.send(make(self._token), list(descriptors))
+            return self._token
+
+    def prepare(self, key: TemplateKey) -> None:
+        """Have the modules imported that this launch needs and that are known to be harmless."""
+        missing = [name for name in key.modules if name not in self.asked]
+        if missing:
+            self.asked.update(missing)
+            self._send(ImportModules(missing))
+
+    def offer(self, key: TemplateKey, more: Iterable[str] = ()) -> None:
+        """Offer modules to be tried while the process is idle."""
+        offered = (*key.candidates, *more)
+        names = [name for name in offered if name not in self.asked and not key.bars(name)]
+        if names:
+            self.asked.update(names)
+            self._send(TryModules(names, key.rules))
+
+    def _send(self, message: Message) -> None:
+        with self._sending:
+            if not self._dead:
+                try:
+                    self._connection.send(message)
+                except Closed:
+                    self._dead = True
+
+    # --- reports -------------------------------------------------------------------------------
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait for the first report; False when the process has ended or refused."""
+        self._until(lambda: self._ready or self.refusal is not None, timeout)
+        return self._ready
+
+    def wait_end(self, pid: int, timeout: float) -> int | None:
+        """The wait status of a process that it forked, once nothing of that is left."""
+        self._until(lambda: pid in self._ended, timeout)
+        return self._ended.get(pid)
+
+    def pid_of(self, token: int, timeout: float = 5.0) -> int | None:
+        """The pid of the process that was forked for a request."""
+        self._until(lambda: token in self._forked, timeout)
+        return self._forked.get(token)
+
+    def _take_in(self) -> None:
+        """Take in the reports that have arrived."""
+        self._until(lambda: not self._connection.readable(0), None)
+
+    def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Take in reports until ``done()`` or until the process is gone."""
+        # In steps: poll(2) does not return when another thread drops this handle.
+        step = _LOOK_SECONDS if timeout is None else timeout
+        while not self._reader.until(lambda: self._dead or done(), step) and timeout is None:
+            pass
+
+    def _readable(self, timeout: float | None) -> bool:
+        try:
+            return not self._dead and self._connection.readable(timeout)
+        except BaseException:
+            self._dead = True  # after a Ctrl-C the next launch must not wait for the same import
+            raise
+
+    def _read(self) -> bool:
+        """Take in one report; False when the process is gone."""
+        try:
+            report, _ = self._connection.recv(0)
+        except TimeoutError:
+            return True
+        except (Closed, OSError, ValueError):  # also: another thread has dropped this handle
+            self._dead = True
+            return False
+        self._reports.handle(report)
+        return True
+
+    def _handlers(self) -> Handlers[[]]:
+        table = Handlers[[]]()
+        table.on(Ready, self._on_ready)
+        table.on(ModulesImported, self._on_imported)
+        table.on(Forked, self._on_forked)
+        table.on(ProcessEnded, self._on_ended)
+        table.on(ForkUnsafe, self._on_refused)
+        table.on(ImportFailed, self._on_refused)
+        return table
+
+    def _on_ready(self, report: Ready) -> None:
+        self._ready, self.pid, self.slowest = True, report.pid, report.slowest
+        self._on_imported(report)
+        _log.debug(
+            "process %d is ready; slowest imports: %s; failed: %s",
+            report.pid,
+            report.slowest,
+            report.failed,
+        )
+
+    def _on_imported(self, report: Ready | ModulesImported) -> None:
+        self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)
+        self.environments.append(report.environment)
+
+    def _on_forked(self, report: Forked) -> None:
+        self._forked[report.token] = report.pid
+        self._ended.pop(report.pid, None)  # of an earlier process with the same number
+
+    def _on_ended(self, report: ProcessEnded) -> None:
+        self._ended[report.pid] = report.status
+
+    def _on_refused(self, report: ForkUnsafe | ImportFailed) -> None:
+        self.refusal = report
+
+
+def drop_all() -> None:
+    """In a forked child of the launcher, close our ends: the processes belong to the parent."""
+    for handle in list(_handles):
+        handle.drop()

@@ -1,0 +1,106 @@
+"""What is to be launched, and one replica of it, as the launcher's side sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from xmp._processes.system import processes
+from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
+
+if TYPE_CHECKING:
+    from .events import EventStream
+
+__all__ = ["Call", "Job", "ReplicaProcess"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the user wants to run, and how xmp treats the replicas; a plan says what they get."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "forkserver"
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+    daemon: bool = False
+    seed: int | None = None
+    limits: Limits | None = None
+    observer: Observer | None = None
+    max_restarts: int = 0
+    restart_count: int = 0
+    """How many attempts there were before this one."""
+    telling: EventStream | None = None
+    """The event stream of all attempts; None where the user has not asked for events."""
+    output: Output | None = None
+
+    @property
+    def progress(self) -> bool | None:
+        """Whether the start is shown; None: on a terminal, if it takes long."""
+        return False if self.observer is None else self.observer.progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Call):
+    """A call with what was planned for it: no devices, only replicas."""
+
+    plan: JobPlan
+    host: HostPlan
+    """This host's part of the plan, with replicas that share a process as one."""
+    called: int
+    """When the user called: monotonic nanoseconds."""
+    leases: Mapping[str, int]
+    """The descriptors of listening ports, by name."""
+
+    @classmethod
+    def of(cls, call: Call, plan: JobPlan, called: int, leases: Mapping[str, int]) -> Job:
+        """The job of this host, which is the first of the plan."""
+        from xmp._processes.messages.thread_replicas import (
+            by_process,  # not before the template starts
+        )
+
+        host = by_process(plan.hosts[0])
+        return cls(**vars(call), plan=plan, host=host, called=called, leases=leases)
+
+    @property
+    def world_size(self) -> int:
+        """The number of replicas on all hosts."""
+        return self.plan.world_size
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """To remember that a fork was not safe after it was loaded."""
+        return str(getattr(self.fn, "__module__", "")), self.name
+
+
+@dataclass
+class ReplicaProcess:
+    """One replica as the launcher knows it (not a child of the launcher)."""
+
+    rank: int
+    pid: int
+    exitcode: int | None = None
+
+    @property
+    def name(self) -> str:
+        """``Replica-<rank>``, as ``multiprocessing.current_process().name`` says inside."""
+        return f"Replica-{self.rank}"
+
+    @property
+    def state(self) -> str:
+        """How it is, for a person: "running", "ended", "exit code 3", "killed by SIGSEGV"."""
+        code = self.exitcode
+        if code is None:  # what the kernel knows may not have been reported yet
+            return "ended" if processes.is_gone(self.pid) else "running"
+        return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+    def is_alive(self) -> bool:
+        """Whether its end has not been reported yet."""
+        return self.exitcode is None

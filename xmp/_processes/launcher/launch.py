@@ -1,0 +1,291 @@
+"""One launch, as the launcher runs it: start a supervisor, take in its messages, wait, clean up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from xmp import _log
+from xmp._errors import XmpError
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
+from xmp._processes.messages.timeline import StartTimeline
+from xmp._processes.report.slow_start import slow_start
+from xmp._processes.report.stacks import grouped
+from xmp._processes.terminal.console import say, signals_of_the_user
+from xmp._processes.terminal.lender import TerminalLender
+from xmp._processes.terminal.progress import Progress
+
+from . import leftovers
+from .deadlines import Deadlines
+from .events import NullEvents
+from .handlers import supervisor_messages
+from .job import Job
+from .launch_registry import preempt_all, reap_finished, running_launches
+from .outcome import Outcome
+from .preemption import Sigterm
+from .shared_reader import SharedReader
+from .supervisor_link import SupervisorLink
+
+__all__ = ["Launch"]
+
+_ANSWER_WAIT = 5.0
+_ENTRY_WAIT = 0.25
+_ENDINGS = (Interrupt, Stop, Kill, Preempt)
+
+
+class Launch:
+    """One launch, from the packed call to the last report."""
+
+    def __init__(self, job: Job, release: Callable[[], None] = lambda: None) -> None:
+        self.job = job
+        self.grace = job.grace
+        """Seconds; a ``join`` may have given others than the job has."""
+        self.outcome = Outcome(job)
+        self.finished = False
+        self.asked_to_end = False
+        self.sigterm = Sigterm()
+        self.events = job.telling or NullEvents()
+        self.progress = Progress(job.host.replicas, job.called, job.progress)
+        self._at_end = ExitStack()
+        self._at_end.callback(release)
+        ranks = [plan.rank for plan in job.host.replicas]
+        self._deadlines = Deadlines(ranks, job.called, job.limits, self.progress)
+        self.link = SupervisorLink(job, self._deadlines, self._at_end.callback)
+        self.lender = TerminalLender(self.ask, self._deadlines.pause, self._deadlines.resume)
+        self._reader = SharedReader(self._readable, self._read)
+        self._stacks: dict[int, str] | None = None
+        """The answer to ``live_stacks``."""
+        self._prints_stacks = False
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start supervisor and replicas; returns when every replica has been made.
+
+        Raises TypeError for what cannot be packed and StartError for what does not start; leaves
+        nothing behind then.
+        """
+        reap_finished()
+        try:
+            self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+            self.link.prepare()
+            self.link.begin()
+            self.outcome.begin()
+            self._wait_for_start()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        if self.outcome.broken is not None:
+            raise self.outcome.broken
+        self.progress.hide()
+        running_launches.add(self)
+
+    def _wait_for_start(self) -> None:
+        def started() -> bool:
+            return bool(self.outcome.processes) or self.finished
+
+        def starts(seconds: float | None) -> bool:
+            if self._reader.until(started, seconds):
+                return True
+            self.link.replace_stopped()
+            return False
+
+        try:
+            self._deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
+        except KeyboardInterrupt:
+            # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
+            # that have just reached the user's function must end in order.
+            if not self.link.open or not self._reader.until(started, _ENTRY_WAIT):
+                raise
+            self.ask(Interrupt())
+            self.wait(None)
+            raise
+
+    def _abandon(self, error: BaseException) -> None:
+        """Undo a start that did not succeed."""
+        ended = self.finished
+        self.progress.close()
+        self.link.end()
+        self.finished = True
+        self._at_end.close()
+        if not ended:
+            self.events.end(error)
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a request to the supervisor; does nothing if it has ended."""
+        self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        if isinstance(message, SetGrace):
+            self.grace = message.seconds
+        elif isinstance(message, Preempt):
+            self.sigterm.came(self.link.supervisor)
+        if not self.finished:
+            self.progress.asked(message)
+            self._deadlines.asked(message)
+            try:
+                self.link.connection.send(message, list(descriptors))
+            except Closed:
+                pass  # the next message that is read says why
+
+    def reap(self) -> None:
+        """Take in the messages that have arrived, unless another thread does."""
+        self._reader.take_in()
+
+    def _readable(self, timeout: float | None) -> bool:
+        return not self.finished and self.link.connection.readable(timeout)
+
+    def _read(self) -> bool:
+        """Take in one message; False after the last one."""
+        if self.finished:
+            return False
+        try:
+            message, descriptors = self.link.connection.recv()
+        except Closed:
+            self.outcome.supervisor_lost(self.link.how_it_ended())
+            self.finish()
+            return False
+        supervisor_messages.handle(message, self, descriptors)
+        return not self.finished
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None) -> bool:
+        """Take in messages until the end or for ``timeout`` seconds; Ctrl-C ends in order."""
+        interrupt: BaseException | None = None
+        seconds = _ANSWER_WAIT + 2 * self.grace
+        while True:
+            try:
+                with signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all):
+                    if interrupt is None:
+                        return self._wait_for_end(timeout)
+                    self.end_within(seconds)
+                    break
+            except (KeyboardInterrupt, SystemExit) as asked:
+                orderly = Stop() if isinstance(asked, SystemExit) else Interrupt()
+                self.ask(Kill() if interrupt else orderly)
+                seconds, interrupt = _ANSWER_WAIT if interrupt else seconds, asked
+        raise interrupt
+
+    def _wait_for_end(self, timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            look = self.lender.look
+            left = None if end is None or look else max(0.0, end - time.monotonic())
+            last = self._deadlines.left_to_supervisor(self.grace, self.link.is_stopped)
+            waits = [
+                max(0.0, seconds)
+                for seconds in (left, last, look, self.progress.next())
+                if seconds is not None
+            ]
+            if self._reader.until(
+                lambda: self.finished or self.lender.pending, min(waits, default=None)
+            ):
+                if self.lender.settle() or not self.finished:
+                    continue  # of several threads or launches one lends, and the others wait on
+                self.sigterm.carry_out()
+                return True
+            if left == 0:
+                return False
+            self.progress.glance(self.link.doing)
+            if last is not None and last <= 0:
+                self._end_overdue()
+
+    def _end_overdue(self) -> None:
+        """Kill a supervisor that did not end the launch in time."""
+        codes = [process.exitcode for process in self.outcome.processes.values()]
+        writes = None not in codes and not self.link.is_stopped()
+        self.outcome.broken = self._deadlines.not_ended(self.link.supervisor, writes)
+        self.end_within(0)
+
+    def end_within(self, seconds: float) -> None:
+        """Wait for the end that was asked for; kill a supervisor that does not answer."""
+        if not self._reader.until(lambda: self.finished, seconds):
+            self.link.kill()
+            self._reader.until(lambda: self.finished, None)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """End the launch, whose supervisor could not start it, with this error."""
+        self.outcome.broken = error
+        self.finish()
+
+    def finish(self) -> None:
+        """Clean up after the supervisor's last message."""
+        if self.finished:
+            return
+        self.finished = True
+        counts = len(self.outcome.results), len(self.outcome.failures)
+        _log.debug("launch over: %d results, %d failures", *counts)
+        self.progress.close()
+        running_launches.discard(self)
+        # No reference cycle may keep the results, which may be large, until the next collection.
+        self.lender.end()
+        self._reader.close()
+        self.link.end()
+        start_method = self.link.start_method
+        self.outcome.leftovers = leftovers.after(
+            self.outcome.processes.values(), start_method.key.rules
+        )
+        self._at_end.close()
+        if line := slow_start(self.start_timeline()):
+            _log.warning(line)
+        start_method.offer(self.outcome.imported)
+        reap_finished()
+        if self.job.telling is not None:
+            self.events.end(self.outcome.error())
+
+    def drop(self) -> None:
+        """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
+        self.finished = True
+        self.progress.drop()
+        launcher = self.link.order.state.pid
+        self.outcome.broken = XmpError(f"only process {launcher}, which launched it, can join it")
+        self.link.drop()
+        self.events.drop()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the supervisor ended without a last message."""
+        return self.outcome.orphaned
+
+    @property
+    def paused_for(self) -> int:
+        """Nanoseconds for which the user has stopped the launch or debugged a replica."""
+        return self._deadlines.paused_for
+
+    def start_timeline(self) -> StartTimeline:
+        """How long each part of the start took."""
+        return self.outcome.start_timeline(self.link.start_method.imports())
+
+    def raise_error(self) -> None:
+        """Raise the error that the launch has ended with, if there is one."""
+        self.outcome.raise_error()
+
+    def live_stacks(self) -> dict[int, str]:
+        """The current stacks of all live replicas, by rank."""
+        self._stacks = None
+        self.ask(TakeStacks())
+        if self._reader.until(lambda: self._stacks is not None or self.finished, _ANSWER_WAIT):
+            return self._stacks or {}
+        from xmp._processes.system import stacks_by_pid  # only for a supervisor that hangs
+
+        return stacks_by_pid.of_launch(self.link.supervisor)
+
+    def print_stacks(self) -> None:
+        """Ask for the stacks of all live replicas, to print them when they arrive."""
+        self._prints_stacks = True
+        self.ask(TakeStacks())
+
+    def stacks_taken(self, stacks: dict[int, str]) -> None:
+        """Take the supervisor's answer to either."""
+        self._stacks = stacks
+        if self._prints_stacks:
+            self._prints_stacks = False
+            say("\n".join(["xmp: where the living replicas are:", *grouped(stacks)]))

@@ -1,0 +1,126 @@
+"""What a launch has come to: its replicas, their results, and what went wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from xmp._errors import StartError, XmpError
+from xmp._limits import Overdue
+from xmp._processes.messages.launch import Done, ReplicaEnded, ReplicaReturned, ReplicasStarted
+from xmp._processes.messages.order import Failure
+from xmp._processes.messages.thread_replicas import spread
+from xmp._processes.messages.timeline import StartTimeline, Timeline
+from xmp._processes.report import replica_error, timeout_error
+from xmp._processes.report.out_of_memory import OomCounters, OomFinding
+
+from . import leftovers
+from .job import Job, ReplicaProcess
+from .results import received
+
+__all__ = ["Outcome"]
+
+
+class Outcome:
+    """Takes the supervisor's reports on the replicas; makes an error of what went wrong."""
+
+    def __init__(self, job: Job) -> None:
+        self.processes: dict[int, ReplicaProcess] = {}
+        """By rank; replicas that share a process as threads are one, under their first rank."""
+        self.results: dict[int, Any] = {}
+        self.failures: list[Failure] = []
+        """The cause first."""
+        self.overdue: Overdue | None = None
+        self.broken: BaseException | None = None
+        """Why the launch failed, if neither a replica nor a time limit is the reason."""
+        self.orphaned = False
+        """Whether the supervisor ended without a last message."""
+        self.imported: list[str] = []
+        """Installed modules that the first replica had to import itself."""
+        self.leftovers = ""
+        """Which processes of the launch still exist at its end."""
+        self._world_size = job.world_size
+        self._plans = {plan.rank: plan for plan in job.host.replicas}
+        self._timelines: dict[int, Timeline] = {}
+        self._stacks: dict[int, str] = {}
+        self._oom_finding = OomFinding()
+
+    def begin(self) -> None:
+        """Count out-of-memory kills from now on."""
+        self._oom_counters = OomCounters()
+
+    # --- reports of the supervisor ---------------------------------------------------------------
+
+    def started(self, message: ReplicasStarted, called: int) -> None:
+        """All replicas exist."""
+        for rank, pid, forked in message.replicas:
+            self.processes[rank] = ReplicaProcess(rank, pid)
+            self._timelines[rank] = Timeline(called, message.received, message.loaded, forked)
+
+    def entered(self, rank: int, at: int) -> None:
+        """A replica is in the user's function."""
+        self._timelines[rank].entered = at
+
+    def returned(self, message: ReplicaReturned, descriptors: Sequence[int]) -> None:
+        """A replica has returned a result."""
+        rank, data, size, timeline, imported = message
+        self._timelines[rank] = timeline.completed(self._timelines[rank])
+        self.imported += imported
+        try:
+            self.results |= received(self._plans[rank], data, size, descriptors)
+        except XmpError as error:
+            self.broken = self.broken or error
+
+    def ended(self, message: ReplicaEnded) -> None:
+        """The process of a replica has ended."""
+        self.processes[message.rank].exitcode = message.exit_code
+        self._oom_counters.largest[message.rank] = message.peak
+
+    def done(self, message: Done) -> None:
+        """No process of the launch is left."""
+        self.overdue, self.failures, self._stacks = message
+        if self.failures:
+            self._oom_finding = self._oom_counters.look()
+
+    def supervisor_lost(self, how: str) -> None:
+        """The supervisor has ended without a last message; ``how`` it ended."""
+        self.orphaned = self.broken is None
+        parts = [
+            f"the supervisor ended early: {how}",
+            self._oom_counters.look().found(killed=False),
+        ]
+        self.broken = self.broken or StartError("\n".join(filter(None, parts)))
+
+    # --- what the user gets ----------------------------------------------------------------------
+
+    def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:
+        """How long each part of the start took; ``imports`` are the template's slowest."""
+        times = {
+            rank: time
+            for first, time in self._timelines.items()
+            for rank in spread(self._plans[first], None)
+        }
+        return StartTimeline(times, imports)
+
+    def raise_error(self) -> None:
+        """Raise the error, with the processes that still exist, if anything went wrong."""
+        error = self.error()
+        if error is not None:
+            raise leftovers.added(error, self.leftovers)
+
+    def error(self) -> BaseException | None:
+        """What the launch has failed with: a time limit, a replica, or its supervisor."""
+        host = os.uname().nodename
+        known = (self.failures, self._world_size, host, self.results, self._stacks)
+        if self.overdue is not None:
+            pids = {rank: process.pid for rank, process in self.processes.items()}
+            return timeout_error.build(
+                self.overdue,
+                *known,
+                timeout_error.process_ranks(self._plans, pids),
+                self._oom_finding,
+            )
+        if self.failures:
+            return replica_error.build(*known, self._oom_finding)
+        return self.broken

@@ -1,0 +1,48 @@
+"""What the launcher does with a SIGTERM, as schedulers send before they take a machine away.
+
+Replicas that call ``preempted()`` agree, through the supervisor, on the call at which it turns
+true. All others get the signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from xmp._preemption import note_preemption
+from xmp._processes.system import processes
+from xmp._processes.system.stdio import flush
+
+__all__ = ["Sigterm"]
+
+
+class Sigterm:
+    """Whether this process must still end by SIGTERM when the launch has ended."""
+
+    def __init__(self) -> None:
+        self._pending = False
+
+    def came(self, supervisor: int) -> None:
+        """The signal has arrived; kill a supervisor that is stopped: it would never react."""
+        self._pending = True
+        if supervisor and processes.is_stopped(supervisor):
+            processes.kill(supervisor)
+
+    def answered(self, agreed: bool) -> None:
+        """The supervisor's answer: the replicas have agreed on a call, or get the signal."""
+        self._pending = not agreed
+        if agreed:
+            note_preemption()
+
+    def carry_out(self) -> None:
+        """The launch has ended: end this process as the signal would have without xmp."""
+        if not self._pending or threading.current_thread() is not threading.main_thread():
+            return
+        if (
+            os.getpid() == 1
+        ):  # the kernel ignores signals for which the first process has no handler
+            raise SystemExit(128 + signal.SIGTERM)
+        flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

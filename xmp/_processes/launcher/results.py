@@ -1,0 +1,70 @@
+"""What a launch returns: values in rank order, and the timeline of its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from xmp._errors import XmpError
+from xmp._payload import Image, load_image
+from xmp._processes.messages.thread_replicas import spread
+from xmp._processes.messages.timeline import StartTimeline
+from xmp._types import ReplicaPlan
+
+__all__ = ["Results", "received"]
+
+R = TypeVar("R")
+
+
+class Results(Sequence[R], Generic[R]):
+    """The return values of this host's replicas: a sequence in rank order.
+
+    ``by_rank`` has the same values by global rank. ``timeline`` is a ``StartTimeline``: when each
+    replica reached which stage of its start.
+    """
+
+    def __init__(self, by_rank: Mapping[int, R], timeline: StartTimeline) -> None:
+        self.by_rank: dict[int, R] = dict(sorted(by_rank.items()))
+        self.timeline = timeline
+        self._values = list(self.by_rank.values())
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[R]: ...
+
+    def __getitem__(self, index: int | slice) -> R | list[R]:
+        return self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Results):
+            return self._values == other._values
+        return self._values == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Results({self._values!r})"
+
+
+def received(
+    plan: ReplicaPlan, data: bytes | None, size: int, descriptors: Sequence[int]
+) -> dict[int, Any]:
+    """What the replicas of a process have sent, by rank; XmpError where it does not load here."""
+    if data is None and not descriptors:
+        return spread(plan, None)
+    image = Image(data, size, descriptors[0] if descriptors else -1)
+    try:
+        return spread(plan, load_image(image))
+    except Exception as error:
+        text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
+        raise XmpError(text) from error
+    finally:
+        image.close()

@@ -1,0 +1,136 @@
+"""Which process forks the supervisor of a launch: a template, a script holder or a keeper.
+
+It also remembers after which scripts and functions a fork is not safe: their next launch starts
+with fresh interpreters at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from xmp import _log
+from xmp._errors import ReplicaTimeout, StartError
+from xmp._payload.script import MainSource
+from xmp._processes.messages.fork_server import ImportFailed
+from xmp._processes.messages.launcher_state import LauncherState
+from xmp._processes.system import fork_safety
+
+from .deadlines import Deadlines
+from .fork_server_handle import ForkServerHandle
+from .template_key import TemplateKey
+from .template_pool import switched_off, templates
+from .warm_template import WarmTemplate
+
+__all__ = ["StartMethod"]
+
+_unsafe: set[Any] = set()
+H = TypeVar("H", bound=ForkServerHandle)
+
+
+class StartMethod:
+    """The fork servers of one launch; ``at_end`` takes what ends those of this launch alone."""
+
+    def __init__(self, key: TemplateKey, at_end: Callable[[Callable[[], None]], Any]) -> None:
+        self.key = key
+        self._at_end = at_end
+        self._template: WarmTemplate | None = None
+        """The long-lived one that this launch uses, if any."""
+        self._holder: ForkServerHandle | None = None
+        self._started = False
+        """Whether the template was started for this launch."""
+
+    def keeper(self) -> ForkServerHandle:
+        """For ``start_method="spawn"``: it has preloaded nothing and ends with the launch."""
+        return self._owned(ForkServerHandle.start((), self.key.rules, "xmp-keeper"))
+
+    def forked_keeper(self, call: Any, leases: Iterable[int]) -> ForkServerHandle:
+        """For ``start_method="fork"``; raises StartError with the reason if that is not safe.
+
+        The ``leases`` travel with the order to the replicas that need them: every other copy of a
+        listening socket would keep its port open.
+        """
+        sockets = fork_safety.connected_sockets()
+        culprits = fork_safety.culprits(self.key.rules, sockets, python_threads=True)
+        if culprits:
+            raise StartError(
+                f'start_method="fork" is not safe here: {"; ".join(culprits)}; '
+                'use start_method="forkserver"'
+            )
+        self._note_threads()
+        return self._owned(ForkServerHandle.fork(call, leases))
+
+    def _note_threads(self) -> None:
+        current = threading.current_thread()
+        names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not current)
+        if names:
+            _log.warn_caller(f"Python threads are not forked and may hold locks: {names}")
+
+    def warm(self) -> WarmTemplate:
+        """A template that fits; one that ends with the launch if the user wants no others."""
+        key = self.key
+        if switched_off():
+            return self._owned(WarmTemplate.start(key.modules, key.rules, "xmp-template"))
+        self._template = templates.lend(key, self._at_end)
+        self._started, self._template.used = not self._template.used, True
+        self._template.prepare(key)
+        return self._template
+
+    def _owned(self, server: H) -> H:
+        self._at_end(server.close)
+        return server
+
+    def holder(
+        self, template: WarmTemplate, main: MainSource, state: LauncherState, deadlines: Deadlines
+    ) -> ForkServerHandle | None:
+        """The template's child that has imported the script; None if forking it is not safe."""
+        holder = template.holder_of(main, state, self.key.rules)
+
+        def ready(seconds: float | None) -> bool:
+            return holder.wait_ready(seconds) or holder.refusal is not None or not holder.alive
+
+        try:
+            deadlines.wait(ready, lambda: f"{main.path} is being imported")
+        except ReplicaTimeout:
+            template.forget_holder()
+            raise
+        if holder.wait_ready():
+            holder.prepare(self.key)
+            self._holder = holder
+            return holder
+        refusal = holder.refusal
+        template.forget_holder()
+        if refusal is None and not template.alive:
+            raise StartError(template.last_words())
+        if refusal is None:
+            raise StartError(f"the process that imported {main.path} ended during the import")
+        if isinstance(refusal, ImportFailed):
+            text = refusal.traceback.rstrip()
+            raise StartError(f"importing {main.path} failed: {refusal.message}\n\n{text}")
+        self.remember_unsafe(main, main.path, refusal.culprits)
+        return None
+
+    def imports(self) -> tuple[tuple[str, float], ...]:
+        """The slowest imports of the template, if it was started for this launch."""
+        return tuple(self._template.slowest) if self._template and self._started else ()
+
+    def offer(self, imported: Sequence[str]) -> None:
+        """Offer the template what launcher and replicas have imported, to try while it is idle."""
+        for server in (self._holder, self._template):
+            if server is not None:
+                server.offer(self.key, imported)
+
+    def is_unsafe(self, *loaded: Any) -> bool:
+        """Whether one of these, when it was loaded, has made a fork unsafe."""
+        return not _unsafe.isdisjoint(loaded)
+
+    def remember_unsafe(self, what: Any, name: str, culprits: Sequence[str]) -> None:
+        """Report once why replicas get fresh interpreters from now on."""
+        if what not in _unsafe:
+            _log.warning(
+                "replicas get fresh interpreters: after loading %s a fork is not safe (%s)",
+                name,
+                "; ".join(culprits),
+            )
+        _unsafe.add(what)

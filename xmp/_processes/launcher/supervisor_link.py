@@ -1,0 +1,240 @@
+"""A launch's link to its supervisor: the process that forks it, the connection, the lifeline.
+
+When the launcher closes the lifeline, or ends, the supervisor ends the replicas and itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from xmp import _log
+from xmp._errors import StartError
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.system import processes, stdio
+from xmp._processes.terminal.console import in_notebook
+from xmp._types import Output
+
+from .deadlines import Deadlines
+from .fork_server_handle import ForkServerHandle
+from .job import Job
+from .packed_order import PackedOrder
+from .start_methods import StartMethod
+from .template_key import TemplateKey
+from .template_pool import templates
+from .warm_template import WarmTemplate
+
+if TYPE_CHECKING:
+    from xmp._processes.terminal.notebook_output import CellOutput
+
+__all__ = ["SupervisorLink"]
+
+_END_WAIT = 5.0
+_FIRST_WAIT = 0.25
+
+
+class SupervisorLink:
+    """Starts the supervisor, if need be again, and ends it.
+
+    ``at_end`` takes what must be called when the launch ends.
+    """
+
+    connection: Connection
+    _packed: PackedOrder
+
+    def __init__(
+        self, job: Job, deadlines: Deadlines, at_end: Callable[[Callable[[], None]], Any]
+    ) -> None:
+        self.start_method = StartMethod(TemplateKey.of(job.plan), at_end)
+        self.supervisor = 0
+        """Its pid, once the replicas exist."""
+        self._job = job
+        self._deadlines = deadlines
+        self._at_end = at_end
+        self._template: WarmTemplate | None = None
+        self._lifeline = -1
+        self._in_notebook = in_notebook()
+        self._cell_output: CellOutput | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there may be a supervisor."""
+        return self._lifeline >= 0
+
+    @property
+    def order(self) -> LaunchOrder:
+        """What the supervisor is to do."""
+        return self._packed.order
+
+    def prepare(self) -> None:
+        """Pack the call and write the order; TypeError for what cannot be packed."""
+        # What the program has written must come before what its replicas write, and only once.
+        stdio.flush()
+        self._packed = PackedOrder(
+            self._job,
+            self.start_method,
+            self._phases(),
+            Output() if self._in_notebook else None,
+            self._at_end,
+        )
+
+    def _phases(self) -> str:
+        """Which replicas report their phases: forked ones join their framework at once."""
+        if self._job.telling is not None or self._job.progress:
+            return "all"
+        return "fresh" if self._deadlines.progress.possible else ""
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Find a fork server, have it fork the supervisor, and send the order."""
+        for attempt in (1, 2):
+            try:
+                self._send_order(self._fork_server())
+                return
+            except Closed:
+                # Killed while it was idle: the next one is new.
+                self.drop()
+                said = templates.discard(self._template) if self._template else ""
+                if attempt == 2:
+                    raise StartError(f"the template does not answer: {said}") from None
+
+    def doing(self) -> str:
+        """What a launch that has no replicas yet waits for."""
+        server = self._server
+        if self._job.method != "fork" and server.alive and not server.wait_ready(0):
+            return f"process {server.pid} is still importing what the launcher has imported"
+        return "the supervisor is loading the function and its arguments"
+
+    def replace_stopped(self) -> None:
+        """Use another fork server if this one is stopped: it would never answer."""
+        server = self._server
+        if not processes.is_stopped(server.pid):
+            return
+        _log.warning("process %d is stopped and does not answer: killed", server.pid)
+        self.drop()
+        if self._template is None or server is self._template:
+            templates.discard(server)
+        else:
+            self._template.forget_holder()
+        self.begin()
+
+    def begin_with_fresh_interpreters(self, culprits: list[str]) -> None:
+        """Forking is not safe after the call was loaded: start a supervisor that loads nothing."""
+        self.start_method.remember_unsafe(self._job.identity, self._job.name, culprits)
+        self._packed.use_fresh_interpreters()
+        self.end()  # first: it may hold what the replicas need
+        assert self._template is not None  # only its supervisors load anything
+        try:
+            self._send_order(self._template)
+        except Closed:
+            self.drop()  # it was killed meanwhile
+            self.begin()
+
+    def _fork_server(self) -> ForkServerHandle:
+        job, start_method = self._job, self.start_method
+        if job.method == "fork":
+            call = (job.fn, tuple(job.args), dict(job.kwargs))
+            return start_method.forked_keeper(call, job.leases.values())
+        if job.method == "spawn":
+            return start_method.keeper()
+        self._template = template = start_method.warm()
+        main = self._packed.main
+        if self.order.method == "fork" and main is not None:
+            holder = start_method.holder(template, main, self.order.state, self._deadlines)
+            if holder is not None:
+                return holder
+            self._packed.use_fresh_interpreters()
+        return template
+
+    def _send_order(self, server: ForkServerHandle) -> None:
+        ours, theirs = pair()
+        watched, lifeline = os.pipe()
+        try:
+            token = server.request(ForkSupervisor, [theirs.fileno(), watched])
+        except Closed:
+            ours.close()
+            os.close(lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(watched)
+        self.connection, self._lifeline, self._token, self._server = ours, lifeline, token, server
+        streams = self._streams()
+        try:
+            self._packed.send(ours, streams)
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+
+    def _streams(self) -> list[int]:
+        """What the supervisor gets for standard input, output and error."""
+        streams = stdio.standard_streams()
+        if self._in_notebook:
+            # The only thread of xmp that a launcher ever has.
+            from xmp._processes.terminal.notebook_output import CellOutput
+
+            self._end_cell_output()
+            self._cell_output = CellOutput()
+            for end, descriptor in zip(self._cell_output.ends(), streams[1:], strict=True):
+                os.dup2(end, descriptor, inheritable=False)
+                os.close(end)
+        return streams
+
+    def has_started(self, supervisor: int) -> None:
+        """All replicas exist."""
+        self.supervisor = supervisor
+        self._packed.taken_over()
+
+    def is_stopped(self) -> bool:
+        """Whether the supervisor is stopped, as by SIGSTOP."""
+        return processes.is_stopped(self.supervisor)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End a supervisor that does not answer; its replicas end with it."""
+        pid = self.supervisor or self._server.pid_of(self._token, _END_WAIT) or 0
+        _log.warning("supervisor %d does not answer: killed", pid)
+        processes.kill(pid)
+
+    def end(self) -> None:
+        """Close our ends and wait until nothing of the supervisor is left."""
+        if self.open:
+            pid = self._server.pid_of(self._token, _END_WAIT) or self.supervisor or None
+            self.drop()
+            if pid is not None and self._server.wait_end(pid, _FIRST_WAIT) is None:
+                self._wait_longer(pid)
+        self._end_cell_output()
+
+    def _wait_longer(self, pid: int) -> None:
+        """The supervisor is slow, or stopped and so does not notice the end, or its parent died."""
+        if processes.is_stopped(pid):
+            _log.warning("supervisor %d is stopped and does not answer: killed", pid)
+            processes.kill(pid)  # its replicas end with it
+        if self._server.wait_end(pid, _END_WAIT) is None:
+            processes.wait_gone(pid, _END_WAIT)
+
+    def _end_cell_output(self) -> None:
+        if self._cell_output is not None:
+            self._cell_output.finish()
+            self._cell_output = None
+
+    def drop(self) -> None:
+        """Close our ends."""
+        if self.open:
+            self.connection.close()
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def how_it_ended(self) -> str:
+        """How a supervisor ended that sent no last message."""
+        pid = self._server.pid_of(self._token)
+        status = None if pid is None else self._server.wait_end(pid, _END_WAIT)
+        if status is None:
+            return f"the process that forked it has ended as well. {self._server.log()}"
+        code = os.waitstatus_to_exitcode(status)
+        return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"

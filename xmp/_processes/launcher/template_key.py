@@ -1,0 +1,101 @@
+"""What a template must have for a launch: its modules, and all that an import can depend on."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xmp import _proc
+from xmp._processes.system.modules import third_party
+from xmp._types import ForkRules, JobPlan
+
+__all__ = ["TemplateKey", "identity_key"]
+
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
+
+
+@dataclass(frozen=True)
+class TemplateKey:
+    """What one launch needs of a template."""
+
+    modules: tuple[str, ...] = ()
+    """The template imports these without a trial."""
+    candidates: tuple[str, ...] = ()
+    """Also loaded in the launcher; the template tries them while idle, but for ``barred``."""
+    barred: tuple[str, ...] = ()
+    """Packages that the template must not even try."""
+    import_variables: tuple[str, ...] = ()
+    first_use_variables: tuple[str, ...] = ()
+    rules: ForkRules = field(default_factory=ForkRules)
+
+    @classmethod
+    def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> TemplateKey:
+        """From a plan, the user's ``wanted`` packages, and what this process has imported."""
+        packages = {*(plan.preload if plan else ()), *wanted}
+        roots = frozenset(_root(name) for name in packages)
+        known, others = _by_root(third_party(), roots)
+        framework = (plan.framework,) if plan and plan.framework else ()
+        return cls(
+            modules=tuple(dict.fromkeys([*sorted(packages), *known, *framework])),
+            candidates=others,
+            barred=plan.not_preloaded if plan else (),
+            import_variables=plan.import_variables if plan else (),
+            first_use_variables=plan.first_use_variables if plan else (),
+            rules=plan.fork_rules if plan else ForkRules(),
+        )
+
+    def bars(self, name: str) -> bool:
+        """Whether a template must not import this module."""
+        return _root(name) in self.barred
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The part of an environment that an import reads."""
+        return {name: value for name, value in environment.items() if self._at_import(name)}
+
+    def _at_import(self, name: str) -> bool:
+        return _matches(name, self.import_variables) and not _matches(
+            name, self.first_use_variables
+        )
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    exact, prefixes = _split(patterns)
+    return name in exact or name.startswith(prefixes)
+
+
+@functools.cache
+def _split(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Whole names, and the prefixes of those that end with ``*``."""
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return frozenset(pattern for pattern in patterns if not pattern.endswith("*")), prefixes
+
+
+@functools.lru_cache(maxsize=4)
+def _by_root(
+    names: tuple[str, ...], roots: frozenset[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The modules of these packages, and the others."""
+    inside = tuple(name for name in names if _root(name) in roots)
+    return inside, tuple(name for name in names if _root(name) not in roots)
+
+
+def identity_key() -> tuple[Any, ...]:
+    """What no request can change in a process that is up."""
+    capabilities = tuple(item for item in _proc.status().items() if item[0].startswith("Cap"))
+    ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
+    flags = (
+        sys.executable,
+        tuple(sys.flags),
+        tuple(sys.warnoptions),
+        tuple(sorted(sys._xoptions.items())),
+    )
+    place = (_proc.text("/proc/self/cgroup"), *map(_proc.namespace, _NAMESPACES))
+    return (flags, ids, tuple(os.getgroups()), capabilities, place)

@@ -1,0 +1,104 @@
+"""The templates of this process: which one a launch uses, and when another is started."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from xmp import _log
+
+from .fork_server_handle import ForkServerHandle
+from .template_key import TemplateKey
+from .warm_template import WarmTemplate
+
+__all__ = ["TemplatePool", "switched_off", "templates"]
+
+_MOST = 2
+
+
+def switched_off() -> bool:
+    """Whether the user wants no process to outlive a launch (``XMP_TEMPLATE=off``)."""
+    return os.environ.get("XMP_TEMPLATE", "").lower() in ("off", "0", "no", "false")
+
+
+class TemplatePool:
+    """At most two templates; a third one replaces the least recently used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._warm: list[WarmTemplate] = []
+        self._leaving: list[WarmTemplate] = []
+        self._users: Counter[WarmTemplate] = Counter()
+        """How many launches run on each."""
+
+    def lend(self, key: TemplateKey, at_end: Callable[[Callable[[], None]], Any]) -> WarmTemplate:
+        """One that fits, for a launch; ``at_end`` gets what the launch calls at its end."""
+        with self._lock:
+            template = self.get(key)
+            self._users[template] += 1
+        at_end(lambda: self._give_back(template))
+        return template
+
+    def _give_back(self, template: WarmTemplate) -> None:
+        with self._lock:
+            self._users -= Counter([template])  # removes those that no launch uses
+
+    def get(self, key: TemplateKey) -> WarmTemplate:
+        """A template that fits; starts one if there is none."""
+        with self._lock:
+            self._tidy()
+            fitting = next((t for t in self._warm if _fits(t, key)), None)
+            if fitting is None:
+                while len(self._warm) >= _MOST:
+                    old = self._warm.pop(0)
+                    old.drop()
+                    self._leaving.append(old)
+                fitting = WarmTemplate.start(key.modules, key.rules, "xmp-template")
+                _log.debug("template %d started for %s", fitting.pid, ", ".join(key.modules))
+            else:
+                _log.debug("template %d fits", fitting.pid)
+                self._warm.remove(fitting)
+            self._warm.append(fitting)
+            return fitting
+
+    def _tidy(self) -> None:
+        for template in [t for t in self._warm if not t.alive]:
+            self.discard(template)
+        self._leaving = [t for t in self._leaving if not t.has_exited()]
+
+    def discard(self, template: ForkServerHandle) -> str:
+        """Forget one that does not answer; returns the last lines that it wrote."""
+        said = template.log()
+        with self._lock:
+            if template in self._warm:
+                self._warm.remove(template)
+        template.close()
+        return said
+
+    def close(self) -> None:
+        """End them and wait; one on which launches still run ends with the last of them."""
+        with self._lock:
+            all_of_them = [*self._warm, *self._leaving]
+            self._warm, self._leaving = [], [t for t in all_of_them if t in self._users]
+        for template in all_of_them:
+            if template in self._users:
+                template.drop()
+            else:
+                template.close()
+
+    def forget(self) -> None:
+        """Start again empty, in a forked child: another thread of the parent may hold the lock."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _fits(template: WarmTemplate, key: TemplateKey) -> bool:
+    why = template.misfit(key)
+    if why:
+        _log.debug("template %d does not fit: %s", template.pid, why)
+    return not why
+
+
+templates = TemplatePool()

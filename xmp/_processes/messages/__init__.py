@@ -1,0 +1,30 @@
+"""What the processes of a launch send each other.
+
+Each message is a NamedTuple whose docstring says when it is sent and which descriptors travel
+beside it; ``catalog`` finds its class by its name. A receiver has a table from class to handler
+(``catalog.Handlers``), in which mypy checks that a handler takes the message that it is given.
+
+    launcher -> template         fork_server    StartTemplate, ForkSupervisor, StartScriptHolder,
+                                                ImportModules, TryModules
+    template -> launcher         fork_server    Ready, ModulesImported, Forked, ProcessEnded;
+                                                a script holder also ForkUnsafe, ImportFailed
+    launcher -> supervisor       launch         StartLaunch; Interrupt, Stop, Kill, Pause, Resume,
+                                                SetGrace, TakeStacks, Preempt; AnswerDebugger,
+                                                InterruptDebugger
+    supervisor -> launcher       launch         ReplicasStarted; ReplicaPhase, ReplicaEntered,
+                                                ReplicaReturned, ReplicaEnded, Events, StackTexts,
+                                                PreemptAnswer; AtBreakpoint, DebuggerLeft; Done,
+                                                or UnsafeToFork, LoadFailed, CannotMake
+    replica -> supervisor        replica        PhaseBegun, FunctionEntered, then ResultReady,
+                                                ExitCalled or ExceptionRaised; BreakpointReached;
+                                                AskPreempted, LastStep; WantValue, GiveValue,
+                                                WithdrawValue; TakeTurn, ReturnTurn
+    supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter); answers:
+                                                PreemptedAt, MakeValue, SharedValue, YourTurn
+    debugger <-> supervisor      debugger       Synchronise; Synced. AnswerDebugger and
+                                                DebuggerLeft are passed on
+
+A keeper and a script holder are fork servers too: the first two lines are also theirs.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,107 @@
+"""Exceptions between processes: an exception object, with its causes and contexts, as an image.
+
+Only an exception that unpickles as its own class is sent: a class may pickle as something else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from typing import Any
+
+from xmp._payload import Image, load_image, pack_image
+from xmp._processes.system import linux
+
+__all__ = ["load_exception", "pack_exception"]
+
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_CHAIN = 10
+
+_ChainLink = tuple[BaseException, bool, bool]
+"""An exception, whether the one before it was raised ``from`` it, and its own
+``__suppress_context__``."""
+
+
+def pack_exception(error: BaseException) -> bytes | None:
+    """The exception with its causes, or alone; None where it cannot be sent."""
+    try:
+        chain = _chain(error)
+    except Exception:  # a class whose attributes are the user's code
+        chain = [(error, False, False)]
+    return _packed(chain) or (_packed(chain[:1]) if len(chain) > 1 else None)
+
+
+def _chain(error: BaseException) -> list[_ChainLink]:
+    links: list[_ChainLink] = []
+    following: BaseException | None = error
+    direct = False
+    while following is not None and len(links) < _MAX_CHAIN:
+        if any(following is known for known, _, _ in links):
+            break
+        links.append((following, direct, following.__suppress_context__))
+        direct = following.__cause__ is not None
+        hidden = following.__suppress_context__
+        following = following.__cause__ or (None if hidden else following.__context__)
+    return links
+
+
+def _packed(chain: list[_ChainLink]) -> bytes | None:
+    try:
+        image = pack_image(chain, linux.memory_file)
+        try:
+            data = image.data if image.data is not None else _read(image)
+        finally:
+            image.close()
+        arrived = [] if data is None else load_image(Image(data, len(data)))
+        same = [type(each) for each, _, _ in arrived] == [type(each) for each, _, _ in chain]
+        return data if same else None
+    except BaseException:  # pickling and unpickling are the user's code
+        return None
+
+
+def _read(image: Image) -> bytes | None:
+    return os.pread(image.descriptor, image.size, 0) if image.size <= _MAX_BYTES else None
+
+
+def load_exception(data: bytes | None) -> BaseException | None:
+    """The original exception, if its class is known or can be imported here."""
+    if data is None:
+        return None
+    known = _classes(BaseException)
+    try:
+        chain: list[_ChainLink] = load_image(Image(data, len(data)))
+        return _linked([*itertools.takewhile(lambda link: _is_known(type(link[0]), known), chain)])
+    except Exception:
+        return None
+
+
+def _linked(links: list[_ChainLink]) -> BaseException | None:
+    for (error, _, suppress), (behind, direct, _) in itertools.pairwise(links):
+        if direct:
+            error.__cause__ = behind
+        else:
+            error.__context__ = behind
+        error.__suppress_context__ = suppress
+    return links[0][0] if links and isinstance(links[0][0], BaseException) else None
+
+
+def _classes(base: type) -> set[type]:
+    """Every subclass in this process, also those without an importable name: replicas may have
+    unpickled such classes from here."""
+    found, waiting = {base}, [base]
+    while waiting:
+        below: set[type] = set(type.__subclasses__(waiting.pop())) - found
+        found |= below
+        waiting += below
+    return found
+
+
+def _is_known(kind: type, known: set[type]) -> bool:
+    """Whether the class was here before or has been imported; unpickling may also have made it."""
+    if kind in known:
+        return True
+    value: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value is kind

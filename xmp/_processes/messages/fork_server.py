@@ -1,0 +1,126 @@
+"""What a launcher and a fork server (template, script holder, keeper) send each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xmp._payload.script import MainSource
+from xmp._types import ForkRules
+
+from .launcher_state import LauncherState
+
+__all__ = [
+    "ForkRequest",
+    "ForkSupervisor",
+    "ForkUnsafe",
+    "Forked",
+    "ImportFailed",
+    "ImportModules",
+    "ModulesImported",
+    "ProcessEnded",
+    "Ready",
+    "StartScriptHolder",
+    "StartTemplate",
+    "TryModules",
+]
+
+
+# --- launcher -> fork server --------------------------------------------------------------------
+
+
+class StartTemplate(NamedTuple):
+    """The first message to a fresh template or keeper."""
+
+    path: list[str]
+    """``sys.path`` without the script's folder."""
+    modules: list[str]
+    idle: float | None
+    """Seconds without a launch after which it ends; None: never."""
+    title: str
+    """The name of the process."""
+
+
+class ForkSupervisor(NamedTuple):
+    """Fork a supervisor. Descriptors: its connection and its lifeline."""
+
+    token: int
+
+
+class StartScriptHolder(NamedTuple):
+    """Fork a process that imports the script. Descriptors: connection, lifeline, streams 0 to 2."""
+
+    token: int
+    source: MainSource
+    state: LauncherState
+    rules: ForkRules
+
+
+ForkRequest = ForkSupervisor | StartScriptHolder
+"""The requests that ``Forked`` answers."""
+
+
+class ImportModules(NamedTuple):
+    """Import these now; ``ModulesImported`` answers."""
+
+    names: list[str]
+
+
+class TryModules(NamedTuple):
+    """Try to import these while idle, and import those that a trial finds harmless.
+
+    ``ModulesImported`` names them.
+    """
+
+    names: list[str]
+    rules: ForkRules
+
+
+# --- fork server -> launcher --------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """The first report: the requested modules have been imported, or the script."""
+
+    pid: int
+    modules: dict[str, str]
+    """Name and file of each; empty in a script holder's report."""
+    environment: dict[str, str]
+    """After the imports, some of which change it."""
+    slowest: list[tuple[str, float]]
+    """Module and seconds."""
+    failed: dict[str, str]
+    """Module and why it could not be imported."""
+
+
+class ModulesImported(NamedTuple):
+    """These have been imported later; the fields are those of ``Ready``."""
+
+    modules: dict[str, str]
+    environment: dict[str, str]
+
+
+class Forked(NamedTuple):
+    """The process that was forked for a request."""
+
+    pid: int
+    token: int
+
+
+class ProcessEnded(NamedTuple):
+    """It has ended with this wait status, and so have its descendants."""
+
+    pid: int
+    status: int
+
+
+class ForkUnsafe(NamedTuple):
+    """After the script's import a fork is not safe; the script holder ends."""
+
+    culprits: list[str]
+
+
+class ImportFailed(NamedTuple):
+    """The script could not be imported; the script holder ends."""
+
+    traceback: str
+    message: str

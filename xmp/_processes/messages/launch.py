@@ -1,0 +1,227 @@
+"""What launcher and supervisor send each other about one launch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xmp._limits import Overdue
+
+from .order import Failure, LaunchOrder
+from .timeline import Timeline
+
+__all__ = [
+    "AnswerDebugger",
+    "AtBreakpoint",
+    "CannotMake",
+    "DebuggerLeft",
+    "Done",
+    "EventRecord",
+    "Events",
+    "Interrupt",
+    "InterruptDebugger",
+    "Kill",
+    "LoadFailed",
+    "Pause",
+    "Preempt",
+    "PreemptAnswer",
+    "ReplicaEnded",
+    "ReplicaEntered",
+    "ReplicaPhase",
+    "ReplicaReturned",
+    "ReplicasStarted",
+    "Resume",
+    "SetGrace",
+    "StackTexts",
+    "StartLaunch",
+    "Stop",
+    "TakeStacks",
+    "UnsafeToFork",
+]
+
+
+# --- launcher -> supervisor ---------------------------------------------------------------------
+
+
+class StartLaunch(NamedTuple):
+    """The first message. Its descriptors are listed in ``LaunchOrder``."""
+
+    order: LaunchOrder
+
+
+class Interrupt(NamedTuple):
+    """Ctrl-C: SIGINT to the replicas, then SIGTERM and SIGKILL."""
+
+
+class Stop(NamedTuple):
+    """End all replicas in order: SIGTERM, grace, SIGKILL."""
+
+
+class Kill(NamedTuple):
+    """End all replicas at once."""
+
+
+class Pause(NamedTuple):
+    """Ctrl-Z: stop the replicas too; no deadline runs."""
+
+
+class Resume(NamedTuple):
+    """``fg``: continue them."""
+
+
+class SetGrace(NamedTuple):
+    """``join(grace_period=...)``: seconds between SIGTERM and SIGKILL from now on."""
+
+    seconds: float
+
+
+class TakeStacks(NamedTuple):
+    """Take the stacks of all live replicas; ``StackTexts`` answers."""
+
+
+class Preempt(NamedTuple):
+    """The launcher has received SIGTERM; ``PreemptAnswer`` answers."""
+
+
+class AnswerDebugger(NamedTuple):
+    """The launcher lends its terminal to a rank at a breakpoint, or refuses and says why.
+
+    The supervisor passes it on to the replica. Descriptors: if lent, what to read from and where to
+    write.
+    """
+
+    rank: int
+    refusal: str = ""
+    """Empty if lent."""
+
+
+class InterruptDebugger(NamedTuple):
+    """Ctrl-C while a replica has the terminal."""
+
+
+# --- supervisor -> launcher ---------------------------------------------------------------------
+
+
+class ReplicasStarted(NamedTuple):
+    """All replicas have been forked; times are monotonic nanoseconds."""
+
+    supervisor: int
+    replicas: list[tuple[int, int, int]]
+    """(rank, pid, time of the fork)."""
+    received: int
+    loaded: int
+
+
+class ReplicaPhase(NamedTuple):
+    """What a replica begins before the user's function: one of ``order.PHASES``."""
+
+    rank: int
+    name: str
+
+
+class ReplicaEntered(NamedTuple):
+    """The user's function begins, at this time."""
+
+    rank: int
+    at: int
+
+
+class ReplicaReturned(NamedTuple):
+    """The user's function returned. A small result is ``data``, a large one a memory file.
+
+    Descriptors: the memory file, if ``data`` is None and ``size`` is not 0.
+    """
+
+    rank: int
+    data: bytes | None
+    size: int
+    timeline: Timeline
+    imported: list[str]
+    """Installed modules that the first replica had to import itself."""
+
+
+class ReplicaEnded(NamedTuple):
+    """The process has ended: exit code (negative: signal) and peak resident size in bytes."""
+
+    rank: int
+    exit_code: int
+    peak: int
+
+
+class EventRecord(NamedTuple):
+    """One change of state, for ``events=``; ``at`` in monotonic nanoseconds."""
+
+    name: str
+    at: int
+    rank: int | None = None
+    pid: int | None = None
+    message: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+class Events(NamedTuple):
+    """What happened in one turn of the supervisor's loop, in the order of time.
+
+    Only if the launch has ``events=``.
+    """
+
+    records: list[tuple[object, ...]]
+    """The fields of an ``EventRecord`` each."""
+
+
+class StackTexts(NamedTuple):
+    """The Python stacks of live replicas, by rank."""
+
+    by_rank: dict[int, str]
+
+
+class PreemptAnswer(NamedTuple):
+    """True: the replicas ask ``preempted()`` and end by themselves; False: they get SIGTERM."""
+
+    agreed: bool
+
+
+class AtBreakpoint(NamedTuple):
+    """A rank asks for the terminal; ``AnswerDebugger`` answers."""
+
+    rank: int
+    pid: int
+
+
+class DebuggerLeft(NamedTuple):
+    """The replica with the terminal continues; ``why`` the launch must end, or an empty string.
+
+    The supervisor passes on what the replica sends, or sends it for a replica that has ended.
+    """
+
+    why: str
+
+
+class UnsafeToFork(NamedTuple):
+    """After loading the call a fork is not safe. The supervisor ends; nothing was started."""
+
+    culprits: list[str]
+
+
+class LoadFailed(NamedTuple):
+    """The script, the function or an argument could not be loaded. The supervisor ends."""
+
+    traceback: str
+    message: str
+    exception: bytes | None
+
+
+class CannotMake(NamedTuple):
+    """A process could not be made; those already made have been ended. The supervisor ends."""
+
+    message: str
+
+
+class Done(NamedTuple):
+    """The last message: no process of the launch is left."""
+
+    overdue: Overdue | None
+    failures: list[Failure]
+    """The cause first."""
+    stacks: dict[int, str]
+    """Taken at the first failure, by rank."""

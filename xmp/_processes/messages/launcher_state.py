@@ -1,0 +1,193 @@
+"""What each call carries over from the launcher to its replicas, although the template is older.
+
+The launcher captures it; the supervisor applies it, before it loads anything. What an import can
+see (interpreter, user, namespaces, some variables) is not here: it is part of the template's key.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # 64 enums a launch cost 0.2 ms
+import importlib
+import importlib.util
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing import process, resource_tracker
+from typing import Any
+
+from xmp import _proc
+from xmp._processes.system.environment import replace_environment
+
+__all__ = ["LauncherState", "apply", "capture", "restore_mask", "restore_signals"]
+
+_IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
+_NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals()))
+_LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
+
+
+@dataclass(frozen=True)
+class LauncherState:
+    """The launcher's state at the call; its resource tracker's descriptor is sent beside it."""
+
+    pid: int
+    name: str
+    cwd: str | None
+    path: list[str]
+    argv: list[str]
+    environment: dict[str, str]
+    umask: int
+    niceness: int
+    affinity: frozenset[int]
+    limits: dict[str, tuple[int, int]]
+    blocked: frozenset[int]
+    ignored: frozenset[int]
+    unignored: frozenset[int]
+    """The signals that Python ignores, where the launcher has reset them to their default."""
+    authkey: bytes
+    tracker: bool
+    write_bytecode: bool
+    shadows: tuple[str, ...]
+    """Modules in the script's folder that have a standard module's name."""
+
+
+def capture() -> tuple[LauncherState, int | None]:
+    """The state of this process, and the descriptor of its resource tracker if one runs."""
+    tracker = _tracker()._fd
+    own = process.current_process()
+    state = LauncherState(
+        pid=os.getpid(),
+        name=own.name,
+        cwd=_cwd(),
+        path=list(sys.path),
+        argv=list(sys.argv),
+        environment=dict(os.environ),
+        umask=_umask(),
+        niceness=os.getpriority(os.PRIO_PROCESS, 0),
+        affinity=frozenset(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else frozenset(),
+        limits={name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
+        blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        ignored=_ignored(),
+        unignored=frozenset(s for s in _IGNORED_BY_PYTHON if signal.getsignal(s) == signal.SIG_DFL),
+        authkey=bytes(own.authkey),
+        tracker=tracker is not None,
+        write_bytecode=not sys.dont_write_bytecode,
+        shadows=_shadows(sys.path[0] if sys.path else ""),
+    )
+    return state, tracker
+
+
+def _tracker() -> Any:
+    return resource_tracker._resource_tracker
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # the folder has been removed
+
+
+def _shadows(folder: str) -> tuple[str, ...]:
+    """The standard modules that an import in this process takes from the script's folder.
+
+    Not those that were imported before the folder came into ``sys.path`` (os, types, ...).
+    """
+    try:
+        names = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
+    except OSError:
+        return ()
+    return tuple(
+        name
+        for name in sorted(names & sys.stdlib_module_names)
+        if _file_of(name, "").startswith(os.path.abspath(folder or ".") + os.sep)
+    )
+
+
+def _file_of(name: str, default: str) -> str:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if name not in sys.modules:
+        spec = importlib.util.find_spec(name)
+    return os.path.abspath(getattr(spec, "origin", None) or default)
+
+
+def _umask() -> int:
+    known = _proc.status().get("Umask")
+    if known is not None:
+        return int(known, 8)
+    mask = os.umask(0o077)  # umask(2) cannot only read; for an instant stricter, never laxer
+    os.umask(mask)
+    return mask
+
+
+def _ignored() -> frozenset[int]:
+    """The signals that the launcher ignores, without those that Python itself ignores."""
+    ignored = {n for n in _NUMBERS if _signal.getsignal(n) == _signal.SIG_IGN}
+    return frozenset(ignored - _IGNORED_BY_PYTHON - {int(signal.SIGCHLD)})
+
+
+def apply(state: LauncherState, tracker: int | None) -> None:
+    """Give this process the launcher's state, as far as the kernel lets it."""
+    if state.cwd is not None:
+        os.chdir(state.cwd)
+    sys.path[:] = state.path
+    sys.argv[:] = state.argv
+    sys.dont_write_bytecode = not state.write_bytecode
+    for name in state.shadows:
+        if name not in sys.modules:
+            continue  # a look at all names would write a reference count into 700 pages
+        for known in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
+            del sys.modules[known]
+    replace_environment(state.environment)
+    if "COVERAGE_PROCESS_START" in os.environ and "coverage" not in sys.modules:
+        importlib.import_module("coverage").process_startup()
+    os.umask(state.umask)
+    _apply_scheduling(state)
+    process.current_process().authkey = state.authkey
+    own = _tracker()
+    # Without the launcher's own tracker a second one would remove the launcher's segments.
+    own._fd, own._pid = tracker, None
+
+
+def _apply_scheduling(state: LauncherState) -> None:
+    if state.affinity and frozenset(os.sched_getaffinity(0)) != state.affinity:
+        os.sched_setaffinity(0, state.affinity)
+    try:
+        if os.getpriority(os.PRIO_PROCESS, 0) != state.niceness:
+            os.setpriority(os.PRIO_PROCESS, 0, state.niceness)
+    except PermissionError:
+        pass  # only root may have a lower niceness than the template (setpriority(2))
+    for name, limits in state.limits.items():
+        which = getattr(resource, name)
+        if which == resource.RLIMIT_NOFILE:
+            continue  # the supervisor needs more, and gives the replicas the user's back
+        if resource.getrlimit(which) != limits:
+            try:
+                resource.setrlimit(which, limits)
+            except (OSError, ValueError):
+                pass  # a hard limit that was raised after the template started
+
+
+def restore_mask(state: LauncherState) -> None:
+    """In a replica: take the launcher's mask, and its SIGPIPE where that is not ignored."""
+    for number in state.unignored:
+        signal.signal(number, signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, state.blocked)
+
+
+def restore_signals(state: LauncherState) -> None:
+    """Give the replicas the launcher's ignored signals and the defaults for the rest.
+
+    Not the mask, which each replica takes itself: a supervisor must not block SIGCHLD.
+    """
+    for number in _NUMBERS:
+        handler = _signal.getsignal(number)
+        if number in state.ignored:
+            _signal.signal(number, _signal.SIG_IGN)
+        elif callable(handler) and number != _signal.SIGINT:
+            _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)

@@ -1,0 +1,124 @@
+"""What the launcher orders from a supervisor, and how replicas failed: plain values, pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xmp._payload import Image
+from xmp._payload.script import MainSource
+from xmp._types import ForkRules, HostPlan, Limits, Output
+
+from .launcher_state import LauncherState
+
+__all__ = ["PHASES", "Failure", "LaunchOrder"]
+
+PHASES = ("starting", "importing", "joining", "running", "done", "failed")
+"""What a replica goes through, in this order."""
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """Everything a supervisor needs.
+
+    The descriptors beside it: standard input, output and error, the call's image (if it
+    ``has_file``), the launcher's resource tracker (if ``state.tracker``), the leases in the order
+    of ``leases``, then those that belong to the call's objects.
+    """
+
+    host: HostPlan
+    world_size: int
+    runtime: str
+    framework: str
+    state: LauncherState
+    main: MainSource | None
+    rules: ForkRules
+    method: str
+    """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves."""
+    image_data: bytes | None
+    image_size: int
+    touches_device: bool
+    leases: tuple[str, ...]
+    grace: float
+    called: int
+    """Monotonic nanoseconds of the user's call."""
+    seed: int | None = None
+    restart_count: int = 0
+    limits: Limits | None = None
+    """None, and not one without limits, where the user gave none: replicas read it."""
+    events: bool = False
+    """Whether the supervisor reports every change of state (``events=``)."""
+    phases: str = ""
+    """Which replicas report what they do before the function: "all", "fresh" interpreters, none."""
+    output: Output | None = None
+    """None where standard output goes to the launcher's as it is."""
+
+    @property
+    def hang(self) -> int:
+        """Nanoseconds without progress after which the launch hangs; 0 without ``hang_timeout``."""
+        return self.limits.hang or 0 if self.limits is not None else 0
+
+    @property
+    def reports_phases(self) -> bool:
+        """Whether its replicas report what they do before the function."""
+        return self.phases == "all" or (self.phases == "fresh" and self.method == "exec")
+
+    @property
+    def first_phase(self) -> str:
+        """What a new replica does, as far as it reports that."""
+        return "joining" if self.framework and not self.reports_phases else "starting"
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the call lies in a memory file: a small one is part of the order."""
+        return self.image_size > 0 and self.image_data is None
+
+    def take_image(self, descriptors: list[int]) -> Image:
+        """The call's image; takes its descriptor, if there is one, off the front."""
+        return Image(self.image_data, self.image_size, descriptors.pop(0) if self.has_file else -1)
+
+
+@dataclass
+class Failure:
+    """How one replica failed, as far as it is known.
+
+    ``label`` is "cause", "collateral", "stopped by xmp" or "unknown".
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    kind: str
+    """"raised", "exit", "signal" or "interrupted"."""
+    label: str = "unknown"
+    at: int = 0
+    """Monotonic nanoseconds: when the replica raised, or when xmp noticed its end."""
+    exit_code: int | None = None
+    signal_name: str | None = None
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
+    pickled: bytes | None = field(default=None, repr=False)
+    """The exception as an image, if it can be sent; the launcher makes ``exception`` of it."""
+    exception: BaseException | None = None
+    stderr: str = ""
+    stdout: str = ""
+    """Its last lines, where xmp captures them; ``stderr`` has those of both in one stream."""
+    stacks: str = ""
+    """What faulthandler wrote of its threads (native crashes)."""
+    device: str = ""
+    why: str = ""
+    """Why it was killed, as far as that is known: "out of memory"."""
+    final: bool = False
+    """Whether a restart cannot help: its result cannot be sent."""
+
+    @property
+    def what(self) -> str:
+        """What happened to it, in one line: "raised ValueError: no such label"."""
+        if self.kind == "raised":
+            first = self.message.strip().partition("\n")[0]
+            return f"raised {self.error_type}{': ' + first if first else ''}"
+        if self.kind == "interrupted":
+            return "was interrupted (KeyboardInterrupt)"
+        if self.signal_name:
+            return f"was killed by {self.signal_name}{f' ({self.why})' if self.why else ''}"
+        return f"ended with exit code {self.exit_code}"

@@ -1,0 +1,47 @@
+"""Replicas that are threads of one process: joins their plans, takes their results apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from xmp._types import HostPlan, ReplicaPlan
+
+__all__ = ["ThreadResults", "by_process", "count", "plans_of", "spread"]
+
+
+class ThreadResults(tuple[Any, ...]):
+    """What the replicas of one process returned, in rank order."""
+
+
+def by_process(host: HostPlan) -> HostPlan:
+    """The plan with one entry for each process: its first replica, which holds the others."""
+    first: dict[int, ReplicaPlan] = {}
+    for plan in host.replicas:
+        lead = first.get(plan.process)
+        first[plan.process] = plan if lead is None else _joined(lead, plan)
+    return replace(host, replicas=tuple(first.values()))
+
+
+def _joined(lead: ReplicaPlan, plan: ReplicaPlan) -> ReplicaPlan:
+    threads = None if lead.threads is None else lead.threads + (plan.threads or 0)
+    cpus = tuple(sorted({*lead.cpus, *plan.cpus}))
+    return replace(lead, thread_replicas=(*lead.thread_replicas, plan), threads=threads, cpus=cpus)
+
+
+def count(plans: Sequence[ReplicaPlan]) -> int:
+    """How many replicas these processes hold."""
+    return sum(1 + len(plan.thread_replicas) for plan in plans)
+
+
+def plans_of(plan: ReplicaPlan) -> tuple[ReplicaPlan, ...]:
+    """The plans of all replicas of a process."""
+    return (plan, *plan.thread_replicas)
+
+
+def spread(plan: ReplicaPlan, value: Any) -> dict[int, Any]:
+    """The value of every replica of a process, by rank."""
+    plans = plans_of(plan)
+    values = value if isinstance(value, ThreadResults) else (value, *(None for _ in plans[1:]))
+    return dict(zip((each.rank for each in plans), values, strict=True))

@@ -1,0 +1,125 @@
+"""Where the time of a start went, replica by replica."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+__all__ = ["StartTimeline", "Timeline"]
+
+_MOST_RANKS = 16
+_STAGES = (
+    ("received", "template and supervisor up"),
+    ("loaded", "script and call loaded"),
+    ("forked", "waiting for its fork"),
+    ("born", "process made"),
+    ("ready", "call loaded there, framework entered"),
+    ("entered", "rendezvous and own imports"),
+    ("left", "the function"),
+)
+
+
+@dataclass(repr=False)
+class Timeline:
+    """When one replica reached which stage: monotonic nanoseconds, 0 for a stage not reached.
+
+    ``called``: the user's call. ``received``: the supervisor is up; ``loaded``: it has loaded the
+    script and the function; ``forked``: it forks this replica. ``born``: the replica runs;
+    ``ready``: its framework is entered; ``entered``: the function begins; ``left``: it has ended.
+    """
+
+    called: int = 0
+    received: int = 0
+    loaded: int = 0
+    forked: int = 0
+    born: int = 0
+    ready: int = 0
+    entered: int = 0
+    left: int = 0
+
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in self.seconds().items())
+        return f"Timeline({stages})"
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds from the call to each stage that was reached, by name."""
+        return {
+            name: (getattr(self, name) - self.called) / 1e9
+            for name, _ in _STAGES
+            if getattr(self, name)
+        }
+
+    def completed(self, known: Timeline) -> Timeline:
+        """This one, with the stages that only the other has."""
+        names = [field.name for field in fields(self)]
+        return Timeline(*(getattr(self, name) or getattr(known, name) for name in names))
+
+    def stages(self) -> list[tuple[str, int, int]]:
+        """(description, start, end) in nanoseconds of each stage that was reached."""
+        found, before = [], self.called
+        for name, words in _STAGES:
+            if getattr(self, name):
+                found.append((words, before, getattr(self, name)))
+                before = getattr(self, name)
+        return found
+
+
+class StartTimeline(Mapping[int, Timeline]):
+    """The timelines of one launch by rank. ``print`` shows them as a table.
+
+    ``imports`` has (module, seconds) for the slowest imports of the template; empty where the
+    template was there before the launch.
+    """
+
+    def __init__(
+        self, ranks: Mapping[int, Timeline], imports: tuple[tuple[str, float], ...] = ()
+    ) -> None:
+        self._ranks = dict(sorted(ranks.items()))
+        self.imports = imports
+
+    def __getitem__(self, rank: int) -> Timeline:
+        return self._ranks[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __repr__(self) -> str:
+        """Seconds from the call to each stage, a line for each rank."""
+        names = [name for name, _ in _STAGES]
+        lines = ["seconds since the call", "  ".join(["rank", *(f"{n:>8}" for n in names)])]
+        for rank, timeline in list(self.items())[:_MOST_RANKS]:
+            known = timeline.seconds()
+            cells = [f"{known[name]:8.3f}" if name in known else f"{'-':>8}" for name in names]
+            lines.append("  ".join([f"{rank:4}", *cells]))
+        if len(self) > _MOST_RANKS:
+            lines.append(f"and {len(self) - _MOST_RANKS} more ranks")
+        return "\n".join(lines)
+
+    def last_entered(self) -> float:
+        """Seconds from the call until the last replica entered the function; 0.0 if none did."""
+        return max((t.seconds().get("entered", 0.0) for t in self.values()), default=0.0)
+
+    def largest(self, count: int = 3) -> list[tuple[str, float]]:
+        """The ``count`` longest (description, seconds): stages of the last replica, imports."""
+        if not self._ranks:
+            return []
+        last = max(self.values(), key=lambda timeline: timeline.entered)
+        items = [(what, (to - since) / 1e9) for what, since, to in last.stages()[:-1]]
+        items += [(f"import {module}", seconds) for module, seconds in self.imports]
+        return sorted(items, key=lambda item: -item[1])[:count]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a Chrome trace (chrome://tracing, Perfetto): one row per rank."""
+        events = [
+            {"name": what, "ph": "X", "pid": "xmp", "tid": f"rank {rank}",
+             "ts": since / 1e3, "dur": (to - since) / 1e3}
+            for rank, timeline in self.items()
+            for what, since, to in timeline.stages()
+        ]  # fmt: skip
+        Path(path).write_text(json.dumps({"traceEvents": events}))

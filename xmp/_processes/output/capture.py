@@ -1,0 +1,141 @@
+"""Both streams of every replica, captured: written to files, shown with a prefix, or not shown.
+
+Imported only where ``log_dir``, ``prefix`` or ``show`` is given, or for a notebook.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xmp._processes.system.descriptors import move_above
+from xmp._types import Output, ReplicaPlan
+
+from .line_prefix import PrefixedLines
+from .log_files import LogFile
+from .streams import Outlets, Sink, Source, open_stream
+
+__all__ = ["Capture", "CapturedSource"]
+
+_PORTION = 64 * 1024
+_COLOURS = (36, 33, 32, 35, 34, 31)
+
+
+class CapturedSource(Source):
+    """One stream of one replica: copied to a sink, a log, both or neither."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        writer: PrefixedLines | Sink | None,
+        log: LogFile | None,
+        errors: Sink,
+    ) -> None:
+        sink = writer.sink if isinstance(writer, PrefixedLines) else writer
+        super().__init__(descriptor, sink)
+        self._writer = writer
+        self._log = log
+        self._errors = errors
+        self._shown = 0
+        """Where in the log the part begins that is still to be shown, while this is ``behind``."""
+        self._not_logged = b""
+        """What the full log has not taken of that part."""
+
+    @property
+    def full(self) -> bool:
+        """With a log the replica never waits: what is not shown yet is there."""
+        if self._log is not None and self._log.failed is None:
+            return False
+        return self.behind or super().full
+
+    def _take(self, data: bytes) -> None:
+        start, logged = 0, 0
+        if self._log is not None and self._log.failed is None:
+            start = self._log.size
+            logged = self._log.write(data)
+            self._report_full_log()
+        if self._writer is None:
+            return
+        if self.behind or (logged and super().full):
+            self._shown = self._shown if self.behind else start
+            self.behind, self._not_logged = True, self._not_logged + data[logged:]
+        else:
+            self._writer.put(data)
+
+    def _report_full_log(self) -> None:
+        if self._log is not None and self._log.failed is not None:
+            line = f"xmp: {self._log.path} ends here: {self._log.failed.strerror}\n"
+            self._errors.put_lines(line.encode())
+
+    def catch_up(self) -> None:
+        """Show a portion of what is in the log only."""
+        if self.sink is None or self.sink.full or self._writer is None or self._log is None:
+            return
+        data = b"" if self.sink.broken else self._log.read(self._shown, _PORTION)
+        self._shown += len(data)
+        self.behind = bool(data) and (self._shown < self._log.size)
+        if data:
+            self._writer.put(data)
+        if not self.behind and self._not_logged:
+            rest, self._not_logged = self._not_logged, b""
+            self._writer.put(rest)
+
+    def finish(self) -> None:
+        """Its replica has ended, and everything was shown."""
+        if isinstance(self._writer, PrefixedLines):
+            self._writer.finish()
+
+    def close(self) -> None:
+        """Close our ends."""
+        super().close()
+        if self._log is not None:
+            self._log.close()
+
+
+class Capture(Outlets):
+    """Where both streams of every replica go, as the call's ``Output`` says."""
+
+    def __init__(self, errors: Sink, output: Output, above: int) -> None:
+        super().__init__(errors)
+        self._output = output
+        self._plain = errors
+        self._host = os.uname().nodename
+        if not os.path.sameopenfile(1, 2):
+            self._plain = Sink(move_above(os.dup(1), above))
+            self.sinks = [errors, self._plain]
+
+    def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
+        """What to read of a replica and its own ends: standard error, then standard output."""
+        if self._plain is self.errors and self._output.log_dir is None:
+            # One stream for both keeps the order in which they were written.
+            source, end = self._open_one(plan, self.errors, "stderr", above)
+            return [source], [end, move_above(os.dup(end), above)]
+        pairs = (
+            self._open_one(plan, self.errors, "stderr", above),
+            self._open_one(plan, self._plain, "stdout", above),
+        )
+        return [source for source, _ in pairs], [end for _, end in pairs]
+
+    def _open_one(
+        self, plan: ReplicaPlan, sink: Sink, stream: str, above: int
+    ) -> tuple[Source, int]:
+        output = self._output
+        shown, prefix, log = output.shows(plan), output.prefix, None
+        text = output.prefix_of(plan, self._host) if prefix is not None else ""
+        ours, theirs = open_stream(sink if shown else None, narrower=len(text))
+        if output.log_dir is not None:
+            log = LogFile(output.log_file(plan, stream))
+            log.descriptor = move_above(log.descriptor, above)
+        writer = (
+            PrefixedLines(_coloured(text, plan.rank, sink), sink) if prefix is not None else sink
+        )
+        source = CapturedSource(
+            move_above(ours, above), writer if shown else None, log, self.errors
+        )
+        return source, move_above(theirs, above)
+
+
+def _coloured(prefix: str, rank: int, sink: Sink) -> bytes:
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if sink.terminal and prefix and not plain:
+        prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
+    return prefix.encode()

@@ -1,0 +1,57 @@
+"""The supervisor's loop: it waits for descriptors and calls their handlers."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+
+from xmp._processes.system import linux
+
+__all__ = ["EventLoop"]
+
+
+class EventLoop:
+    """One selector, which wakes up for input, for room to write, and when a time-out is over."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._writing: set[int] = set()
+
+    def listen(self, descriptor: int, handler: Callable[[], None]) -> None:
+        """Call ``handler`` whenever there is something to read."""
+        self._handlers[descriptor] = handler
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop listening to it."""
+        if self._handlers.pop(descriptor, None) is not None:
+            self._writing.discard(descriptor)
+            self._selector.unregister(descriptor)
+
+    def listens(self, descriptor: int) -> bool:
+        """Whether it is listened to."""
+        return descriptor in self._handlers
+
+    def turn(self, timeout: float | None) -> None:
+        """Wait for at most ``timeout`` seconds and call the handlers of what is there."""
+        most = None if timeout is None else min(timeout, linux.LONGEST_WAIT)
+        for key, mask in self._selector.select(most):
+            if mask & selectors.EVENT_READ and key.fd in self._handlers:
+                self._handlers[key.fd]()
+
+    def wake_for_write(self, descriptor: int, wanted: bool) -> None:
+        """Begin or stop to wake up when the descriptor takes more."""
+        if wanted == (descriptor in self._writing):
+            return
+        reads = selectors.EVENT_READ if descriptor in self._handlers else 0
+        if wanted:
+            self._writing.add(descriptor)
+            change = self._selector.modify if reads else self._selector.register
+            change(descriptor, reads | selectors.EVENT_WRITE)
+            return
+        self._writing.discard(descriptor)
+        if reads:
+            self._selector.modify(descriptor, reads)
+        else:
+            self._selector.unregister(descriptor)

@@ -1,0 +1,89 @@
+"""One file per rank and stream: made before any process exists, written by the supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from xmp._errors import PlanError
+from xmp._processes.messages.thread_replicas import by_process
+from xmp._types import JobPlan, Output, ReplicaPlan
+
+__all__ = ["LogFile", "prepare"]
+
+# A symbolic link that another user has put there must not lead to another file (open(2)).
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
+    """Make the log files; a restart does not ``truncate`` them.
+
+    Raises PlanError for ranks that the launch does not have, and for a prefix or a folder that
+    cannot be used.
+    """
+    unknown = [rank for rank in output.show or () if not 0 <= rank < plan.world_size]
+    if unknown:
+        ranks = f"the ranks 0 to {plan.world_size - 1}" if plan.world_size > 1 else "rank 0 alone"
+        raise PlanError(f"show: there is no rank {unknown[0]}; this launch has {ranks}")
+    processes = by_process(plan.hosts[0]).replicas
+    try:
+        for process in processes:
+            output.prefix_of(process, "")
+    except ValueError as error:
+        raise PlanError(
+            f"prefix={output.prefix!r}: {error}; here several replicas share a process, so "
+            '{rank} is text such as "0,1"'
+        ) from error
+    if output.log_dir is not None:
+        _make_files(output, processes, os.O_TRUNC if truncate else 0)
+
+
+def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> None:
+    """The folder and empty files, for the user alone."""
+    path = str(output.log_dir)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        for process in processes:
+            for stream in ("stdout", "stderr"):
+                path = output.log_file(process, stream)
+                os.close(os.open(path, _FLAGS | more, 0o600))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanError(
+            f"log_dir={output.log_dir!r}: {path}: {reason}; give a folder that can be written to"
+        ) from error
+
+
+class LogFile:
+    """The file of one stream, from which a slow launcher's stream is also shown."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = os.open(path, _FLAGS, 0o600)
+        self.size = os.fstat(self.descriptor).st_size
+        self.failed: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Append; returns how much is in the file. A full disk is noted and ends no replica."""
+        left = memoryview(data)
+        while left and self.failed is None:
+            try:
+                left = left[os.write(self.descriptor, left) :]
+            except OSError as error:
+                self.failed = error
+        written = len(data) - len(left)
+        self.size += written
+        return written
+
+    def read(self, start: int, most: int) -> bytes:
+        """What is there from ``start`` on; nothing where it cannot be read."""
+        try:
+            return os.pread(self.descriptor, min(most, self.size - start), start)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Close it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

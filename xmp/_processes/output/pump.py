@@ -1,0 +1,102 @@
+"""Copies what replicas write, in the supervisor's loop: a source is read while its sink has room.
+
+A replica that writes faster than the launcher's stream takes it waits in its own ``write``. With a
+log file it does not wait: what the stream cannot take yet is later shown from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from .event_loop import EventLoop
+from .streams import Sink, Source
+
+__all__ = ["OutputPump"]
+
+_PORTIONS = 64
+
+
+class OutputPump:
+    """All sources and sinks of a launch, in the supervisor's loop."""
+
+    def __init__(self, loop: EventLoop, sinks: Sequence[Sink]) -> None:
+        self._loop = loop
+        self._sinks = sinks
+        self._paused: list[Source] = []
+        self._behind: list[Source] = []
+        self._ended: list[Source] = []
+        """Of those behind, the ones that have ended."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a sink has not taken everything yet."""
+        return bool(self._behind) or any(sink.waiting for sink in self._sinks)
+
+    def add(self, source: Source) -> None:
+        """Copy what comes from this source."""
+        self._loop.listen(source.descriptor, partial(self._copy, source))
+
+    def _copy(self, source: Source) -> None:
+        if source.full:
+            self._loop.forget(source.descriptor)
+            self._paused.append(source)
+        elif not source.copy() and source.ended:  # `hurry` may have read what woke us up
+            self._loop.forget(source.descriptor)
+        self._note(source)
+
+    def _note(self, source: Source) -> None:
+        if source.behind and source not in self._behind:
+            self._behind.append(source)
+
+    def end(self, source: Source) -> None:
+        """Its replica has ended: copy what is still there."""
+        source.drain()
+        self._loop.forget(source.descriptor)
+        if source in self._paused:
+            self._paused.remove(source)
+        self._note(source)
+        if source.behind:
+            self._ended.append(source)
+        else:
+            source.finish()
+
+    def hurry(self, sources: Sequence[Source]) -> None:
+        """Copy what is there, as far as the sinks take it: a prompt must come after it."""
+        for source in sources:
+            for _ in range(_PORTIONS):
+                if source.full or not self._loop.listens(source.descriptor) or not source.copy():
+                    break
+            self._note(source)
+        self.write_out()
+
+    def write_out(self) -> None:
+        """Write what the sinks take now, and wake up when they take more."""
+        for sink in self._sinks:
+            sink.flush()
+        if self._behind:
+            self._catch_up()
+        for sink in self._sinks:
+            if sink.pollable:
+                wanted = sink.waiting or any(source.sink is sink for source in self._behind)
+                self._loop.wake_for_write(sink.descriptor, wanted)
+        if self._paused:
+            self._resume()
+
+    def _catch_up(self) -> None:
+        """Show a portion of each, in turn: a flood must not hide the others' lines."""
+        for source in list(self._behind):
+            source.catch_up()
+            if not source.behind:
+                self._behind.remove(source)
+                if source in self._ended:
+                    self._ended.remove(source)
+                    source.finish()
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, []
+        for source in paused:
+            if source.full:
+                self._paused.append(source)
+            else:
+                self.add(source)

@@ -1,0 +1,216 @@
+"""From the streams of replicas to those of the launcher: copied at once, the last lines kept.
+
+A slow reader of the launcher's stream must not stop the supervisor: a sink writes only what its
+stream takes without waiting, and while the sink is full its sources are not read. So a replica that
+writes too fast waits in its own ``write``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+import struct
+import termios
+from collections import deque
+from typing import Protocol
+
+from xmp._processes.system.descriptors import move_above
+from xmp._types import ReplicaPlan
+
+__all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
+
+_KEEP = 64 * 1024
+_FULL = 1024 * 1024
+_AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
+_PORTION = 64 * 1024
+
+
+class OpenLineWriter(Protocol):
+    """A writer that has begun a line and not ended it: mostly a progress bar."""
+
+    open_line: bytes
+
+
+class Sink:
+    """One of the launcher's streams."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._pending: deque[bytes] = deque()
+        self._size = 0
+        self.broken = False
+        # A file never blocks for long, and epoll refuses to watch one.
+        self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self.terminal = os.isatty(descriptor)
+        self.open_writer: OpenLineWriter | None = None
+        """The one whose line is the last of the stream."""
+
+    @property
+    def pollable(self) -> bool:
+        """Whether a selector can watch it."""
+        return not self._file
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that the stream has not taken yet."""
+        return self._size > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether its sources must not be read for now."""
+        return self._size > _FULL
+
+    def put(self, data: bytes) -> None:
+        """Copy to the stream, now as far as possible."""
+        if not self.broken:
+            self._pending.append(data)
+            self._size += len(data)
+            self.flush()
+
+    def put_lines(self, lines: bytes) -> None:
+        """Copy whole lines: on a terminal an open line stays below them, elsewhere it ends here."""
+        if self.open_writer is None:
+            self.put(lines)
+        elif self.terminal:
+            self.put(b"\r\x1b[K" + lines + self.open_writer.open_line)
+        else:
+            self.open_writer.open_line, self.open_writer = b"", None
+            self.put(b"\n" + lines)
+
+    def flush(self) -> None:
+        """Write what the stream takes without waiting."""
+        while self._pending and (self._file or _writable(self.descriptor)):
+            data = self._pending.popleft()
+            try:
+                written = os.write(self.descriptor, data if self._file else data[:_AT_ONCE])
+            except OSError:
+                # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
+                self.broken, self._size = True, 0
+                self._pending.clear()
+                return
+            self._size -= written
+            if written < len(data):
+                self._pending.appendleft(data[written:])
+
+
+def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
+    """The two ends (ours, the replica's) of a stream that goes to ``sink``, or is not shown.
+
+    A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
+    progress bars only on terminals. It is ``narrower`` by so many columns, for the lines' prefix.
+    """
+    if sink is not None and sink.terminal:
+        try:
+            ours, theirs = os.openpty()
+        except OSError:
+            return os.pipe()  # the system has no pseudo-terminal left
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # the real terminal will translate the line ends
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        size = fcntl.ioctl(sink.descriptor, termios.TIOCGWINSZ, bytes(8))
+        if narrower:
+            rows, columns, *pixels = struct.unpack("HHHH", size)
+            size = struct.pack("HHHH", rows, max(columns - narrower, min(columns, 1)), *pixels)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        return ours, theirs
+    return os.pipe()
+
+
+def _writable(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return bool(poller.poll(0))
+
+
+def last_lines(text: str, lines: int = 50) -> str:
+    """The last lines of a text, as a terminal would show them: a progress bar is its last state."""
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
+    return "\n".join(shown[-lines:])
+
+
+class Source:
+    """One stream of one replica, copied to a sink as it is."""
+
+    behind = False
+    """Whether something has been read from it that is still to be shown."""
+
+    def __init__(self, descriptor: int, sink: Sink | None) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.sink = sink
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+        self.ended = False
+        """Whether nothing will ever come."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it must not be read for now."""
+        return self.sink is not None and self.sink.full
+
+    def copy(self) -> bool:
+        """Copy one portion; False when nothing is there now or ever again."""
+        try:
+            data = os.read(self.descriptor, _PORTION)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # the end of a pseudo-terminal is EIO
+        if data:
+            self._take(data)
+            self._keep(data)
+        self.ended = not data
+        return bool(data)
+
+    def _take(self, data: bytes) -> None:
+        if self.sink is not None:
+            self.sink.put(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._kept += len(data)
+        while self._kept - len(self._tail[0]) >= _KEEP:
+            self._kept -= len(self._tail.popleft())
+
+    def drain(self) -> None:
+        """Copy what is there, without waiting for what a grandchild may still write."""
+        for _ in range(1024):
+            if not self.copy():
+                return
+
+    def catch_up(self) -> None:
+        """Show a portion of what has been read and not shown."""
+
+    def finish(self) -> None:
+        """Its replica has ended, and everything was shown."""
+
+    def tail(self, lines: int = 50) -> str:
+        """The last lines that passed."""
+        return last_lines(self.kept(), lines)
+
+    def kept(self) -> str:
+        """The last 64 KiB that passed."""
+        return b"".join(self._tail)[-_KEEP:].decode(errors="replace")
+
+    def close(self) -> None:
+        """Close our end."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Outlets:
+    """Where each replica's streams go: standard error through here, standard output straight on."""
+
+    def __init__(self, errors: Sink) -> None:
+        self.errors = errors
+        self.sinks = [errors]
+        """All the streams that are written to, each once."""
+
+    def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
+        """What to read of a replica and its own ends: standard error, then output if captured."""
+        ours, theirs = open_stream(self.errors)
+        source = Source(move_above(ours, above), self.errors)
+        return [source], [move_above(theirs, above)]

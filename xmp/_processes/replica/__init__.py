@@ -1,0 +1,3 @@
+"""In a replica: its first and last lines, its channel to the supervisor, debugger and heartbeat."""
+
+__all__: list[str] = []

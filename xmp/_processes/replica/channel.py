@@ -1,0 +1,181 @@
+"""The replica's end of its connection to the supervisor: sends reports, asks for values and turns.
+
+The supervisor sends nothing but answers. It also keeps what local replicas share (``share``)
+and whose turn it is (``turn``); both survive the death of any replica.
+
+A signal's handler may raise while an answer is awaited. So questions are numbered, the replica
+drops an answer to any question but the last, and gives back what it had asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from xmp._payload import Image, load_image, map_file, pack_image
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Connection, prepared
+from xmp._processes.messages.replica import (
+    AskPreempted,
+    FreshReplicaOrder,
+    FunctionEntered,
+    GiveValue,
+    LastStep,
+    PhaseBegun,
+    ReturnTurn,
+    SharedValue,
+    TakeTurn,
+    WantValue,
+    WithdrawValue,
+)
+from xmp._processes.system import linux
+
+__all__ = ["SupervisorChannel"]
+
+T = TypeVar("T")
+_ENTERED = prepared(FunctionEntered())
+"""Pickling it in a fork would cost 40 pages."""
+
+
+class SupervisorChannel:
+    """Satisfies ``_inside.Channel``."""
+
+    def __init__(self, connection: Connection, local_rank: int = 0) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        """Held from a question to its answer."""
+        self._numbers = itertools.count()
+        self._sending = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
+        self._given: dict[str, threading.Event] = {}
+        """By key: set once a thread of this process has given the value."""
+        self._other_threads: tuple[int, ...] = ()
+        """The local ranks of the other replicas of this process."""
+        self.local_rank = local_rank
+        self._steps = 0
+        self._flag: memoryview | None = None
+        self._agreed = 0
+
+    def split(self, local_ranks: Sequence[int]) -> list[SupervisorChannel]:
+        """A channel for each replica of this process; all use the one connection."""
+        channels = []
+        for local_rank in local_ranks:
+            channel = copy.copy(self)
+            channel.local_rank = local_rank
+            channel._other_threads = tuple(each for each in local_ranks if each != local_rank)
+            channels.append(channel)
+        return channels
+
+    def receive_order(self) -> tuple[FreshReplicaOrder, list[int]]:
+        """In a fresh interpreter: the first message."""
+        return self._connection.expect(FreshReplicaOrder)
+
+    def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Send a message to the supervisor."""
+        with self._sending:
+            self._connection.send(message, descriptors)
+
+    def _ask(self, question: Callable[[int], Message]) -> tuple[Any, list[int]]:
+        """Number a question and send it; returns the answer and its descriptors."""
+        with self._lock:
+            number = next(self._numbers)
+            self.send(question(number))
+            while True:
+                answer, descriptors = self._connection.recv()
+                if answer[0] == number:
+                    return answer, descriptors
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def report_entered(self) -> None:
+        """Report that the user's function begins."""
+        self._connection.send_prepared(_ENTERED)
+
+    def preempted(self) -> bool:
+        """Whether all replicas end at this call; asks the supervisor while they agree on it."""
+        self._steps += 1
+        if self._flag is not None and not self._flag[0]:
+            return False
+        if os.getpid() != os.getpgrp():
+            return False  # a child of the replica, whose connection this is not
+        if not self._agreed:
+            step = (self.local_rank, self._steps, self._flag is None)
+            answer, descriptors = self._ask(lambda number: AskPreempted(number, *step))
+            self._agreed = answer.step
+            if descriptors:
+                self._flag = map_file(descriptors[0], 1).cast("B")
+                os.close(descriptors[0])
+        return 0 < self._agreed <= self._steps
+
+    def report_last_step(self) -> None:
+        """Report that this thread asks ``preempted`` no more; a process just ends."""
+        if self._steps:
+            self.send(LastStep(self.local_rank))
+
+    def report_phase(self, name: str) -> None:
+        """Report what begins now, before the function does."""
+        self.send(PhaseBegun(name, time.monotonic_ns()))
+
+    def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
+        """The value that one local replica makes, for all; its exception, if it raises."""
+        if owner in self._other_threads:
+            # A thread that waits for an answer holds the connection: the owner could not ask.
+            self._given.setdefault(key, threading.Event()).wait()
+        try:
+            return self._share(key, make, owner is None or owner == self.local_rank)
+        except BaseException:
+            self.send(WithdrawValue(key, self.local_rank))  # if it was to make it, another may
+            raise
+
+    def _share(self, key: str, make: Callable[[], T], may_make: bool) -> T:
+        answer, descriptors = self._ask(
+            lambda number: WantValue(number, key, self.local_rank, may_make)
+        )
+        if isinstance(answer, SharedValue):
+            image = Image(answer.data, answer.size, descriptors[0] if descriptors else -1)
+            value = load_image(image)
+            image.close()
+            if answer.good:
+                return value  # type: ignore[no-any-return]
+            raise value
+        try:
+            value = make()
+        except (Exception, SystemExit) as error:  # the others must not wait for ever
+            self._give(key, False, error)
+            raise
+        self._give(key, True, value)
+        return value
+
+    def _give(self, key: str, good: bool, value: Any) -> None:
+        try:
+            image = pack_image(value, linux.memory_file)
+        except Exception as error:
+            good = False
+            image = pack_image(
+                RuntimeError(f"{key}: {value!r} cannot be sent to the other replicas: {error}"),
+                linux.memory_file,
+            )
+        descriptors = [image.descriptor] if image.data is None else []
+        self.send(GiveValue(key, good, image.data, image.size), descriptors)
+        image.close()
+        self._given.setdefault(key, threading.Event()).set()
+
+    @contextmanager
+    def turn(self, key: str) -> Iterator[None]:
+        """Hold the turn: at most one local replica at a time is inside."""
+        with self._turns.setdefault(key, threading.Lock()):
+            try:
+                self._ask(lambda number: TakeTurn(number, key))
+                yield
+            finally:
+                try:
+                    self.send(ReturnTurn(key))
+                except BaseException:
+                    self.send(ReturnTurn(key))  # interrupted: to send it twice does no harm
+                    raise

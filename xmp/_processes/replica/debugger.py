@@ -1,0 +1,88 @@
+"""pdb on the launcher's terminal, from the first prompt until the program continues."""
+
+from __future__ import annotations
+
+import bdb
+import io
+import os
+import pdb
+import sys
+from types import FrameType
+from typing import Any
+
+from .terminal_loan import TerminalLoan
+
+__all__ = ["Debugger"]
+
+
+class Debugger(pdb.Pdb):
+    """The debugger of one thread; steps over xmp's own frames."""
+
+    def __init__(self) -> None:
+        # After "continue" Ctrl-C is the launcher's again: pdb's own handler would stop it here.
+        super().__init__(nosigint=True, skip=["xmp", "xmp.*"])
+        self.owner = os.getpid()
+        self._loan = TerminalLoan()
+        self.prompt = f"(Pdb rank {self._loan.rank}) "
+
+    def begin(self, header: str | None = None) -> None:
+        """Have the terminal, and read and write there, after what this replica has written."""
+        if self._loan.take():
+            self._connect()
+        self._loan.catch_up()
+        if header is not None:
+            self.message(header)
+
+    def _connect(self) -> None:
+        streams: Any = (sys.stdin, sys.stdout)
+        self.use_rawinput = self._loan.editable and None not in streams
+        if not self.use_rawinput:
+            # Standard output is captured or goes elsewhere: no prompt would be seen there.
+            streams = (_Lines(self._loan.source), _written(self._loan.sink))
+        self.stdin, self.stdout = streams
+
+    def interaction(self, *args: Any, **rest: Any) -> None:
+        """Stop here and prompt."""
+        self.begin()
+        super().interaction(*args, **rest)
+
+    def preloop(self) -> None:
+        """Before the first prompt, and after each Ctrl-C."""
+        self._loan.catch_up()
+        super().preloop()
+
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """After each command."""
+        self._loan.catch_up()
+        return super().postcmd(stop, line)
+
+    def set_continue(self) -> None:
+        """Run on, until the next breakpoint if there is one."""
+        super().set_continue()
+        self._loan.give_back()
+
+    def set_quit(self) -> None:
+        """End the launch."""
+        super().set_quit()
+        self._loan.give_back(f"the debugger of rank {self._loan.rank} was quit")
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """As pdb does, but quitting interrupts: ``except Exception`` would catch a BdbQuit."""
+        try:
+            return super().trace_dispatch(frame, event, arg)
+        except bdb.BdbQuit:
+            raise KeyboardInterrupt("the debugger was quit") from None
+
+
+def _written(descriptor: int) -> Any:
+    return open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)
+
+
+class _Lines(io.TextIOBase):
+    """Reads what one line needs and no more: the rest of a pipe is the next debugger's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._bytes = io.FileIO(descriptor, closefd=False)
+
+    def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
+        return self._bytes.readline().decode(errors="replace")  # without a buffer: byte by byte

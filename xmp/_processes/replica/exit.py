@@ -1,0 +1,144 @@
+"""How a replica ends: what it reports, what it runs at exit, and what it leaves to its parent."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, NoReturn
+
+from xmp._payload import pack_image
+from xmp._processes.messages.exceptions import pack_exception
+from xmp._processes.messages.replica import ExceptionRaised, ResultReady
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
+from xmp._processes.system import linux, stdio
+from xmp._types import Framework
+
+from . import mp_identity
+from .channel import SupervisorChannel
+
+__all__ = [
+    "exit_code",
+    "failed_code",
+    "forget_exit_handlers",
+    "has_exit_handlers",
+    "leave",
+    "record",
+    "send_result",
+]
+
+_LONGEST_MESSAGE = 32 * 1024
+
+
+# --- what it reports ----------------------------------------------------------------------------
+
+
+def send_result(
+    channel: SupervisorChannel, result: Any, timeline: Timeline, imported: list[str]
+) -> None:
+    """Send what the function returned; TypeError if it cannot be pickled."""
+    try:
+        image = pack_image(result, linux.memory_file)
+    except Exception as error:
+        kind = type(result).__name__
+        raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
+    descriptors = [image.descriptor] if image.data is None else []
+    now = time.monotonic_ns()
+    channel.send(ResultReady(now, image.data, image.size, timeline, imported), descriptors)
+    image.close()
+
+
+def exit_code(error: SystemExit) -> int:
+    """The exit code that Python would give; a message goes to standard error, as there."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def failed_code(framework: Framework | None, error: BaseException) -> int:
+    """The exit code after ``error``: the framework's, if it has one and a message for it, or 1."""
+    own = getattr(framework, "failed", None)
+    try:
+        return int(own(error)) if own is not None and isinstance(error, Exception) else 1
+    except Exception:  # a closed stderr, an error without words: the report still has to go out
+        return 1
+
+
+def record(
+    error: BaseException, rank: int, timeline: Timeline, final: bool = False
+) -> ExceptionRaised:
+    """The report of an exception: name, message, traceback, and itself if it can be pickled."""
+    return ExceptionRaised(
+        at=time.monotonic_ns(),
+        rank=rank,
+        error_type=name_of(error),
+        message=shortened(message_of(error), _LONGEST_MESSAGE),
+        traceback=format_error(error),
+        exception=pack_exception(error),
+        interrupted=isinstance(error, KeyboardInterrupt),
+        final=final,
+        timeline=timeline,
+    )
+
+
+# --- exit handlers ------------------------------------------------------------------------------
+
+
+def has_exit_handlers() -> bool:
+    """Whether a fork of this process has anything to forget."""
+    executors: Any = sys.modules.get("concurrent.futures.thread")
+    finalizers = weakref.finalize._registry  # type: ignore[attr-defined]
+    queues = executors is not None and bool(executors._threads_queues)
+    return bool(atexit._ncallbacks() or finalizers or queues)
+
+
+def forget_exit_handlers() -> None:
+    """After a fork: the parent runs what the parent registered.
+
+    A child that ran the handlers of inherited TemporaryDirectory objects would delete the
+    folders that all processes use.
+    """
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    # finalize registers its one exit handler once per process: the next one must do it again.
+    if weakref.finalize._registered_with_atexit:  # type: ignore[attr-defined]
+        weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    executors: Any = sys.modules.get("concurrent.futures.thread")
+    if executors is not None:
+        executors._threads_queues.clear()  # threads that exist in the parent alone
+
+
+def leave(framework: Framework | None, channel: SupervisorChannel, code: int) -> NoReturn:
+    """Leave the mesh, run what was registered here, flush, end."""
+    try:
+        if framework is not None:
+            framework.leave()
+        threading._shutdown()  # type: ignore[attr-defined]
+        mp_identity.finish_multiprocessing()
+        atexit._run_exitfuncs()
+        _save_coverage()
+    except BaseException as error:
+        if not code:
+            channel.send(record(error, -1, Timeline()))
+        code = code or 1
+    stdio.flush()
+    capture = sys.modules.get("xmp._processes.system.c_stdio")
+    if capture is not None:  # loaded where output passes through the supervisor
+        capture.flush()
+    os._exit(code)
+
+
+def _save_coverage() -> None:
+    """coverage.py saves in an exit handler that a forked process does not inherit."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage is not None else None
+    if current is not None:
+        current.stop()
+        current.save()

@@ -1,0 +1,115 @@
+"""A replica in a fresh interpreter: the image that ``settling.replace_image`` executes.
+
+It inherits no memory: the supervisor sends the order, and the replica loads the call itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from xmp import _inside
+from xmp._payload import Image, load
+from xmp._payload.script import import_main
+from xmp._processes.messages import launcher_state
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.system import environment, launcher_mark, linux, thread_pools
+from xmp._processes.system.descriptors import keep_from_exec
+from xmp._processes.system.stack_dump import enable_stacks
+from xmp._types import ReplicaPlan
+
+from . import breakpoints
+from .channel import SupervisorChannel
+from .main import run
+from .role import Call, CommonState, DescriptorLayout, Role, framework_entry
+from .settling import watch_by_thread
+
+if TYPE_CHECKING:
+    from .heartbeat import Heartbeats
+
+__all__ = ["main"]
+
+
+def main(channel: int, lifeline: int, stacks: int) -> None:
+    """The first lines of the fresh interpreter; never returns."""
+    timeline = Timeline(born=time.monotonic_ns())
+    keep_from_exec((channel, lifeline, stacks))
+    try:
+        layout = DescriptorLayout(channel, lifeline, stacks)
+        role = _receive(layout, timeline)
+        _inside.install(role.info, None, role.common.channel)
+        run(role)
+    except BaseException:
+        traceback.print_exc()  # no message can be sent: the supervisor keeps these lines
+    finally:
+        os._exit(1)
+
+
+def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
+    """Receive the order and become what the launcher is."""
+    channel = SupervisorChannel(Connection(layout.channel))
+    (order, plan, variables), received = channel.receive_order()
+    channel.local_rank = plan.local_rank
+    heartbeats = _take_heartbeats(order, received)
+    image = order.take_image(received)
+    tracker = received.pop(0) if order.state.tracker else None
+    launcher_state.apply(order.state, tracker)
+    environment.replace_environment(variables)
+    launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
+    linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
+    _settle_again(order, plan, layout)
+    breakpoints.install()
+    leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
+    reporter = channel if order.reports_phases else None
+    if reporter is not None:
+        reporter.report_phase("importing")
+    enter = framework_entry(order.framework, False, reporter)
+    load_call = _loader(order, image, received[len(leases) :], reporter)
+    common = CommonState(order, layout, channel, enter, load_call, leases, heartbeats)
+    return Role.of(common, plan, timeline)
+
+
+def _take_heartbeats(order: LaunchOrder, received: list[int]) -> Heartbeats | None:
+    """The heartbeats of the launch; takes their descriptor, if there is one, off the front."""
+    if not order.hang:
+        return None
+    from .heartbeat import Heartbeats
+
+    descriptor = received.pop(0)
+    heartbeats = Heartbeats(len(order.host.replicas), descriptor)
+    os.close(descriptor)
+    return heartbeats
+
+
+def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayout) -> None:
+    """Restore what exec took from the replica, and do what a fork's parent has done for it."""
+    if not linux.arm(layout.lifeline):
+        watch_by_thread(layout.lifeline)  # the thread that was started before exec is gone
+    launcher_state.restore_signals(order.state)
+    enable_stacks(layout.stacks)
+    if plan.threads and "OMP_NUM_THREADS" not in os.environ:
+        thread_pools.set_threads(plan.threads)
+    if order.output is not None:
+        from xmp._processes.system.c_stdio import buffer_lines
+
+        buffer_lines()
+
+
+def _loader(
+    order: LaunchOrder, image: Image, arguments: list[int], reporter: SupervisorChannel | None
+) -> Callable[[], Call]:
+    """What loads the call, after the script."""
+
+    def load_call() -> Call:
+        if reporter is not None:
+            reporter.report_phase("importing")
+        if order.main is not None:
+            import_main(order.main)
+        return load(image, arguments)
+
+    return load_call

@@ -1,0 +1,83 @@
+"""``hang_timeout``: when each replica last made progress, in memory that all of them share.
+
+A replica writes the time there at ``xmp.heartbeat``, in xmp's collectives, and when its main
+thread has executed Python. The supervisor reads it only when the limit has passed: no message is
+sent, and the supervisor does not poll.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from xmp import _inside
+from xmp._processes.system import linux
+
+__all__ = ["Heartbeats"]
+
+_LINE = 64  # bytes: no two replicas write into the same cache line
+_SEMAPHORE = 64  # bytes: at least what any system's sem_t takes
+_NANOSECONDS = 1_000_000_000
+_BEATS_PER_LIMIT = 8
+
+
+class Heartbeats:
+    """The times of all local replicas; made by the supervisor, before it makes them."""
+
+    def __init__(self, count: int, descriptor: int = -1) -> None:
+        """In a file, for fresh interpreters; without one, in memory that forks inherit."""
+        self._times = memoryview(mmap.mmap(descriptor, count * _LINE)).cast("q")
+
+    @classmethod
+    def file(cls, count: int) -> tuple[Heartbeats, int]:
+        """In a memory file, and its descriptor."""
+        descriptor = linux.memory_file("xmp-heartbeats")
+        os.ftruncate(descriptor, count * _LINE)
+        return cls(count, descriptor), descriptor
+
+    def last(self, local_rank: int) -> int:
+        """When a replica last made progress, in monotonic nanoseconds; 0 before it has begun."""
+        return self._times[local_rank * _LINE // 8]
+
+    def beat(self, local_rank: int) -> None:
+        """This replica makes progress now."""
+        self._times[local_rank * _LINE // 8] = time.monotonic_ns()
+
+    def begin(self, local_rank: int, limit: int) -> None:
+        """In the replica: from here on its progress can be seen. ``limit`` is in nanoseconds."""
+
+        def beat() -> None:
+            self.beat(local_rank)
+
+        beat()
+        _inside.on_heartbeat(beat)
+        period = min(1.0, limit / _NANOSECONDS / _BEATS_PER_LIMIT)
+        arguments = (beat, period)
+        threading.Thread(
+            target=_beat_while_python_runs, args=arguments, name="xmp-heartbeat", daemon=True
+        ).start()
+
+
+def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
+    """Beat whenever the main thread has executed a step of Python since the last time.
+
+    The interpreter is asked to call ``sem_post`` between two of the main thread's bytecodes, and
+    we wait for that. A Python function in its place, or a signal, could swallow the user's Ctrl-C
+    or interrupt a system call.
+    """
+    libc, python = ctypes.CDLL(None), ctypes.pythonapi
+    semaphore = ctypes.create_string_buffer(_SEMAPHORE)
+    python.Py_AddPendingCall.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
+    # macOS has no nameless semaphores: there an interpreter that runs at all counts.
+    able = libc.sem_init(semaphore, 0, 0) == 0
+    while True:
+        asked = able and python.Py_AddPendingCall(post, ctypes.addressof(semaphore)) == 0
+        while asked and libc.sem_wait(semaphore):
+            pass  # a signal came first
+        beat()
+        time.sleep(period)

@@ -1,0 +1,117 @@
+"""A replica: one process that calls the user's function with its rank.
+
+The supervisor forks it (``be_replica``). With ``start_method="spawn"`` it then executes a
+``fresh_interpreter``, which receives the order. Both continue in ``run``.
+
+It has loaded what the template, the script and the call have imported; a fresh interpreter imports
+that itself. It is the only process that may touch a device: it enters its framework, then calls
+the function. It keeps open its standard streams, its layout's descriptors and the leased ports.
+
+It ends when the function has returned, raised or exited and the supervisor has the report; or by a
+signal from the supervisor, or from the kernel when the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+import traceback
+from typing import NoReturn
+
+from xmp import _inside
+from xmp._processes.messages import launcher_state
+from xmp._processes.messages.replica import ExitCalled
+from xmp._processes.system import thread_pools
+from xmp._processes.system.modules import installed, modules_since
+from xmp._types import Framework
+
+from . import seeding
+from .exit import exit_code, failed_code, forget_exit_handlers, leave, record, send_result
+from .role import Changes, ChildEnds, CommonState, Role
+from .settling import ForkState, replace_image, settle_in
+from .threads import run_threads
+
+__all__ = ["be_replica", "run"]
+
+_BATCH_SECONDS = 1.0
+
+
+def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:
+    """The first lines of the fork; ``variables`` are those of this replica only."""
+    role.timeline.born = time.monotonic_ns()
+    try:
+        settle_in(role, parent, ends, variables)
+        common, plan = role.common, role.plan
+        method = common.order.method
+        if method == "exec":
+            replace_image(common.layout)
+        if parent.has_exit_handlers:
+            forget_exit_handlers()
+        # A template's pools were loaded with one thread each, a launcher's with any number.
+        if plan.threads and (method == "inherit" or plan.threads > 1):
+            thread_pools.set_threads(plan.threads)
+        common.channel.local_rank = plan.local_rank
+        run(role)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def run(role: Role) -> None:
+    """Be the replica, from the first line that may fail to the last; never returns."""
+    code, sending = 1, False
+    common, plan, timeline = role.common, role.plan, role.timeline
+    channel = common.channel
+    framework: Framework | None = None
+    known = len(sys.modules)
+    try:
+        # From here on an interrupt that came since the fork can be reported.
+        launcher_state.restore_mask(common.order.state)
+        role.identity.take()
+        if common.heartbeats is not None:
+            common.heartbeats.begin(plan.local_rank, common.order.hang)
+        # The framework first: a script that is imported only here may start a device.
+        framework = common.enter(role.info)
+        _inside.settle(role.info, framework)
+        fn, args, kwargs = common.load()
+        _seed(common)
+        timeline.ready = timeline.entered = time.monotonic_ns()
+        channel.report_entered()
+        try:
+            if plan.thread_replicas:
+                result = run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
+            else:
+                result = fn(plan.rank, *args, **kwargs)
+        finally:
+            timeline.left = time.monotonic_ns()
+        _wait_for_batch(common.layout.batch_made)
+        # What the first replica had to import itself, the template may import for the next launch.
+        imported = installed(modules_since(known)) if plan.local_rank == 0 else []
+        sending = True
+        send_result(channel, result, timeline, imported)
+        code = 0
+    except SystemExit as error:
+        code = exit_code(error)
+        channel.send(ExitCalled(time.monotonic_ns(), code, timeline))
+    except BaseException as error:
+        code = failed_code(framework, error)
+        channel.send(record(error, role.failing_rank, timeline, final=sending))
+    leave(framework if code == 0 else None, channel, code)
+
+
+def _seed(common: CommonState) -> None:
+    if common.order.seed is not None:
+        seeding.seed_all(common.order.seed)
+    elif common.streams is not None:
+        common.streams.begin()
+
+
+def _wait_for_batch(batch_made: int) -> None:
+    """Begin to leave when the first batch is made: what ends takes the cores from what starts."""
+    if batch_made >= 0:
+        watch = select.poll()
+        watch.register(batch_made, select.POLLIN)
+        watch.poll(_BATCH_SECONDS * 1000)

@@ -1,0 +1,99 @@
+"""What multiprocessing knows of a replica: its process object, its parent, its fork hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from multiprocessing import process, util
+from typing import Any
+
+from xmp._processes.messages.launcher_state import LauncherState
+
+__all__ = ["AfterFork", "ReplicaIdentity", "after_fork", "finish_multiprocessing"]
+
+
+class _ReplicaProcess(process.BaseProcess):
+    """``multiprocessing.current_process()`` in a replica."""
+
+    def __init__(self, state: LauncherState, rank: int) -> None:
+        super().__init__(name=f"Replica-{rank}")
+        self._identity = (rank + 1,)
+        self._parent_pid = state.pid
+        # Whatever ``daemon`` says of the launch, a replica may have children (DataLoader).
+        authkey = type(process.current_process().authkey)(state.authkey)
+        self._config = {"authkey": authkey, "daemon": False, "semprefix": "/mp"}
+        self._popen = None
+        self._closed = False
+
+
+AfterFork = list[tuple[Callable[[Any], None], Any]]
+"""What each fork must run, and with which argument."""
+
+
+class ReplicaIdentity:
+    """The process object of a replica, made beforehand; ``take`` installs it in the replica.
+
+    ``sentinel`` is a descriptor that becomes readable when the launch has lost its parent.
+    Without ``after_fork`` everything runs that multiprocessing has registered.
+    """
+
+    def __init__(
+        self, state: LauncherState, rank: int, sentinel: int, after_fork: AfterFork | None
+    ) -> None:
+        module: Any = process
+        self._process = _ReplicaProcess(state, rank)
+        self._parent = module._ParentProcess(state.name, state.pid, sentinel)
+        self._after_fork = after_fork
+
+    def take(self) -> None:
+        """Become a child of the launcher: proxies and locks must not share the parent's."""
+        util._finalizer_registry.clear()  # type: ignore[attr-defined]
+        if self._after_fork is None:
+            util._run_after_forkers()  # type: ignore[attr-defined]
+        else:
+            for run, thing in self._after_fork:
+                run(thing)
+        module: Any = process
+        module._process_counter = itertools.count(1)
+        module._children = set()
+        module._current_process = self._process
+        module._parent_process = self._parent
+
+
+_ALIKE = {
+    "ForkAwareThreadLock._at_fork_reinit",
+    "SharedCache._after_fork",
+    "_ResourceSharer._afterfork",
+}
+"""Of multiprocessing (3.11) and torch (2.13): they make a new lock, or empty a table."""
+
+
+def after_fork() -> AfterFork:
+    """What each fork must run, after this process has run what would be the same in all.
+
+    This process is single-threaded: a lock that is new here is so in its forks.
+    """
+    left = []
+    registered = util._afterfork_registry.items()  # type: ignore[attr-defined]
+    for (_, _, run), thing in sorted(registered, key=lambda item: item[0][0]):
+        if getattr(run, "__qualname__", "") in _ALIKE:
+            run(thing)
+        else:
+            left.append((_guarded(run), thing))
+    return left
+
+
+def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
+    """As multiprocessing does: a failure is ignored."""
+
+    def attempt(thing: Any) -> None:
+        with contextlib.suppress(Exception):
+            run(thing)
+
+    return attempt
+
+
+def finish_multiprocessing() -> None:
+    """Join the replica's own children and run the finalizers it registered."""
+    util._exit_function()  # type: ignore[attr-defined]

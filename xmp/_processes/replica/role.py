@@ -1,0 +1,155 @@
+"""What a replica begins with: its descriptor numbers, what all replicas share, its own role."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmp._processes.messages import thread_replicas
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.system.descriptors import highest_descriptor
+from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+
+from . import mp_identity, seeding
+from .channel import SupervisorChannel
+
+if TYPE_CHECKING:
+    from .heartbeat import Heartbeats
+
+__all__ = [
+    "Call",
+    "Changes",
+    "ChildEnds",
+    "CommonState",
+    "DescriptorLayout",
+    "Enter",
+    "Role",
+    "framework_entry",
+]
+
+Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+"""The user's function with its arguments."""
+Changes = list[tuple[bytes, "bytes | None"]]
+"""Changes of the environment, as ``environment.encoded`` makes them."""
+Enter = Callable[[ReplicaInfo], "Framework | None"]
+
+
+@dataclass(frozen=True)
+class DescriptorLayout:
+    """The numbers of a replica's descriptors; the supervisor's own are ``above`` or higher."""
+
+    channel: int
+    lifeline: int
+    stacks: int
+    batch_made: int = -1
+    """End-of-file here: the first batch of replicas has been made. -1: do not wait for it."""
+
+    @classmethod
+    def free(cls) -> DescriptorLayout:
+        """The numbers after the highest that is open here."""
+        first = highest_descriptor() + 1
+        return cls(first, first + 1, first + 2, first + 3)
+
+    @property
+    def above(self) -> int:
+        """The first number that is not the replica's."""
+        return self.batch_made + 1
+
+
+class ChildEnds(NamedTuple):
+    """A replica's descriptors before it moves them to their numbers; all are above the layout."""
+
+    channel: int
+    stacks: int
+    """The parent's; the child duplicates it."""
+    streams: tuple[int, ...]
+    """Standard error, and standard output where that is captured."""
+
+    def close(self) -> None:
+        """In the parent, after the fork: close what only the child uses."""
+        for descriptor in (self.channel, *self.streams):
+            os.close(descriptor)
+
+
+@dataclass
+class CommonState:
+    """What all replicas of this host use as their parent has prepared it.
+
+    A page that a fork is the first to write costs it 3 µs and 4 KB: what is the same for all is
+    made before the fork.
+    """
+
+    order: LaunchOrder
+    layout: DescriptorLayout
+    channel: SupervisorChannel
+    enter: Enter
+    load: Callable[[], Call]
+    """Gives the call; where the parent has not loaded it, loads it."""
+    leases: dict[str, int] = field(default_factory=dict)
+    """The descriptors of leased ports, by the port's name: for the first replica of the host."""
+    heartbeats: Heartbeats | None = None
+    streams: seeding.OwnStreams | None = None
+    """None in a fresh interpreter, and where the user gave a seed."""
+    after_fork: mp_identity.AfterFork | None = None
+
+
+@dataclass
+class Role:
+    """One replica: its plan and what was made for it alone."""
+
+    common: CommonState
+    plan: ReplicaPlan
+    info: ReplicaInfo
+    identity: mp_identity.ReplicaIdentity
+    timeline: Timeline
+    failing_rank: int = -1
+    """The thread replica that fails, where it is not the first replica of this process."""
+
+    @classmethod
+    def of(cls, common: CommonState, plan: ReplicaPlan, timeline: Timeline) -> Role:
+        """The role of the replica with this plan."""
+        order = common.order
+        info = ReplicaInfo(
+            rank=plan.rank,
+            local_rank=plan.local_rank,
+            world_size=order.world_size,
+            local_world_size=thread_replicas.count(order.host.replicas),
+            host_index=order.host.index,
+            runtime=order.runtime,
+            device=plan.device,
+            restart_count=order.restart_count,
+            settings=dict(plan.settings),
+            descriptors=common.leases if plan.local_rank == 0 else {},
+        )
+        identity = mp_identity.ReplicaIdentity(
+            order.state, plan.rank, common.layout.lifeline, common.after_fork
+        )
+        return cls(common, plan, info, identity, timeline)
+
+
+def framework_entry(
+    framework: str, forked: bool, channel: SupervisorChannel | None = None
+) -> Enter:
+    """The function with which a replica enters its framework, if it has one.
+
+    If ``forked``, the framework may do here, in the parent, what is the same for all replicas.
+    With a ``channel``, the replica reports there that it joins the others.
+    """
+    if not framework:
+        return lambda info: None
+    module: Any = importlib.import_module(framework)
+    prepare = getattr(module, "prepare", None) if forked else None
+    enter: Enter = prepare() if prepare is not None else module.enter
+    return enter if channel is None else _reported(enter, channel)
+
+
+def _reported(enter: Enter, channel: SupervisorChannel) -> Enter:
+    def report_and_enter(info: ReplicaInfo) -> Framework | None:
+        channel.report_phase("joining")
+        return enter(info)
+
+    return report_and_enter

@@ -1,0 +1,74 @@
+"""Replicas that are threads of one process, where their hardware cannot be divided.
+
+The engine starts, watches and ends processes; only here does one process run several replicas.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xmp import _inside
+from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
+from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+
+from .channel import SupervisorChannel
+from .exit import exit_code
+
+if TYPE_CHECKING:
+    from .role import Role
+
+__all__ = ["run_threads"]
+
+
+def run_threads(
+    role: Role, framework: Framework | None, call: Callable[[int], Any]
+) -> ThreadResults:
+    """Call the function for every replica of this process, each in its own thread.
+
+    Raises what the first of them raises, and sets ``role.failing_rank``; the other threads end
+    with the process, since one that waits in a collective would never return.
+    """
+    beside: Callable[[ReplicaInfo], Framework] | None = getattr(framework, "beside", None)
+    if beside is None:
+        raise RuntimeError(
+            f"the runtime {role.info.runtime!r} has planned several replicas for one process, but "
+            "its framework has no beside(info) to make threads of them"
+        )
+    plans = plans_of(role.plan)
+    channels = role.common.channel.split([each.local_rank for each in plans])
+    outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run(each: ReplicaPlan, channel: SupervisorChannel) -> None:
+        try:
+            info = _info(role.info, each)
+            _inside.install(info, beside(info), channel)
+            value = call(each.rank)
+            channel.report_last_step()
+            outcomes.put((each.rank, value, None))
+        except BaseException as error:
+            outcomes.put((each.rank, None, error))
+
+    for each in zip(plans, channels, strict=True):
+        name = f"xmp-replica-{each[0].rank}"
+        threading.Thread(target=run, args=each, name=name, daemon=True).start()
+    values: dict[int, Any] = {}
+    for _ in plans:
+        role.failing_rank, values[role.failing_rank], error = outcomes.get()
+        # An exit with success is an end without a result, as where the replica is a process.
+        if error is not None and not (isinstance(error, SystemExit) and exit_code(error) == 0):
+            raise error
+    return ThreadResults(values[each.rank] for each in plans)
+
+
+def _info(first: ReplicaInfo, plan: ReplicaPlan) -> ReplicaInfo:
+    return replace(
+        first,
+        rank=plan.rank,
+        local_rank=plan.local_rank,
+        device=plan.device,
+        settings=dict(plan.settings),
+    )

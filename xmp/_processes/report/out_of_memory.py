@@ -1,0 +1,119 @@
+"""Whether a replica was killed for lack of memory: what the kernel has counted since the launch.
+
+The launcher reads the counters: its control group is that of its replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from xmp._probe import oom
+from xmp._processes.messages.order import Failure
+from xmp._watch import STOPPED
+
+__all__ = ["OomCounters", "OomFinding"]
+
+_SHELLS_KILLED = 137
+_ADVICE = "Use less memory in each replica, start fewer replicas, or raise the limit."
+_UNKNOWN = "reason unknown"
+
+
+@dataclass(frozen=True)
+class OomFinding:
+    """What the counters say of a launch that failed."""
+
+    before: oom.Counted | None = None
+    after: oom.Counted | None = None
+    bound: oom.Bound | None = None
+    largest: Mapping[int, int] = field(default_factory=dict)
+    """The peak resident memory of each process that has ended, in bytes, by rank."""
+
+    @property
+    def kills(self) -> int | None:
+        """How many processes the kernel has killed for lack of memory; None: nothing was read."""
+        if self.before is None or self.after is None:
+            return None
+        if self.before.everywhere != self.after.everywhere:
+            return None
+        return self.after.kills - self.before.kills
+
+    def why(self, failure: Failure) -> str:
+        """In a few words why it was killed, if it was."""
+        killed = failure.signal_name == "SIGKILL" or failure.exit_code == _SHELLS_KILLED
+        if not killed or failure.label == STOPPED:
+            return ""
+        if self.kills is None:
+            return _UNKNOWN
+        if not self.kills:
+            return "from outside"
+        return _UNKNOWN if self._everywhere else "out of memory"
+
+    def found(self, killed: bool) -> str:
+        """The evidence, and what to do; also where memory ran out but no replica was ``killed``."""
+        if self.kills:
+            return self._counted(self.kills, killed)
+        if not killed:
+            return ""
+        if self.kills is None:
+            return "xmp cannot say whether memory ran out: it can read no memory control group."
+        return (
+            f"The kernel counted no out-of-memory kill in {self._where} during the launch.\n"
+            "So a process sent the signal: see the logs of the scheduler and the container runtime."
+        )
+
+    def _counted(self, kills: int, killed: bool) -> str:
+        times = "one out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
+        counted = f"The kernel counted {times} in {self._where} during the launch."
+        if self._everywhere:
+            return counted
+        what = "Out of memory" if killed else "A process was killed for lack of memory"
+        return f"{what}: {self.sizes()}.\n{counted}\n{_ADVICE}"
+
+    def sizes(self) -> str:
+        """``limit 12.7 GiB, 8 replicas, largest 1.9 GiB (rank 3)``."""
+        parts = []
+        if self.bound is not None:
+            name = "limit" if self.bound.of_group else "the machine's memory"
+            parts.append(f"{name} {_size(self.bound.size)}")
+        if self._peak:
+            parts.append(f"peak {_size(self._peak)}")
+        if self.largest:
+            count = len(self.largest)
+            rank, most = max(self.largest.items(), key=lambda item: item[1])
+            parts.append("1 replica" if count == 1 else f"{count} replicas")
+            parts.append(f"largest {_size(most)} (rank {rank})")
+        return ", ".join(parts)
+
+    @property
+    def _everywhere(self) -> bool:
+        return self.after is not None and self.after.everywhere
+
+    @property
+    def _where(self) -> str:
+        return "the whole machine" if self._everywhere else "this memory control group"
+
+    @property
+    def _peak(self) -> int:
+        """How much was in use at most, if that was during this launch."""
+        before = self.before.peak if self.before is not None else None
+        after = self.after.peak if self.after is not None else None
+        return after if before is not None and after is not None and after > before else 0
+
+
+class OomCounters:
+    """Reads the counters when a launch begins and when it has failed."""
+
+    def __init__(self) -> None:
+        self._before = oom.count()
+        self.largest: dict[int, int] = {}
+
+    def look(self) -> OomFinding:
+        """What is known now."""
+        return OomFinding(self._before, oom.count(), oom.bound(), dict(self.largest))
+
+
+def _size(count: float) -> str:
+    """``1.9 GiB`` or ``23 MiB``."""
+    gib = count / (1 << 30)
+    return f"{gib:.1f} GiB" if gib >= 0.95 else f"{count / (1 << 20):.0f} MiB"

@@ -1,0 +1,188 @@
+"""The error that the launcher raises for failed replicas: its text, its attributes, its class.
+
+The text begins with one line: what happened to which rank, pid and host. Then come the evidence
+(traceback, stacks, last lines), what to do, and a line for those that failed after it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, StartError
+from xmp._processes.messages.exceptions import load_exception
+from xmp._processes.messages.order import Failure
+from xmp._watch import STOPPED, UNKNOWN, is_victim
+
+from . import ipython as ipython  # an error of ours knows how notebooks show it
+from .out_of_memory import OomFinding
+from .stacks import crash_stacks, ranks
+from .timeout_error import DIVERGED
+from .tracebacks import with_source
+
+__all__ = ["build", "not_loaded"]
+
+_HINTS = {17: "legacy torch_xla's exit code for a replica whose function raised"}
+_WROTE_NOTHING = (
+    "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
+)
+_LINES_AFTER_TRACEBACK = 10
+_LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
+
+
+def not_loaded(text: str, words: str, pickled: bytes | None) -> StartError:
+    """The exception for a function or arguments that cannot be loaded."""
+    error = StartError(f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}")
+    error.__cause__ = load_exception(pickled)
+    return error
+
+
+def build(
+    failures: Sequence[Failure],
+    world_size: int,
+    host: str,
+    results: Mapping[int, Any],
+    stacks: Mapping[int, str],
+    memory: OomFinding,
+) -> ReplicaError:
+    """The exception for a launch with these failures; the first one is the cause."""
+    for failure in failures:
+        failure.exception = failure.exception or load_exception(failure.pickled)
+        failure.why = memory.why(failure)
+    cause, *others = failures
+    where = ", ".join(filter(None, [cause.device, f"pid {cause.pid} on {host}"]))
+    parts = [
+        f"rank {cause.rank} of {world_size} ({where}) {cause.what}",
+        *_evidence(cause),
+        memory.found(bool(cause.why)),
+        *_last_lines(cause),
+        _divergence(cause, results),
+        _also_failed(cause, others),
+    ]
+    kind = _also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
+    error: ReplicaError = kind("\n\n".join(filter(None, parts)))
+    error.rank, error.local_rank, error.host, error.pid = (
+        cause.rank, cause.local_rank, host, cause.pid,
+    )  # fmt: skip
+    error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
+    error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
+    error.__cause__ = cause.exception
+    return error
+
+
+# --- the text ----------------------------------------------------------------------------------
+
+
+def _evidence(failure: Failure) -> Iterator[str]:
+    """Its traceback or stacks, after torch.multiprocessing's sentence.
+
+    Programs search for that sentence: it is torch's, word for word (torch 2.13,
+    torch/multiprocessing/spawn.py, ProcessContext.join).
+    """
+    traceback = with_source(failure.traceback.rstrip())
+    if failure.kind == "raised":
+        yield (f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}")
+        return
+    if failure.signal_name:
+        ending = f"signal {failure.signal_name}"
+    else:
+        ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
+    yield f"process {failure.local_rank} terminated with {ending}"
+    yield traceback
+    if failure.signal_name not in (None, "SIGKILL", "SIGTERM", "SIGINT") and failure.stacks:
+        yield f"Its Python stacks:\n{crash_stacks(failure.stacks)}"
+
+
+def _hint(code: int | None) -> str:
+    """What gives this exit code, where that is known."""
+    if code in _HINTS:
+        return f" ({_HINTS[code]})"
+    try:
+        name = signal.Signals((code or 0) - 128).name
+    except ValueError:
+        return ""
+    return f" (a shell's exit code for a program that {name} ended)"
+
+
+def _last_lines(failure: Failure) -> Iterator[str]:
+    """What it wrote last; less after a traceback, which says more."""
+    most = _LINES_AFTER_TRACEBACK if failure.kind == "raised" else sys.maxsize
+    for stream, text in (
+        ("standard error", failure.stderr),
+        ("standard output", failure.stdout),
+    ):
+        if text:
+            lines = "\n".join(text.splitlines()[-most:])
+            yield f"Its last lines on {stream}:\n{lines}"
+    if failure.kind == "exit" and not failure.stderr and not failure.stdout:
+        yield _WROTE_NOTHING
+
+
+def _divergence(cause: Failure, results: Collection[int]) -> str:
+    """The cause lost a peer, but no peer died: gloo fails at once where other backends wait."""
+    if not results or not is_victim(f"{cause.error_type}: {cause.message}"):
+        return ""
+    peer = "it" if len(results) == 1 else "one of them"
+    return f"{ranks(results)} had finished. If rank {cause.rank} waited for {peer}, {DIVERGED}."
+
+
+def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
+    """One line for all that failed alike: seven victims say the same seven times."""
+    alike: dict[tuple[str, str], list[Failure]] = {}
+    for other in others:
+        if other.label != STOPPED:
+            alike.setdefault((_shape(other.what), other.label), []).append(other)
+    lines = [_line(group, cause) for group in alike.values()]
+    return "\n".join(["Also failed:", *lines]) if lines else ""
+
+
+def _shape(words: str) -> str:
+    """Words without their numbers: ports and addresses differ between victims."""
+    return re.sub(r"\d+", "#", words)
+
+
+def _line(group: Sequence[Failure], cause: Failure) -> str:
+    seconds = sorted((failure.at - cause.at) / 1e9 for failure in group)
+    until = f" … {seconds[-1]:+.3f}" if len(group) > 1 else ""
+    label = "" if group[0].label == UNKNOWN else f"{group[0].label}, "
+    what = group[0].what
+    if len(what) > _LONGEST_OTHER:
+        what = f"{what[:_LONGEST_OTHER]}…"
+    return (
+        f"  {ranks(failure.rank for failure in group)} ({label}{seconds[0]:+.3f}{until} s): {what}"
+    )
+
+
+# --- the class ---------------------------------------------------------------------------------
+
+_mixed: dict[tuple[type, type], type[ReplicaError]] = {}
+
+
+def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
+    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well."""
+    spawn = sys.modules.get("torch.multiprocessing.spawn")
+    if spawn is None:
+        return kind
+    name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
+    return _both(kind, getattr(spawn, name))
+
+
+def _both(kind: type[ReplicaError], other: type[Exception]) -> type[ReplicaError]:
+    """A class that is ours and torch's; it pickles as ours."""
+
+    def reduce(self: ReplicaError) -> tuple[Any, ...]:
+        return _restore, (kind, self.args, self.__dict__)
+
+    if (kind, other) not in _mixed:
+        namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
+        _mixed[kind, other] = type(kind.__name__, (kind, other), namespace)
+    return _mixed[kind, other]
+
+
+def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind(*args)
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,114 @@
+"""The Python stacks of replicas as text: the user's frames, equal stacks once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from xmp._processes.system.interpreter import package_folder
+
+__all__ = ["crash_stacks", "grouped", "not_in_function", "phases", "ranks"]
+
+_MOST_FRAMES = 20
+_THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
+_RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
+
+
+def _frames(stacks: str) -> list[str]:
+    """The main thread's frames, innermost first; or why the process did not answer."""
+    main = _THREAD.split(stacks)[-1]  # faulthandler writes the oldest thread last
+    return [line.strip() for line in main.splitlines() if line.strip()]
+
+
+def crash_stacks(stacks: str) -> str:
+    """What faulthandler wrote of a native crash: the user's frames of every thread."""
+    text, _, _ = stacks.partition("\nExtension modules:")  # hundreds, in one line
+    heads = [*_THREAD.finditer(text)]
+    if not heads:
+        return text.strip()
+    parts = [text[: heads[0].start()].strip()]
+    for head, end in zip(heads, [*(h.start() for h in heads[1:]), len(text)], strict=True):
+        lines = [line.rstrip() for line in text[head.end() : end].splitlines() if line.strip()]
+        parts.append("\n".join([head[0].rstrip(), *_shortened(_replicas_frames(lines))]))
+    return "\n\n".join(filter(None, parts))
+
+
+def _file(frame: str) -> str:
+    return frame[6:].partition('"')[0] if frame.startswith('File "') else ""
+
+
+def grouped(stacks: Mapping[int, str]) -> list[str]:
+    """The main threads' stacks, from the user's function on; ranks with the same one together."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank, text in stacks.items():
+        lines = _users_frames(_replicas_frames(_frames(text)))
+        alike.setdefault(tuple(_shortened(lines)), []).append(rank)
+    return ["\n  ".join([f"{ranks(group)}:", *lines]) for lines, group in alike.items()]
+
+
+def _replicas_frames(lines: list[str]) -> list[str]:
+    """Without the supervisor's frames: a fork has the whole stack of its parents below its own."""
+    ends = [n for n, line in enumerate(lines) if _is_run(line.strip())]
+    return lines[: ends[0]] if ends and ends[0] else lines
+
+
+def _users_frames(lines: list[str]) -> list[str]:
+    """Without xmp's frames below the user's, as while an argument is loaded."""
+    files = [_file(line) for line in lines]
+    users = [n for n, file in enumerate(files) if file and not file.startswith(package_folder)]
+    return lines[: users[-1] + 1] if users else lines
+
+
+def _is_run(frame: str) -> bool:
+    return _file(frame) == _RUN and frame.endswith(" in run")
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    left = len(lines) - _MOST_FRAMES
+    return lines if left <= 0 else [*lines[:_MOST_FRAMES], f"… {left} more frames"]
+
+
+def phases(stacks: Mapping[int, str]) -> list[str]:
+    """Where the ranks are that have not reached the user's function; equal places once."""
+    alike: dict[str, list[int]] = {}
+    for rank, text in stacks.items():
+        alike.setdefault(_phase(text), []).append(rank)
+    return [f"{ranks(group)}: {words}" for words, group in alike.items()]
+
+
+def not_in_function(stacks: Mapping[int, str], count: int, waited: int) -> str:
+    """One line about those of ``count`` replicas that have ``waited`` for so many nanoseconds."""
+    places = "; ".join(phases(stacks))
+    some = f"{len(stacks)} of {count} replicas"
+    return f"xmp: after {waited / 1e9:g} s {some} have not reached the function: {places}\n"
+
+
+def _phase(stacks: str) -> str:
+    """What a replica does before the user's function, and in which line."""
+    lines = _replicas_frames(_frames(stacks))
+    files = [_file(line) for line in lines]
+    place = next((line for line in lines if _file(line) and "<frozen" not in line), "")
+    if not place:
+        return f"starting ({lines[0] if lines else 'no stack'})"
+    if any("<frozen importlib" in file for file in files):
+        doing = "importing"
+    elif any(file.startswith(f"{package_folder}_frameworks{os.sep}") for file in files):
+        doing = "starting the runtime and joining the others"
+    elif any(file.startswith(f"{package_folder}_payload{os.sep}") for file in files):
+        doing = "loading the function and its arguments"
+    else:
+        doing = "starting"
+    return f"{doing} ({place})"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """``rank 3`` or ``ranks 0-2, 5``."""
+    runs: list[list[int]] = []
+    for rank in sorted(numbers):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {words}" if sum(map(len, runs)) == 1 else f"ranks {words}"

@@ -1,0 +1,105 @@
+"""The error for a launch that took longer than a limit allows, with the stacks of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from xmp._errors import ReplicaTimeout
+from xmp._limits import HANG, START, Overdue
+from xmp._processes.messages.order import Failure
+from xmp._processes.messages.thread_replicas import spread
+from xmp._types import ReplicaPlan
+
+from .out_of_memory import OomFinding
+from .stacks import grouped, ranks
+
+__all__ = ["DIVERGED", "ProcessRanks", "build", "process_ranks", "seconds"]
+
+DIVERGED = "the ranks diverged: usually not all of them made the same collective calls"
+_BUSY = "If they were busy in native code or a thread, raise hang_timeout or call xmp.heartbeat()."
+_STACKS = "Python stacks (most recent call first):"
+
+
+@dataclass(frozen=True)
+class ProcessRanks:
+    """One process: the local rank of its first replica, and the ranks of all its replicas."""
+
+    local_rank: int
+    pid: int
+    ranks: Sequence[int]
+
+
+def process_ranks(
+    plans: Mapping[int, ReplicaPlan], pids: Mapping[int, int]
+) -> dict[int, ProcessRanks]:
+    """All processes of a launch, by their first rank."""
+    return {
+        rank: ProcessRanks(plan.local_rank, pids[rank], [*spread(plan, None)])
+        for rank, plan in plans.items()
+    }
+
+
+def build(
+    overdue: Overdue,
+    failures: Sequence[Failure],
+    world_size: int,
+    host: str,
+    results: Mapping[int, Any],
+    stacks: Mapping[int, str],
+    processes: Mapping[int, ProcessRanks],
+    memory: OomFinding,
+) -> ReplicaTimeout:
+    """The exception; its attributes describe the first of the ranks that were waited for.
+
+    What is overdue are processes, each known by its first rank.
+    """
+    overdue = replace(
+        overdue,
+        ranks=tuple(rank for first in overdue.ranks for rank in processes[first].ranks),
+        finished=tuple(rank for first in overdue.finished for rank in processes[first].ranks),
+    )
+    parts = [
+        f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}",
+        memory.found(killed=False),  # the ranks may have waited for a process that was killed
+        *([_STACKS] if stacks else []),
+        *grouped(stacks),
+        _advice(overdue),
+    ]
+    error = ReplicaTimeout("\n\n".join(filter(None, parts)))
+    error.host, error.rank = host, overdue.ranks[0]
+    error.local_rank, error.pid = processes[error.rank].local_rank, processes[error.rank].pid
+    for failure in failures:
+        if failure.rank == error.rank:
+            error.exit_code, error.signal_name = failure.exit_code, failure.signal_name
+    error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
+    return error
+
+
+def seconds(nanoseconds: int) -> str:
+    """``2.5``, as the user has written it."""
+    return f"{nanoseconds / 1e9:g}"
+
+
+def _words(overdue: Overdue, world_size: int, host: str) -> str:
+    limit, waited = seconds(overdue.limit), f"{ranks(overdue.ranks)} of {world_size} on {host}"
+    if overdue.at_the_end:
+        return (
+            f"every function has returned, but {waited} did not end\n"
+            "A non-daemon thread, an exit handler or the framework's shutdown still runs."
+        )
+    if overdue.name == START:
+        return f"{waited} had not reached the function {limit} s after the call"
+    if overdue.diverged:
+        had = f"{ranks(overdue.finished)} had finished while {waited} waited"
+        return f"{had}: no progress for {limit} s\n{DIVERGED.capitalize()}."
+    if overdue.name == HANG:
+        return f"no progress for {limit} s: {waited} still running"
+    return f"not done {limit} s after the call: {waited} still running"
+
+
+def _advice(overdue: Overdue) -> str:
+    if overdue.name != HANG or overdue.diverged or overdue.at_the_end:
+        return ""
+    return _BUSY

@@ -1,0 +1,75 @@
+"""The supervisor's descriptors: what came with the order, and its own, above the replicas'."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from xmp._payload import Image
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.system import linux
+from xmp._processes.system.descriptors import move_above
+
+__all__ = ["OwnDescriptors", "Received"]
+
+
+@dataclass(frozen=True)
+class Received:
+    """The launcher's order, and the descriptors that came with it by their purpose."""
+
+    order: LaunchOrder
+    at: int
+    """When it came, in monotonic nanoseconds."""
+    streams: list[int]
+    image: Image
+    tracker: int | None
+    leases: dict[str, int]
+    arguments: list[int]
+
+    @classmethod
+    def of(cls, order: LaunchOrder, descriptors: list[int], at: int) -> Received:
+        """Take the descriptors apart, which ``LaunchOrder`` lists."""
+        streams, rest = descriptors[:3], descriptors[3:]
+        image = order.take_image(rest)
+        tracker = rest.pop(0) if order.state.tracker else None
+        leases = dict(zip(order.leases, rest, strict=False))
+        arguments = rest[len(leases) :]
+        return cls(order, at, streams, image, tracker, leases, arguments)
+
+
+@dataclass(frozen=True)
+class OwnDescriptors:
+    """Descriptors that no replica keeps: above theirs, so that one call closes them there."""
+
+    connection: Connection
+    """To the launcher."""
+    lifeline: int
+    """End-of-file here: the launcher is gone."""
+    replicas_lifeline: int
+    """What the replicas watch: the other end stays open as long as this process lives."""
+    wakeup: int
+    """Readable when a child has ended."""
+
+    @classmethod
+    def move_above(cls, above: int, connection: Connection, lifeline: int) -> OwnDescriptors:
+        """Move these two, and make the others; SIGCHLD is received from here on."""
+        connection = connection.moved(above)
+        linux.disarm(lifeline)
+        lifeline = move_above(lifeline, above)
+        watched, _ = (move_above(end, above) for end in os.pipe())
+        return cls(connection, lifeline, watched, _receive_ends(above))
+
+
+def _receive_ends(above: int) -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # A child of Python's os.fork() forgets the signals that came before its first steps; one
+    # that is blocked waits, also across exec, until the replica can report it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    wakeup, written = (move_above(end, above) for end in os.pipe())
+    for end in (wakeup, written):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    return wakeup

@@ -1,0 +1,117 @@
+"""Every change of a replica's state, for a launch with ``events=``.
+
+Made from the events that the failure rules get, and the actions that they decide on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from xmp._events import Ended, Entered, Event, Pause, Raised, Resume, Returned
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.launch import Events
+from xmp._processes.messages.thread_replicas import plans_of
+from xmp._processes.report.stacks import ranks
+from xmp._processes.system.processes import signal_name
+from xmp._watch import Action
+
+from .replica_handle import ReplicaHandle
+
+__all__ = ["EventRecorder"]
+
+_PLAIN: dict[type, str] = {Entered: "running", Returned: "returned", Raised: "raised"}
+_LAUNCH: dict[type, str] = {Pause: "paused", Resume: "resumed"}
+
+
+class EventRecorder:
+    """Collects what happens in one turn of the loop and sends it in the order of time."""
+
+    def __init__(self, replicas: Sequence[ReplicaHandle]) -> None:
+        self._replicas = {replica.rank: replica for replica in replicas}
+        self._phases: dict[int, str] = {}
+        self._reported: set[int] = set()
+        """The ranks that have reported how the function ended."""
+        self._sent: dict[int, set[int]] = {}
+        """The signals that were sent to each rank."""
+        self._waiting: list[tuple[Any, ...]] = []
+        loaded = min(replica.timeline.loaded for replica in replicas)
+        self._note("started", loaded, None, os.getpid())
+        for replica in replicas:
+            self._note_all("forked", replica.forked, replica)
+
+    def _note(self, name: str, at: int, *rest: Any) -> None:
+        self._waiting.append((name, at, *rest))
+
+    def _note_all(self, name: str, at: int, replica: ReplicaHandle, *rest: Any) -> None:
+        """Note the same for all replicas of a process."""
+        for plan in plans_of(replica.plan):
+            self._note(name, at, plan.rank, replica.pid, *rest)
+
+    def phase(self, replica: ReplicaHandle, name: str, at: int) -> None:
+        """A replica has reported what it begins; twice the same is no change."""
+        if self._phases.get(replica.rank) != name:
+            self._phases[replica.rank] = name
+            self._note_all(name, at, replica)
+
+    def take(self, event: Event, actions: Sequence[Action]) -> None:
+        """Note an event that the failure rules got, and what they decided on."""
+        if isinstance(event, Ended):
+            self._ended(event)
+        elif isinstance(event, Raised):
+            self._raised(event)
+        elif type(event) in _PLAIN:
+            if isinstance(event, Returned):
+                self._reported.add(event.rank)
+            self._note_all(_PLAIN[type(event)], event.at, self._replicas[event.rank])  # type: ignore[union-attr]
+        elif type(event) in _LAUNCH:
+            self._note(_LAUNCH[type(event)], event.at, None, None)
+        for action in actions:
+            if action.name.startswith("SIG") and action.ranks:
+                self._signalled(action)
+
+    def _raised(self, event: Raised) -> None:
+        replica = self._replicas[event.rank]
+        self._reported.add(event.rank)
+        failing_rank = replica.failure.rank if replica.failure is not None else event.rank
+        self._note("raised", event.at, failing_rank, replica.pid, event.words)
+
+    def _ended(self, event: Ended) -> None:
+        replica = self._replicas[event.rank]
+        if event.signal:
+            asked = event.signal in self._sent.get(event.rank, ())
+            name = "stopped" if asked else "died"
+            self._note_all(name, event.at, replica, "", None, signal_name(event.signal))
+            return
+        expected = event.exit_code == 0 or event.rank in self._reported
+        name = "exited" if expected else "died"
+        self._note_all(name, event.at, replica, "", event.exit_code)
+
+    def _signalled(self, action: Action) -> None:
+        for rank in action.ranks:
+            self._sent.setdefault(rank, set()).add(getattr(signal, action.name))
+        receivers = [
+            plan.rank for rank in action.ranks for plan in plans_of(self._replicas[rank].plan)
+        ]
+        words = f"{action.name} to {ranks(receivers)}"
+        self._note("stopping", time.monotonic_ns(), None, None, words)
+
+    def post(self, connection: Connection) -> None:
+        """Post what has been collected."""
+        if self._waiting:
+            records, self._waiting = _in_order(self._waiting), []
+            connection.post(Events(records))
+
+
+def _in_order(records: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """By time. Some times are the replica's own, others those at which its message came: what it
+    reported earlier was not later."""
+    latest: dict[int | None, int] = {}
+    for number in reversed(range(len(records))):
+        name, at, rank, *rest = records[number]
+        at = latest[rank] = min(at, latest.get(rank, at))
+        records[number] = (name, at, rank, *rest)
+    return sorted(records, key=lambda each: each[1])

@@ -1,0 +1,185 @@
+"""What the supervisor does with each message of a replica and each request of the launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from xmp import _events
+from xmp._processes.messages import launch
+from xmp._processes.messages.catalog import Handlers
+from xmp._processes.messages.replica import (
+    AskPreempted,
+    BreakpointReached,
+    ExceptionRaised,
+    ExitCalled,
+    FunctionEntered,
+    LastStep,
+    PhaseBegun,
+    PreemptedAt,
+    ResultReady,
+)
+from xmp._processes.messages.thread_replicas import plans_of
+
+from .replica_handle import ReplicaHandle
+
+if TYPE_CHECKING:
+    from .monitor import Monitor
+
+__all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
+
+ReplicaMessages = Handlers[[ReplicaHandle, list[int]]]
+
+
+# --- from replicas ------------------------------------------------------------------------------
+
+
+def replica_messages(monitor: Monitor) -> ReplicaMessages:
+    """The table for ``handle(message, replica, descriptors)``."""
+    table = ReplicaMessages()
+    table.on(FunctionEntered, partial(_entered, monitor))
+    table.on(PhaseBegun, partial(_phase, monitor))
+    table.on(ResultReady, partial(_returned, monitor))
+    table.on(ExitCalled, partial(_exited, monitor))
+    table.on(ExceptionRaised, partial(_raised, monitor))
+    table.on(BreakpointReached, partial(_breakpoint, monitor))
+    table.on(AskPreempted, partial(_asked_preempted, monitor))
+    table.on(LastStep, partial(_last_step, monitor))
+    monitor.shared.add_to(table)
+    return table
+
+
+def _entered(monitor: Monitor, _: FunctionEntered, replica: ReplicaHandle, __: list[int]) -> None:
+    now = time.monotonic_ns()
+    monitor.connection.post(launch.ReplicaEntered(replica.rank, now))
+    monitor.feed(_events.Entered(replica.rank, now))
+
+
+def _phase(monitor: Monitor, message: PhaseBegun, replica: ReplicaHandle, _: list[int]) -> None:
+    if monitor.recorder is not None:
+        monitor.recorder.phase(replica, message.name, message.at)
+    monitor.connection.post(launch.ReplicaPhase(replica.rank, message.name))
+
+
+def _returned(
+    monitor: Monitor, message: ResultReady, replica: ReplicaHandle, descriptors: list[int]
+) -> None:
+    at, data, size, timeline, imported = message
+    replica.returned, replica.timeline = True, timeline
+    result = launch.ReplicaReturned(replica.rank, data, size, timeline, imported)
+    monitor.connection.post(result, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    monitor.forget_steps(*plans_of(replica.plan))
+    monitor.feed(_events.Returned(replica.rank, at))
+
+
+def _exited(monitor: Monitor, message: ExitCalled, replica: ReplicaHandle, _: list[int]) -> None:
+    at, code, replica.timeline = message
+    if code == 0:
+        replica.returned = True
+        monitor.returned_nothing(replica)
+        monitor.feed(_events.Returned(replica.rank, at))
+    else:
+        replica.fail(kind="exit", at=at, exit_code=code)
+        monitor.feed(_events.Raised(replica.rank, at, f"exit code {code}"))
+
+
+def _raised(
+    monitor: Monitor, message: ExceptionRaised, replica: ReplicaHandle, _: list[int]
+) -> None:
+    replica.timeline = message.timeline
+    kind = "interrupted" if message.interrupted else "raised"
+    failure = replica.fail(message.rank, kind=kind, at=message.at)
+    failure.error_type, failure.message = message.error_type, message.message
+    failure.traceback, failure.pickled = message.traceback, message.exception
+    failure.final = message.final
+    words = f"{message.error_type}: {message.message}"
+    monitor.feed(_events.Raised(replica.rank, message.at, words))
+
+
+def _breakpoint(
+    monitor: Monitor, message: BreakpointReached, replica: ReplicaHandle, descriptors: list[int]
+) -> None:
+    monitor.debugger().arrive(replica, message.rank, *descriptors)
+
+
+def _asked_preempted(
+    monitor: Monitor, message: AskPreempted, replica: ReplicaHandle, _: list[int]
+) -> None:
+    vote = monitor.preemption()
+    step = vote.report(message.local_rank, message.calls)
+    flag = [vote.flag] if message.wants_flag else []
+    replica.connection.post(PreemptedAt(message.number, step), flag)
+
+
+def _last_step(monitor: Monitor, message: LastStep, replica: ReplicaHandle, _: list[int]) -> None:
+    """A thread replica has ended; its process has not."""
+    plans = plans_of(replica.plan)
+    monitor.forget_steps(*(plan for plan in plans if plan.local_rank == message.local_rank))
+
+
+# --- from the launcher --------------------------------------------------------------------------
+
+
+def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
+    """The table for ``handle(message, descriptors)``."""
+    table = Handlers[[list[int]]]()
+    table.on(launch.Interrupt, partial(_end, monitor, _events.Interrupt))
+    table.on(launch.Stop, partial(_end, monitor, _events.Stop))
+    table.on(launch.Kill, partial(_end, monitor, _events.Kill))
+    table.on(launch.Pause, partial(_signal_all, monitor, signal.SIGSTOP, _events.Pause))
+    table.on(launch.Resume, partial(_signal_all, monitor, signal.SIGCONT, _events.Resume))
+    table.on(launch.SetGrace, partial(_set_grace, monitor))
+    table.on(launch.TakeStacks, partial(_take_stacks, monitor))
+    table.on(launch.Preempt, partial(_preempt, monitor))
+    table.on(launch.AnswerDebugger, partial(_answer_debugger, monitor))
+    table.on(launch.InterruptDebugger, partial(_interrupt_debugger, monitor))
+    return table
+
+
+def _end(monitor: Monitor, event: Callable[[int], _events.Event], _: object, __: list[int]) -> None:
+    monitor.end(event(time.monotonic_ns()))
+
+
+def _signal_all(
+    monitor: Monitor,
+    number: int,
+    event: Callable[[int], _events.Event],
+    _: object,
+    __: list[int],
+) -> None:
+    for replica in monitor.replicas:
+        replica.signal(number, group=True)
+    monitor.feed(event(time.monotonic_ns()))
+
+
+def _set_grace(monitor: Monitor, message: launch.SetGrace, _: list[int]) -> None:
+    monitor.watch.grace = int(message.seconds * 1e9)
+
+
+def _take_stacks(monitor: Monitor, _: launch.TakeStacks, __: list[int]) -> None:
+    taken = monitor.take_stacks(monitor.watch.live)
+    monitor.connection.post(launch.StackTexts(taken))
+
+
+def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:
+    """The replicas that call ``preempted()`` end by themselves; otherwise all get SIGTERM."""
+    agreed = monitor.vote is not None and monitor.vote.begin()
+    monitor.connection.post(launch.PreemptAnswer(agreed))
+    if not agreed:
+        monitor.end(_events.Stop(time.monotonic_ns()))
+
+
+def _answer_debugger(
+    monitor: Monitor, message: launch.AnswerDebugger, descriptors: list[int]
+) -> None:
+    monitor.debugger().answer(message, descriptors)
+
+
+def _interrupt_debugger(monitor: Monitor, _: launch.InterruptDebugger, __: list[int]) -> None:
+    monitor.debugger().interrupt()

@@ -1,0 +1,77 @@
+"""Makes the supervisor what the launcher is and loads the call, once for all replicas."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+
+from xmp._payload import load
+from xmp._payload.script import import_main, main_is_shared
+from xmp._processes.messages import launch, launcher_state
+from xmp._processes.messages.exceptions import pack_exception
+from xmp._processes.replica import breakpoints
+from xmp._processes.replica.role import Call
+from xmp._processes.report.tracebacks import format_error, message_of, name_of
+from xmp._processes.system import environment, fork_safety, stdio
+
+from .descriptors import Received
+
+__all__ = ["CannotFork", "load_call"]
+
+
+class CannotFork(Exception):
+    """No replica can be forked from this process; ``message`` reports why."""
+
+    def __init__(self, message: launch.LoadFailed | launch.UnsafeToFork) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+def load_call(received: Received, inherited: Call | None) -> Call | None:
+    """Become what the launcher is and load the call; None where each replica loads it itself.
+
+    Raises CannotFork. Under ``start_method="fork"`` the call itself is ``inherited``.
+    """
+    order = received.order
+    if order.method != "inherit":
+        launcher_state.apply(order.state, received.tracker)
+    stdio.take_streams(received.streams)
+    breakpoints.install()
+    if order.method == "exec":
+        return None
+    sockets = fork_safety.connected_sockets()
+    while_loading = environment.while_loading(order.rules)
+    os.environ.update(while_loading)
+    try:
+        call = _load(received) if order.method != "inherit" else _share_main(inherited)
+        if order.framework:
+            importlib.import_module(order.framework)
+    except BaseException as error:
+        raise CannotFork(_failed(error)) from None
+    culprits = fork_safety.culprits(order.rules, sockets, order.method == "inherit")
+    if culprits and order.method == "fork":
+        raise CannotFork(launch.UnsafeToFork(culprits))
+    if order.method != "inherit":
+        environment.restore_environment(while_loading, order.state.environment)
+    launcher_state.restore_signals(order.state)
+    gc.freeze()  # a collection in a replica would unshare what was loaded here
+    return call
+
+
+def _load(received: Received) -> Call | None:
+    order = received.order
+    if order.main is not None and "__mp_main__" not in sys.modules:
+        import_main(order.main)
+    return None if order.touches_device else load(received.image, received.arguments)
+
+
+def _share_main(inherited: Call | None) -> Call | None:
+    main_is_shared(True)
+    return inherited
+
+
+def _failed(error: BaseException) -> launch.LoadFailed:
+    words = f"{name_of(error)}: {message_of(error)}"
+    return launch.LoadFailed(format_error(error), words, pack_exception(error))

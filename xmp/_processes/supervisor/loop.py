@@ -1,0 +1,161 @@
+"""The supervisor's loop: waits in one selector for messages, output, ends and deadlines.
+
+``handlers`` has what each message does, ``monitor`` what follows from it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from xmp._events import Progress, Tick
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.system import linux, processes
+
+from .descriptors import OwnDescriptors
+from .handlers import launcher_requests, replica_messages
+from .monitor import Monitor
+from .replica_handle import ReplicaHandle
+
+if TYPE_CHECKING:
+    from xmp._processes.replica.heartbeat import Heartbeats
+
+__all__ = ["SupervisorLoop"]
+
+
+class SupervisorLoop:
+    """Runs from the last fork to the last report."""
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        monitor: Monitor,
+        own: OwnDescriptors,
+        heartbeats: Heartbeats | None,
+    ) -> None:
+        self._monitor = monitor
+        self._order = order
+        self._connection = own.connection
+        self._wakeup = own.wakeup
+        self._heartbeats = heartbeats
+        self._by_pid = {replica.pid: replica for replica in monitor.replicas}
+        self._loop = monitor.loop
+        self._pump = monitor.pump
+        self._requests = launcher_requests(monitor)
+        self._messages = replica_messages(monitor)
+        self._listen(own.lifeline)
+
+    def _listen(self, lifeline: int) -> None:
+        self._loop.listen(self._connection.fileno(), self._hear_launcher)
+        self._loop.listen(lifeline, self._launcher_gone)
+        self._loop.listen(self._wakeup, self._woken)
+        launcher = linux.open_pidfd(self._order.state.pid)
+        if launcher is not None:
+            self._loop.listen(launcher, self._launcher_gone)
+        for replica in self._monitor.replicas:
+            self._loop.listen(replica.connection.fileno(), partial(self._hear, replica))
+            for source in replica.sources:
+                self._pump.add(source)
+
+    def run(self) -> None:
+        """Handle events until every replica has ended and everything has been reported."""
+        self._reap()
+        self._write_out()
+        while self._monitor.watch.phase != "done" or self._pump.waiting:
+            self._loop.turn(self._timeout())
+            now = time.monotonic_ns()
+            due = self._monitor.watch.deadline
+            if self._heartbeats is not None and due is not None and now >= due:
+                self._read_heartbeats(self._heartbeats)
+            self._monitor.feed(Tick(now))
+            self._write_out()
+        self._monitor.report()
+
+    def _timeout(self) -> float | None:
+        deadline = self._monitor.watch.deadline
+        return None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
+
+    def _read_heartbeats(self, heartbeats: Heartbeats) -> None:
+        """A deadline has passed: which replicas have made progress meanwhile?"""
+        for replica in self._monitor.replicas:
+            at = 0 if replica.ended else heartbeats.last(replica.plan.local_rank)
+            if at:
+                self._monitor.feed(Progress(replica.rank, at))
+
+    def _write_out(self) -> None:
+        """Send what the receivers take now; wake up when they take more."""
+        self._monitor.post_events()
+        try:
+            wants = not self._connection.flush()
+        except Closed:
+            wants = False  # the launcher is gone: the lifeline reports that
+        self._loop.wake_for_write(self._connection.fileno(), wants)
+        for replica in self._monitor.replicas:
+            if not replica.ended and replica.connection.waiting:
+                self._loop.wake_for_write(replica.connection.fileno(), not replica.flush())
+        self._pump.write_out()
+
+    # --- the launcher --------------------------------------------------------------------------
+
+    def _hear_launcher(self) -> None:
+        try:
+            message, descriptors = self._connection.recv()
+        except Closed:
+            self._launcher_gone()
+            return
+        self._requests.handle(message, descriptors)
+
+    def _launcher_gone(self) -> None:
+        """No process is left to report to: end everything and exit."""
+        for replica in self._monitor.replicas:
+            replica.signal(signal.SIGKILL, group=True)
+        processes.end_descendants()
+        for replica in self._monitor.replicas:
+            for source in replica.sources:
+                source.drain()  # into its log, if there is one
+        os._exit(1)
+
+    # --- the replicas --------------------------------------------------------------------------
+
+    def _hear(self, replica: ReplicaHandle) -> None:
+        try:
+            message, descriptors = replica.connection.recv()
+        except Closed:
+            self._loop.forget(replica.connection.fileno())
+            return
+        self._messages.handle(message, replica, descriptors)
+
+    def _woken(self) -> None:
+        try:
+            while len(os.read(self._wakeup, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+        self._reap()
+
+    def _reap(self) -> None:
+        while (pid := processes.next_ended()) is not None:
+            replica = self._by_pid.get(pid)
+            if replica is not None and not replica.ended:
+                # The zombie still keeps its group's number: no other process can have it yet.
+                replica.signal(signal.SIGKILL, group=True)
+            try:
+                _, status, usage = os.wait4(pid, 0)
+            except ChildProcessError:
+                continue
+            if replica is not None:
+                now = time.monotonic_ns()
+                self._drain(replica)
+                self._monitor.ended(replica, now, status, processes.peak_memory(usage))
+
+    def _drain(self, replica: ReplicaHandle) -> None:
+        """Take in what an ended replica has sent and written."""
+        while self._loop.listens(replica.connection.fileno()) and replica.connection.readable():
+            self._hear(replica)
+        self._loop.forget(replica.connection.fileno())
+        for source in replica.sources:
+            self._pump.end(source)

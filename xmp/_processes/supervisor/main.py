@@ -1,0 +1,123 @@
+"""The supervisor: loads the call of one launch, makes its replicas and watches them to the end.
+
+A template, script holder or keeper forks one for each launch; the launcher's order is the first
+message to it.
+
+It has loaded what its parent has imported, then the script and the call; with fresh interpreters
+neither. What it touches every replica inherits, so it opens no device and starts no thread.
+
+It ends when every replica has ended and the launcher has the report, and at once, with all
+replicas, when the launcher is gone. If it is killed, the kernel kills the replicas.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import time
+
+from xmp._processes.messages import launch
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.output.streams import Outlets, Sink
+from xmp._processes.replica.exit import forget_exit_handlers
+from xmp._processes.replica.role import Call, DescriptorLayout
+from xmp._processes.system import linux, stack_dump, thread_pools
+from xmp._processes.system.descriptors import (
+    move_above,
+    raise_descriptor_limit,
+    redirect_others_to_null,
+)
+
+from .descriptors import OwnDescriptors, Received
+from .loading import CannotFork, load_call
+from .loop import SupervisorLoop
+from .making import ReplicaMaker
+from .monitor import Monitor
+
+__all__ = ["Call", "main"]
+
+
+def main(control: int, lifeline: int, inherited: Call | None) -> None:
+    """Be the supervisor of one launch; returns when everything of it has ended.
+
+    Under ``start_method="fork"`` the call itself is ``inherited``.
+    """
+    connection = Connection(control)
+    linux.arm(lifeline)
+    linux.subreaper()
+    forget_exit_handlers()
+    (order,), descriptors = connection.expect(launch.StartLaunch)
+    received = Received.of(order, descriptors, time.monotonic_ns())
+    try:
+        call = load_call(received, inherited)
+    except CannotFork as refusal:
+        connection.send(refusal.message)
+    else:
+        _log_debug("ready to make replicas in %.3f s", (time.monotonic_ns() - received.at) / 1e9)
+        loop = _start(received, call, connection, lifeline)
+        if loop is not None:
+            loop.run()
+    atexit._run_exitfuncs()
+
+
+def _start(
+    received: Received, call: Call | None, connection: Connection, lifeline: int
+) -> SupervisorLoop | None:
+    """Make every replica; None if one cannot be made, which ends those before it."""
+    order = received.order
+    timeline = Timeline(order.called, received.at, time.monotonic_ns())
+    raise_descriptor_limit()
+    layout = DescriptorLayout.free()
+    own = OwnDescriptors.move_above(layout.above, connection, lifeline)
+    outlets = _outlets(order, layout)
+    thread_pools.pause()
+    _prepare_stacks(order, layout)
+    maker = ReplicaMaker(received, call, timeline, layout, outlets)
+    try:
+        maker.make_all(own.replicas_lifeline)
+    except (OSError, MemoryError) as error:
+        own.connection.send(launch.CannotMake(maker.give_up(error)))
+        return None
+    if order.method == "exec":
+        maker.send_orders()
+    os.close(own.replicas_lifeline)
+    # What came with the arguments, the leases, under "inherit" whatever the launcher had open:
+    # a reader of them must see end-of-file when the replicas close theirs.
+    redirect_others_to_null((), below=layout.above)
+    pids = [(replica.rank, replica.pid, replica.forked) for replica in maker.replicas]
+    started = launch.ReplicasStarted(os.getpid(), pids, timeline.received, timeline.loaded)
+    own.connection.post(started)
+    monitor = Monitor(order, maker.replicas, own.connection, outlets)
+    return SupervisorLoop(order, monitor, own, maker.heartbeats)
+
+
+def _log_debug(text: str, *values: object) -> None:
+    """Write to the log, if the user has asked: what this imports costs every replica pages."""
+    if os.environ.get("XMP_LOG", "").lower() == "debug":
+        from xmp import _log
+
+        _log.debug(text, *values, process="supervisor")
+
+
+def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
+    """Where the replicas' standard output and error go."""
+    errors = Sink(move_above(os.dup(2), layout.above))
+    if order.output is None:
+        return Outlets(errors)
+    from xmp._processes.output.capture import Capture
+    from xmp._processes.system.c_stdio import buffer_lines
+
+    buffer_lines(inherited=order.method == "inherit")
+    return Capture(errors, order.output, layout.above)
+
+
+def _prepare_stacks(order: LaunchOrder, layout: DescriptorLayout) -> None:
+    """See that a request for stacks ends no replica, however early it comes."""
+    if order.method == "exec":
+        signal.signal(stack_dump.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps what is ignored
+    else:
+        os.dup2(0, layout.stacks, inheritable=False)
+        stack_dump.enable_stacks(layout.stacks)  # each child puts its own file there

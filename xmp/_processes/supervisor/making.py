@@ -1,0 +1,210 @@
+"""Makes the replicas: prepares once what they have in common, then forks them in batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from xmp import _inside
+from xmp._payload import load
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.replica import FreshReplicaOrder
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.output.streams import Outlets
+from xmp._processes.replica import mp_identity, seeding
+from xmp._processes.replica.channel import SupervisorChannel
+from xmp._processes.replica.exit import has_exit_handlers
+from xmp._processes.replica.main import be_replica
+from xmp._processes.replica.role import (
+    Call,
+    Changes,
+    ChildEnds,
+    CommonState,
+    DescriptorLayout,
+    Role,
+    framework_entry,
+)
+from xmp._processes.replica.settling import ForkState
+from xmp._processes.system import environment, launcher_mark, linux, processes
+from xmp._processes.system.descriptors import move_above
+from xmp._types import ReplicaPlan
+
+from .descriptors import Received
+from .replica_handle import ReplicaHandle
+
+if TYPE_CHECKING:
+    from xmp._processes.replica.heartbeat import Heartbeats
+
+__all__ = ["ReplicaMaker"]
+
+_BATCH = 16
+_LIMITS = {
+    "RLIMIT_NPROC": "processes (ulimit -u)",
+    "RLIMIT_NOFILE": "open files (ulimit -n)",
+    "RLIMIT_AS": "bytes of address space (ulimit -v)",
+}
+
+
+class ReplicaMaker:
+    """Makes every replica of the launch, or none."""
+
+    def __init__(
+        self,
+        received: Received,
+        call: Call | None,
+        timeline: Timeline,
+        layout: DescriptorLayout,
+        outlets: Outlets,
+    ) -> None:
+        """``timeline`` has the stages that are the same for all."""
+        self.replicas: list[ReplicaHandle] = []
+        self._received = received
+        self._order = received.order
+        self._call = call
+        self._timeline = timeline
+        self._layout = layout
+        self._outlets = outlets
+        self._environments = _prepare_environment(received.order.host.replicas)
+        self.heartbeats, self._heartbeats_file = _heartbeats(received.order)
+
+    def make_all(self, lifeline: int) -> None:
+        """Prepare some, fork some: what is written between two forks is copied page by page."""
+        plans = self._order.host.replicas
+        with linux.preferred_victims():
+            common = self._common_state()
+            unfinished = _open_first_batch(self._layout)
+            parent = ForkState(os.getpid(), lifeline, has_exit_handlers())
+            for start in range(0, len(plans), _BATCH):
+                batch = [self._prepare(common, plan) for plan in plans[start : start + _BATCH]]
+                _inside.install(batch[0][0].info, None, common.channel)
+                for role, replica, ends in batch:
+                    variables = self._environments[replica.rank]
+                    role.timeline.forked = replica.forked = time.monotonic_ns()
+                    replica.pid = os.fork()
+                    if replica.pid == 0:
+                        be_replica(role, parent, ends, variables)
+                    self.replicas.append(replica)
+                if start == 0:
+                    os.close(unfinished)  # of hundreds all alive, each fork would cost more
+                _inside.uninstall()
+                for _, _, ends in batch:
+                    ends.close()
+
+    def _prepare(
+        self, common: CommonState, plan: ReplicaPlan
+    ) -> tuple[Role, ReplicaHandle, ChildEnds]:
+        replica, ends = ReplicaHandle.prepare(plan, self._layout, self._outlets)
+        known = self._timeline
+        replica.timeline = Timeline(known.called, known.received, known.loaded)
+        return Role.of(common, plan, replica.timeline), replica, ends
+
+    def _common_state(self) -> CommonState:
+        order, layout = self._order, self._layout
+        ours, theirs = pair()
+        os.dup2(theirs.fileno(), layout.channel, inheritable=False)
+        channel = SupervisorChannel(Connection(layout.channel))
+        forked = order.method != "exec"
+        streams = seeding.OwnStreams() if forked and order.seed is None else None
+        reporter = channel if order.reports_phases else None
+        enter = framework_entry(order.framework if forked else "", forked, reporter)
+        ours.close()
+        theirs.close()
+        return CommonState(
+            order=order,
+            layout=layout,
+            channel=channel,
+            enter=enter,
+            load=_loader(self._received, self._call, reporter),
+            leases=self._received.leases,
+            heartbeats=self.heartbeats,
+            streams=streams,
+            after_fork=mp_identity.after_fork(),
+        )
+
+    def send_orders(self) -> None:
+        """Give the fresh interpreters what forked replicas would have inherited."""
+        received = self._received
+        tracker = [received.tracker] if received.tracker is not None else []
+        image = [received.image.descriptor] if self._order.has_file else []
+        for replica in self.replicas:
+            variables = {k: v for k, v in os.environ.items() if k not in replica.plan.unset}
+            variables.update(replica.plan.set)
+            leases = list(received.leases.values()) if replica.plan.local_rank == 0 else []
+            descriptors = [*self._heartbeats_file, *image, *tracker, *leases, *received.arguments]
+            with contextlib.suppress(Closed):  # it was killed: its wait status says so
+                order = FreshReplicaOrder(self._order, replica.plan, variables)
+                replica.connection.send(order, descriptors)
+
+    def give_up(self, error: BaseException) -> str:
+        """Kill the replicas that were made; returns which one could not be, and why."""
+        for replica in self.replicas:
+            replica.signal(signal.SIGKILL, group=True)
+        processes.end_descendants()
+        limits = {name: n for name, (n, _) in self._order.state.limits.items() if n >= 0}
+        known = ", ".join(
+            f"{limits[name]} {what}" for name, what in _LIMITS.items() if name in limits
+        )
+        count = len(self._order.host.replicas)
+        return (
+            f"replica {len(self.replicas)} of {count} could not be started: {error}\n"
+            f"Limits: {known or 'none'}; a container may have others. Raise the one that was "
+            "reached, or start fewer replicas."
+        )
+
+
+def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
+    """Make the changes that all replicas have in common; returns those of each rank alone."""
+    common = set.intersection(*(set(plan.set) for plan in plans))
+    gone = set.intersection(*(set(plan.unset) for plan in plans))
+    removed = [(name, None) for name in gone]
+    environment.change_environment(
+        environment.encoded([*removed, *common, *launcher_mark.variable()])
+    )
+    return {
+        plan.rank: environment.encoded(
+            [*((name, None) for name in set(plan.unset) - gone), *(set(plan.set) - common)]
+        )
+        for plan in plans
+    }
+
+
+def _heartbeats(order: LaunchOrder) -> tuple[Heartbeats | None, list[int]]:
+    """The memory of the heartbeats, and its descriptor where fresh interpreters need one."""
+    if not order.hang:
+        return None, []
+    # Imported here: what a template has loaded costs every replica pages.
+    from xmp._processes.replica.heartbeat import Heartbeats
+
+    count = len(order.host.replicas)
+    if order.method != "exec":
+        return Heartbeats(count), []
+    heartbeats, descriptor = Heartbeats.file(count)
+    return heartbeats, [descriptor]
+
+
+def _open_first_batch(layout: DescriptorLayout) -> int:
+    """What is open until the first batch is made; the replicas have the other end."""
+    waits, unfinished = (move_above(end, layout.above) for end in os.pipe())
+    os.dup2(waits, layout.batch_made, inheritable=False)
+    os.close(waits)
+    return unfinished
+
+
+def _loader(
+    received: Received, call: Call | None, reporter: SupervisorChannel | None
+) -> Callable[[], Call]:
+    """What gives the call in a forked replica."""
+    if call is not None:
+        return lambda: call
+
+    def load_call() -> Call:
+        if reporter is not None:
+            reporter.report_phase("importing")
+        return load(received.image, received.arguments)
+
+    return load_call

@@ -1,0 +1,186 @@
+"""The launch as the supervisor knows it: ``_watch`` decides what follows an event, this does it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from xmp._events import Ended, Event
+from xmp._limits import SAY_AFTER
+from xmp._processes.messages import launch
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.thread_replicas import plans_of
+from xmp._processes.output.event_loop import EventLoop
+from xmp._processes.output.pump import OutputPump
+from xmp._processes.output.streams import Outlets
+from xmp._processes.report import stacks
+from xmp._processes.system import processes, stack_dump
+from xmp._types import Limits, ReplicaPlan
+from xmp._watch import Action, Watch
+
+from .replica_handle import ReplicaHandle
+from .shared_values import SharedValues
+
+if TYPE_CHECKING:
+    from .debugger_queue import DebuggerQueue
+    from .event_recorder import EventRecorder
+    from .preemption import PreemptionVote
+
+__all__ = ["Monitor"]
+
+
+class Monitor:
+    """All replicas of one launch on this host, and what is known of them."""
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        replicas: list[ReplicaHandle],
+        connection: Connection,
+        outlets: Outlets,
+    ) -> None:
+        self.replicas = replicas
+        self.connection = connection
+        """To the launcher."""
+        self.errors = outlets.errors
+        self.loop = EventLoop()
+        self.pump = OutputPump(self.loop, outlets.sinks)
+        self.shared = SharedValues(order.host.replicas)
+        self.watch = Watch(
+            [replica.rank for replica in replicas],
+            int(order.grace * 1e9),
+            order.limits or Limits(),
+            order.called,
+            time.monotonic_ns(),
+        )
+        self.vote: PreemptionVote | None = None
+        self.recorder = self._make_recorder() if order.events else None
+        self._stacks: dict[int, str] = {}
+        self._debugger: DebuggerQueue | None = None
+        self._ending = False
+
+    def _make_recorder(self) -> EventRecorder:
+        # Imported here: what a template has loaded costs every replica pages.
+        from .event_recorder import EventRecorder
+
+        return EventRecorder(self.replicas)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Let ``_watch`` decide what follows from this event, and do it."""
+        actions = self.watch.feed(event)
+        if self.recorder is not None:
+            self.recorder.take(event, actions)
+        for action in actions:
+            self._do(action)
+        if self._debugger is not None and self.watch.phase == "settling":
+            self._debugger.failing()
+
+    def end(self, event: Event) -> None:
+        """End the launch; a debugger does not hold it up."""
+        self._ending = True
+        if self._debugger is not None:
+            self._debugger.end()
+        self.feed(event)
+
+    def ended(self, replica: ReplicaHandle, at: int, status: int, peak: int) -> None:
+        """A replica has ended: when, its wait status, and its largest size in bytes."""
+        replica.note_end(at, status)
+        self.shared.forget(replica)
+        self.forget_steps(*plans_of(replica.plan))
+        if self._debugger is not None:
+            self._debugger.forget(replica)
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0 and not replica.returned:
+            self.returned_nothing(replica)
+        self.connection.post(launch.ReplicaEnded(replica.rank, code, peak))
+        words = replica.sources[0].tail()
+        self.feed(Ended(replica.rank, at, max(code, 0), max(-code, 0), words))
+
+    # --- for the handlers ----------------------------------------------------------------------
+
+    def returned_nothing(self, replica: ReplicaHandle) -> None:
+        """Report a success without a result: ``sys.exit(0)``, ``os._exit(0)``."""
+        message = launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, [])
+        self.connection.post(message)
+
+    def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
+        """The stacks of these replicas, by rank."""
+        return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
+
+    def preemption(self) -> PreemptionVote:
+        """The vote on the step at which ``preempted()`` turns true."""
+        if self.vote is None:
+            from .preemption import PreemptionVote  # most programs never ask
+
+            self.vote = PreemptionVote()
+        return self.vote
+
+    def forget_steps(self, *plans: ReplicaPlan) -> None:
+        """These replicas call ``preempted()`` no more."""
+        if self.vote is not None:
+            self.vote.forget(*plans)
+
+    def debugger(self) -> DebuggerQueue:
+        """The replicas at a breakpoint."""
+        if self._debugger is None:
+            # Imported here: what a template has loaded costs every replica pages.
+            from .debugger_queue import DebuggerQueue
+
+            self._debugger = DebuggerQueue(
+                self.loop, self.pump, self.errors, self.connection.post, self.feed
+            )
+            if self._ending:
+                self._debugger.end()
+        return self._debugger
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _do(self, action: Action) -> None:
+        chosen = [replica for replica in self.replicas if replica.rank in action.ranks]
+        if action.name == "stacks":
+            self._stacks = self.take_stacks(action.ranks)
+        elif action.name == "phases":
+            self._print_phases(self.take_stacks(action.ranks))
+        elif action.name == "SIGINT":
+            quitters = self._debugger.quitters if self._debugger is not None else ()
+            for replica in chosen:
+                if replica not in quitters:
+                    replica.signal(signal.SIGINT)
+        elif action.name == "SIGTERM":
+            for replica in chosen:
+                replica.signal(signal.SIGTERM)
+                replica.signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
+        elif action.name == "SIGKILL":
+            for replica in chosen:
+                replica.signal(signal.SIGKILL, group=True)
+
+    def _print_phases(self, taken: dict[int, str]) -> None:
+        line = stacks.not_in_function(taken, len(self.replicas), SAY_AFTER)
+        self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
+
+    # --- reports -------------------------------------------------------------------------------
+
+    def post_events(self) -> None:
+        """Post what the launch's ``events=`` are to get, if it has them."""
+        if self.recorder is not None:
+            self.recorder.post(self.connection)
+
+    def report(self) -> None:
+        """No replica is alive any more: end what they have left, and report the verdict."""
+        processes.end_descendants()
+        verdict = self.watch.verdict()
+        by_rank = {replica.rank: replica for replica in self.replicas}
+        failures = []
+        for rank in verdict.order:
+            failure = by_rank[rank].fail(kind="signal")
+            failure.label = verdict.labels[rank]
+            by_rank[rank].add_last_output(failure, self._stacks.get(rank, ""))
+            failures.append(failure)
+        self.post_events()
+        self.connection.send(launch.Done(verdict.overdue, failures, self._stacks))

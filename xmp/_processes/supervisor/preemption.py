@@ -1,0 +1,56 @@
+"""The vote on the call at which ``preempted()`` turns true, the same in all replicas."""
+
+from __future__ import annotations
+
+import os
+
+from xmp._processes.system import linux
+from xmp._types import ReplicaPlan
+
+__all__ = ["PreemptionVote"]
+
+
+class PreemptionVote:
+    """Counts the calls of each replica and finds the first number that none has reached.
+
+    From the moment that the flag is up, each call is reported here and answered at once: with the
+    number that was agreed on, or with 0 for "not yet". The vote waits until every replica that has
+    called before has reported, then takes the next number after the largest.
+    """
+
+    def __init__(self) -> None:
+        self.flag = linux.memory_file("xmp-preempted")
+        """A memory file: replicas read its one byte instead of asking."""
+        os.write(self.flag, b"\0")
+        self._counts: dict[int, int] = {}
+        """The number of each replica's latest call, by local rank."""
+        self._silent: set[int] = set()
+        """The local ranks that have not reported since the flag is up."""
+        self._number = 0
+        self._begun = False
+
+    def begin(self) -> bool:
+        """Raise the flag; False if it is up already, or no replica looks at it."""
+        if self._begun or not self._counts:
+            return False
+        self._begun, self._silent = True, set(self._counts)
+        os.pwrite(self.flag, b"\1", 0)
+        return True
+
+    def report(self, local_rank: int, count: int) -> int:
+        """Note a call; returns the number that was agreed on, or 0."""
+        self._counts[local_rank] = count
+        self._silent.discard(local_rank)
+        self._decide()
+        return self._number
+
+    def forget(self, *plans: ReplicaPlan) -> None:
+        """These replicas will make no further call."""
+        for plan in plans:
+            self._counts.pop(plan.local_rank, None)
+            self._silent.discard(plan.local_rank)
+        self._decide()
+
+    def _decide(self) -> None:
+        if self._begun and not self._number and not self._silent and self._counts:
+            self._number = max(self._counts.values()) + 1

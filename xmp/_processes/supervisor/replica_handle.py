@@ -1,0 +1,138 @@
+"""One replica as the supervisor has it: its plan, its descriptors, and how it ended."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.order import Failure
+from xmp._processes.messages.thread_replicas import plans_of
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.output.streams import Outlets, Source, last_lines
+from xmp._processes.replica.role import ChildEnds, DescriptorLayout
+from xmp._processes.system import linux, processes
+from xmp._processes.system.descriptors import move_above
+from xmp._processes.system.stack_dump import DUMP_SIGNAL, STACKS, StackFile
+from xmp._types import ReplicaPlan
+
+__all__ = ["ReplicaHandle"]
+
+_FATAL = "Fatal Python error: "
+
+
+@dataclass(eq=False)
+class ReplicaHandle:
+    """One process of the launch, which is one replica or several as threads."""
+
+    plan: ReplicaPlan
+    connection: Connection
+    sources: list[Source]
+    """Standard error, and standard output where that is captured apart."""
+    stacks: StackFile
+    pid: int = -1
+    forked: int = 0
+    ended: bool = False
+    returned: bool = False
+    failure: Failure | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+
+    @classmethod
+    def prepare(
+        cls, plan: ReplicaPlan, layout: DescriptorLayout, outlets: Outlets
+    ) -> tuple[ReplicaHandle, ChildEnds]:
+        """The parent's side and the child's.
+
+        All descriptors are above the layout, so that the child closes them by one system call.
+        """
+        ours, theirs = pair()
+        above = layout.above
+        sources, streams = outlets.open(plan, above)
+        stacks = move_above(linux.memory_file(f"{STACKS}{plan.rank}"), above)
+        replica = cls(plan, ours.moved(above), sources, StackFile(stacks))
+        return replica, ChildEnds(theirs.moved(above).detach(), stacks, tuple(streams))
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.plan.rank
+
+    def signal(self, number: int, group: bool = False) -> None:
+        """Send a signal to the replica, or to its whole process group."""
+        if self.ended:
+            return
+        # A fork that is still in its first lines has no group yet.
+        for send in (os.killpg, os.kill) if group else (os.kill,):
+            with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
+                send(self.pid, number)
+
+    def flush(self) -> bool:
+        """Send what was posted, as far as the socket takes it now; True when nothing is left."""
+        try:
+            return self.connection.flush()
+        except Closed:
+            return True  # its end is noticed where children are reaped
+
+    def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
+        """Note how it failed, or its thread replica ``failing_rank``; the first note counts."""
+        if self.failure is None:
+            plans = plans_of(self.plan)
+            plan = next((each for each in plans if each.rank == failing_rank), self.plan)
+            self.failure = Failure(
+                rank=plan.rank,
+                local_rank=plan.local_rank,
+                pid=self.pid,
+                device=plan.device,
+                **known,
+            )
+        return self.failure
+
+    def note_end(self, at: int, status: int) -> None:
+        """Take its wait status in."""
+        self.ended = True
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0 and self.failure is not None:
+            return  # it has reported how it failed; the signal is xmp's, and later
+        if code < 0:
+            failure = self.fail(kind="signal", at=at)
+            failure.signal_name = processes.signal_name(-code)
+        elif code or self.failure is not None:
+            failure = self.fail(kind="exit", at=at)
+        else:
+            return
+        failure.exit_code = code
+
+    def request_stacks(self) -> None:
+        """Make it write the stacks of all threads to its stack file."""
+        self.signal(DUMP_SIGNAL)
+
+    def add_last_output(self, failure: Failure, answered: str) -> None:
+        """Add to ``failure`` the last lines of its streams, and its stacks.
+
+        faulthandler writes the stacks of a native crash after what the replica had ``answered``,
+        or into it. When the interpreter itself gives up (``Py_FatalError``), they are on standard
+        error.
+        """
+        # Another process may have requested what stands before the mark.
+        _, mark, text = self.stacks.unrequested().partition(_FATAL)
+        failure.stacks = mark + text
+        failure.stderr, failure.stdout = self.tails()
+        if not mark and failure.signal_name == "SIGABRT":
+            written, mark, text = self.sources[0].kept().rpartition(_FATAL)
+            if mark:
+                failure.stacks, failure.stderr = mark + text, last_lines(written)
+        failure.stacks = failure.stacks or answered
+
+    def tails(self) -> tuple[str, str]:
+        """Its last lines of standard error, and of standard output where that is captured."""
+        errors, *output = [source.tail() for source in self.sources]
+        return errors, output[0] if output else ""
+
+    def close(self) -> None:
+        """Close the parent's descriptors."""
+        self.connection.close()
+        for source in self.sources:
+            source.close()
+        self.stacks.close()

@@ -1,0 +1,115 @@
+"""Descriptor numbers: moving, closing and counting them, and which of them an exec keeps."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from . import linux
+
+__all__ = [
+    "close_from",
+    "highest_descriptor",
+    "keep_from_exec",
+    "move_above",
+    "raise_descriptor_limit",
+    "redirect_others_to_null",
+    "redirect_to_null",
+    "standard_numbers_taken",
+]
+
+
+def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
+    """Move a descriptor to a number that is at least ``base``."""
+    command = fcntl.F_DUPFD if inheritable else fcntl.F_DUPFD_CLOEXEC
+    moved = fcntl.fcntl(descriptor, command, base)
+    os.close(descriptor)
+    return moved
+
+
+def keep_from_exec(descriptors: Iterable[int]) -> None:
+    """Close these in every program that this process, or a child of it, executes.
+
+    They had to survive one exec to reach a fresh interpreter. A program that the user's code then
+    starts, perhaps as another user, must not inherit a socket whose other end trusts this process.
+    """
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+
+
+def _open_descriptors() -> list[int]:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return [int(name) for name in os.listdir(folder)]
+        except OSError:
+            continue
+    return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def highest_descriptor() -> int:
+    """The highest descriptor number in use."""
+    return max(_open_descriptors())
+
+
+def close_from(base: int) -> None:
+    """Close every descriptor from ``base`` up."""
+    if linux.close_range(base):
+        return
+    for descriptor in _open_descriptors():
+        if descriptor >= base:
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass  # the directory listing's own descriptor is gone already
+
+
+def redirect_others_to_null(keep: Iterable[int], below: int | None = None) -> None:
+    """Make every descriptor above 2 (and under ``below``) that is not in ``keep`` mean /dev/null.
+
+    The numbers stay in use: a stale object that still writes to its number, or closes it, must not
+    hit a file that was opened since.
+    """
+    spared, found = set(keep), []
+    for descriptor in _open_descriptors():
+        if descriptor > 2 and descriptor not in spared and (below is None or descriptor < below):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                continue  # the directory listing's own descriptor is gone already
+            found.append(descriptor)
+    redirect_to_null(found)
+
+
+def redirect_to_null(descriptors: Iterable[int]) -> None:
+    """Make these descriptors mean /dev/null, which closes their open files."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def raise_descriptor_limit() -> tuple[int, int]:
+    """Raise the soft limit of open files to the hard one; returns the limits as they were."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    except (OSError, ValueError):
+        pass  # macOS reports a hard limit (RLIM_INFINITY) that it then refuses: setrlimit(2) there
+    return before
+
+
+@contextmanager
+def standard_numbers_taken() -> Iterator[None]:
+    """While inside, no new descriptor gets a number below 3, also where those are closed."""
+    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
+    while taken[-1] <= 2:
+        taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+    os.close(taken.pop())
+    try:
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)

@@ -1,0 +1,62 @@
+"""The environment of this process: changed with few system calls, and in a fork with few pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from xmp._types import ForkRules
+
+from . import thread_pools
+
+__all__ = [
+    "change_environment",
+    "encoded",
+    "replace_environment",
+    "restore_environment",
+    "while_loading",
+]
+
+_variables: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+
+
+def replace_environment(wanted: Mapping[str, str]) -> None:
+    """Make ``os.environ`` equal to ``wanted`` with as few system calls as the difference needs."""
+    for name in [name for name in os.environ if name not in wanted]:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def encoded(changes: Iterable[tuple[str, str | None]]) -> list[tuple[bytes, bytes | None]]:
+    """The changes as ``change_environment`` takes them; None removes a variable."""
+    return [(os.fsencode(k), None if v is None else os.fsencode(v)) for k, v in changes]
+
+
+def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Change variables for Python and for native code.
+
+    For new forks: ``os.environ[name] = value`` touches 20 pages more.
+    """
+    for name, value in changes:
+        if value is None:
+            _variables.pop(name, None)
+            os.unsetenv(name)
+        else:
+            _variables[name] = value
+            os.putenv(name, value)
+
+
+def while_loading(rules: ForkRules) -> dict[str, str]:
+    """Variables while a call or script is loaded: one thread in each pool, no device touched."""
+    return {**thread_pools.one_thread_environment(), **dict(rules.quiet)}
+
+
+def restore_environment(changed: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Give the changed variables the values that they have in ``wanted``."""
+    for name in changed:
+        if name in wanted:
+            os.environ[name] = wanted[name]
+        else:
+            os.environ.pop(name, None)

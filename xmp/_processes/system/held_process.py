@@ -1,0 +1,64 @@
+"""A process of another launch, held so that a signal never reaches a later one with its pid."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from dataclasses import dataclass
+
+from xmp._proc import Process, alive
+
+from .linux import open_pidfd
+
+__all__ = ["HeldProcess"]
+
+
+@dataclass(eq=False)
+class HeldProcess:
+    """A pidfd means one process for ever; without one, its start time is read before each use.
+
+    Not psutil.Process, which reads the start time and then calls kill(2): the pid may be another
+    process's in between. Nor psutil.wait_procs, which without pidfds counts a zombie as alive, and
+    in a container process 1 may never reap it.
+    """
+
+    process: Process
+    pidfd: int | None
+
+    @classmethod
+    def hold(cls, process: Process) -> HeldProcess | None:
+        """None when the process has ended meanwhile."""
+        held = cls(process, open_pidfd(process.pid))
+        if held._is_same():  # read after the pidfd was opened: this is the process that it means
+            return held
+        held.close()
+        return None
+
+    def _is_same(self) -> bool:
+        now = alive(self.process.pid)
+        return now is not None and now.started == self.process.started
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended, reaped or not."""
+        if self.pidfd is None:
+            return self._is_same()
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return not poller.poll(0)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to this process and to no other."""
+        try:
+            if self.pidfd is not None:
+                signal.pidfd_send_signal(self.pidfd, number)
+            elif self._is_same():
+                os.kill(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # it has ended; or it is another user's by now, and lives on
+
+    def close(self) -> None:
+        """Close its pidfd."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)

@@ -1,0 +1,246 @@
+"""Kernel features that the engine uses where they exist, and does without where they do not.
+
+``XMP_WITHOUT``, a comma list of these names, switches them off, so that tests take the other way:
+
+pidfd        Linux 5.3. gVisor has it since May 2026, Docker's seccomp profile since 20.10
+             (moby#41665). Without it the end of a process is polled for.
+close_range  Linux 5.9, gVisor since 2022. Without it descriptors are closed one by one.
+memfd        Every Linux that xmp supports, where no sandbox forbids it; not glibc before 2.27, nor
+             macOS. Without it memory files are unlinked temporary files.
+setsig, pdeathsig, subreaper
+             Every such Linux, but not macOS. Without the first two a thread waits for the end of
+             the replica's parent; without the third nothing finds orphans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from xmp import _proc
+from xmp._marks import ADDED_SCORE
+
+__all__ = [
+    "LONGEST_WAIT",
+    "arm",
+    "close_range",
+    "die_with_parent",
+    "disarm",
+    "fork_quietly",
+    "memory_file",
+    "open_pidfd",
+    "own_description",
+    "preferred_victims",
+    "seal",
+    "set_name",
+    "subreaper",
+    "tidy_heap",
+]
+
+LONGEST_WAIT = 1e6
+"""Seconds: poll(2) and epoll_wait(2) count milliseconds in an int. Longer waits take several."""
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_MFD_CLOEXEC_AND_ALLOW_SEALING = 0x0001 | 0x0002
+_F_ADD_SEALS = 1033
+_F_SEALS_ALL = 0x0001 | 0x0002 | 0x0004 | 0x0008
+_FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+"""How memfd_create fails under a seccomp filter or with the sysctl vm.memfd_noexec = 2."""
+_SYS_CLOSE_RANGE = 436  # on every architecture: syscalls(2)
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_LINUX = sys.platform == "linux"
+_SIGKILL = int(signal.SIGKILL)
+_libc = ctypes.CDLL(None)
+_without = frozenset(os.environ.get("XMP_WITHOUT", "").replace(" ", "").split(","))
+
+
+def _has(feature: str) -> bool:
+    return _LINUX and feature not in _without
+
+
+def _declared(name: str, *types: Any) -> Any:
+    """A function of libc. Declared types make its call touch half as many pages in a new fork."""
+    function = _libc[name]
+    function.argtypes = types
+    return function
+
+
+if _LINUX:
+    _prctl_of_numbers = _declared("prctl", ctypes.c_int, *[ctypes.c_ulong] * 4)
+    _prctl_of_text = _declared("prctl", ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3)
+    _close_range = _declared("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+# Not os.memfd_create, which Pythons lack that were built with an older glibc than runs them, as
+# uv's and conda's: https://github.com/astral-sh/uv/issues/15081
+_memfd_create: Any = getattr(ctypes.CDLL(None, use_errno=True), "memfd_create", None)
+
+
+def _prctl(option: int, value: int) -> bool:
+    return _LINUX and bool(_prctl_of_numbers(option, value, 0, 0, 0) == 0)
+
+
+def fork_quietly() -> int:
+    """``os.fork`` without the warnings of libraries and Python 3.12 about forks with threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
+def tidy_heap() -> None:
+    """Join the free pieces of the C heap now, and give free pages back.
+
+    glibc does it at the first larger ``malloc`` or ``free``, again in every fork, where it writes
+    into some 700 pages that torch's import has left (3 µs each): malloc_trim(3).
+    """
+    if hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
+
+
+def subreaper() -> bool:
+    """Become the parent of every orphan among our descendants."""
+    return _has("subreaper") and _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
+    """Let the kernel SIGKILL us when ``parent`` ends, our group when its end of ``pipe`` closes.
+
+    ``lifeline`` is the number for our end of the pipe. Ends now when the parent has ended
+    already. Returns False where the kernel does not watch the pipe.
+    """
+    if _has("pdeathsig"):
+        # It comes when the *thread* that forked us ends, so our parents must be single-threaded:
+        # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    own = own_description(pipe)
+    os.dup2(own, lifeline, inheritable=False)
+    os.close(own)
+    armed = _signal_our_group(lifeline)
+    if os.getppid() != parent:
+        os._exit(1)
+    return armed
+
+
+def set_name(name: str) -> None:
+    """Name the process for ``ps`` (15 bytes)."""
+    if _LINUX:
+        _prctl_of_text(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def arm(lifeline: int) -> bool:
+    """Let the kernel SIGKILL our process group when the lifeline's other end closes.
+
+    Needs neither a thread nor the interpreter, so it also works in native code that holds the
+    GIL. The owner belongs to the open file description (F_SETOWN, fcntl(2)): no process of another
+    group may share it. Returns False where the kernel cannot do it.
+    """
+    armed = _signal_our_group(lifeline)
+    if armed and _hung_up(lifeline):  # closed before we were armed: no signal would come
+        os.killpg(0, signal.SIGKILL)
+    return armed
+
+
+def _signal_our_group(lifeline: int) -> bool:
+    if not _has("setsig"):
+        return False
+    try:
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, _SIGKILL)
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
+def _hung_up(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return bool(poller.poll(0))
+
+
+def disarm(lifeline: int) -> None:
+    """Undo ``arm``: from here on the process looks at its lifeline itself."""
+    if _has("setsig"):
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags & ~os.O_ASYNC)
+
+
+def close_range(first: int) -> bool:
+    """Close every descriptor from ``first`` up; False where the kernel cannot.
+
+    Not os.closerange: in a Python that was built with a glibc before 2.34 (many of uv's and
+    conda's) it calls close(2) for each number up to the limit, which may be a billion.
+    """
+    return _has("close_range") and _close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0) == 0
+
+
+def own_description(pipe: int) -> int:
+    """Open a pipe's end again, so that its owner and flags are ours alone (never below 3)."""
+    try:
+        return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return os.dup(pipe)
+
+
+def memory_file(name: str) -> int:
+    """A descriptor of a file that lives in memory and that no other process can open by name."""
+    if _has("memfd") and _memfd_create is not None:
+        descriptor = int(_memfd_create(name.encode(), _MFD_CLOEXEC_AND_ALLOW_SEALING))
+        if descriptor >= 0:
+            return descriptor
+        if ctypes.get_errno() not in _FORBIDDEN:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
+    # Not tempfile: it imports `random`, which beside a script may be the user's own module.
+    path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return descriptor
+
+
+def seal(descriptor: int) -> None:
+    """Make a memory file immutable, so that every process that maps it sees the same bytes."""
+    try:
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEALS_ALL)
+    except OSError:
+        pass  # a temporary file cannot be sealed; no other process has its descriptor
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when ``pid`` ends, or None."""
+    if not _has("pidfd") or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+@contextmanager
+def preferred_victims() -> Iterator[None]:
+    """When memory runs out, the kernel kills what is forked inside before this process."""
+    before = _proc.text(_OOM_SCORE)
+    if before:
+        _write_oom_score(min(1000, int(before) + ADDED_SCORE))
+    try:
+        yield
+    finally:
+        if before:
+            _write_oom_score(int(before))
+
+
+def _write_oom_score(score: int) -> None:
+    try:
+        with open(_OOM_SCORE, "w") as file:
+            file.write(str(score))
+    except OSError:
+        pass  # some sandboxes let no process change it

@@ -1,0 +1,61 @@
+"""The modules that this process has loaded: which belong to installed packages, which are new."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["installed", "modules_since", "third_party"]
+
+
+_known: tuple[int, tuple[str, ...]] = (-1, ())
+"""How many modules there were at the last look, and the installed ones of them."""
+
+
+def installed(names: Iterable[str]) -> list[str]:
+    """Those of the loaded modules that are neither the standard library's nor the user's own.
+
+    The standard library's come with the others; the user's files may do anything when they are
+    imported.
+    """
+    names = list(names)
+    places = _places() if names else ()
+    return [name for name in names if _installed(name, sys.modules.get(name), places)]
+
+
+def third_party() -> tuple[str, ...]:
+    """The installed modules that are loaded here, in the order of their import."""
+    global _known
+    if _known[0] != len(sys.modules):
+        _known = (len(sys.modules), tuple(installed(list(sys.modules))))
+    return _known[1]
+
+
+def _places() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    site = sys.modules.get("site")
+    if site is not None:
+        folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
+    return tuple(folder + os.sep for folder in folders)
+
+
+def _installed(name: str, module: Any, places: tuple[str, ...]) -> bool:
+    spec = getattr(module, "__spec__", None)
+    origin = getattr(spec, "origin", None)
+    # A module whose spec has another name is an alias, or was made by hand.
+    if not isinstance(origin, str) or getattr(spec, "name", None) != name:
+        return False
+    return origin.startswith(places) and name.partition(".")[0] not in ("xmp", "pytest", "_pytest")
+
+
+def modules_since(count: int) -> list[str]:
+    """The modules that were imported after the first ``count``.
+
+    From the end: to walk over all of them would write into the reference count of every name,
+    and in a forked process unshare the pages of half the heap.
+    """
+    return list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count)))[::-1]

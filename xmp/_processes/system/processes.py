@@ -1,0 +1,173 @@
+"""Processes: their children, their states, and how they end.
+
+Linux has it all in ``/proc``; on macOS psutil reads it, which a launch on Linux never imports.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+from xmp import _proc
+
+from .linux import open_pidfd
+
+__all__ = [
+    "children",
+    "end_descendants",
+    "is_gone",
+    "is_stopped",
+    "is_zombie",
+    "kill",
+    "next_ended",
+    "peak_memory",
+    "signal_name",
+    "wait_gone",
+]
+
+_KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
+_POLL = 0.002  # seconds between two looks where no pidfd reports the end
+
+
+def children(pid: int) -> list[int]:
+    """The living children of a process, also those that it adopted."""
+    if sys.platform != "linux":
+        return _children_by_psutil(pid)
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    lists = (_proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
+    return [int(child) for found in lists for child in found.split()]
+
+
+def _children_by_psutil(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a terminal has stopped a process (SIGSTOP, Ctrl-Z)."""
+    found = _proc.process(pid)
+    return found is not None and found.state == "T"
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and waits to be reaped."""
+    if sys.platform != "linux":
+        return _is_zombie_by_psutil(pid)
+    found = _proc.process(pid)
+    return found is not None and found.state == "Z"
+
+
+def _is_zombie_by_psutil(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return is_zombie(pid)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to one process, if it is there; 0 would be our own group."""
+    if pid > 0:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def wait_gone(pid: int, seconds: float) -> bool:
+    """Wait until a process that is no child of ours has ended; False when the time is over."""
+    end = time.monotonic() + seconds
+    while not is_gone(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def next_ended() -> int | None:
+    """A child that has ended, not yet reaped."""
+    if not hasattr(os, "waitid"):  # on macOS before Python 3.13
+        return next(filter(is_zombie, children(os.getpid())), None)
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if found is None else found.si_pid
+
+
+def peak_memory(usage: resource.struct_rusage) -> int:
+    """Bytes that an ended process had resident at most; getrusage(2) counts KiB, macOS bytes."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; real-time signals have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def end_descendants(spare: Iterable[int] = ()) -> set[int]:
+    """SIGKILL and reap every child that is not spared, until none is left.
+
+    For subreapers: the children of each that dies become ours, so the loop ends with the last of
+    a double-forked or ``setsid`` tree. Returns those in an uninterruptible system call, after a
+    bounded wait; the kernel ends them when the call returns.
+    """
+    spared, left = set(spare), set[int]()
+    for _ in range(1000):
+        doomed = [pid for pid in children(os.getpid()) if pid not in spared | left]
+        if not doomed:
+            break
+        for pid in doomed:
+            kill(pid)
+        end = time.monotonic() + _KILLED_WAIT
+        left |= {pid for pid in doomed if not _reap(pid, end)}
+    return left
+
+
+def _reap(pid: int, end: float) -> bool:
+    """Wait for a child that was killed; False when the time is over."""
+    pidfd = open_pidfd(pid)
+    try:
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            if pidfd is None:
+                time.sleep(_POLL)
+            else:
+                poller = select.poll()
+                poller.register(pidfd, select.POLLIN)
+                poller.poll(left * 1000)
+    except ChildProcessError:
+        pass
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+    return True

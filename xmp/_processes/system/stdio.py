@@ -1,0 +1,54 @@
+"""Standard input, output and error: duplicates for another process, and new objects for Python."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+__all__ = ["flush", "standard_streams", "take_streams"]
+
+
+def flush() -> None:
+    """Write out what Python's standard output and error still hold, if there are such streams."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # closed, or None
+
+
+def standard_streams() -> list[int]:
+    """Descriptors for another process: /dev/null, and duplicates of standard output and error.
+
+    A stream that the launcher has closed is /dev/null. Replicas read nothing, as in
+    multiprocessing: they are not in the terminal's foreground group.
+    """
+    descriptors = [os.open(os.devnull, os.O_RDWR)]
+    for number in (1, 2):
+        try:
+            descriptors.append(os.dup(number))
+        except OSError:
+            descriptors.append(os.open(os.devnull, os.O_RDWR))
+    return descriptors
+
+
+def take_streams(descriptors: list[int]) -> None:
+    """Put the launcher's standard streams in place, with new Python objects.
+
+    The template's own objects have the buffering and the encoding of its start.
+    """
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    # A launcher without standard streams has None for them.
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    errors = getattr(sys.stdout, "errors", None) or "strict"
+    streams: Any = sys
+    reopen: Any = functools.partial(open, closefd=False)
+    streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
+    streams.stdout = streams.__stdout__ = reopen(1, "w", encoding=encoding, errors=errors)
+    streams.stderr = streams.__stderr__ = reopen(
+        2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
+    )

@@ -1,0 +1,105 @@
+"""Native thread pools (OpenMP, OpenBLAS, MKL, torch): ended before a fork, sized after it.
+
+A child that is forked while libgomp's pool is up deadlocks in it (gcc bug 58378); OpenBLAS ends its
+own pool at a fork. So ``omp_pause_resource_all`` (OpenMP 5.0) ends pools, which start when used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from xmp import _proc
+
+from . import linux
+from .modules import modules_since
+
+__all__ = ["mapped_libraries", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
+
+_OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
+_SETTERS = (
+    (re.compile(r"openblas"), ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_",
+                               "scipy_openblas_set_num_threads", "openblas_set_num_threads")),
+    (re.compile(r"/libmkl_rt[.]"), ("MKL_Set_Num_Threads",)),
+)  # fmt: skip
+_HARD = 2  # omp_pause_hard: the only kind that ends libgomp's threads
+_counted = 0
+_libraries: list[str] = []
+
+
+def mapped_libraries() -> list[str]:
+    """The files of all libraries that are mapped here.
+
+    Reading the maps takes milliseconds: they are read only after an import of an extension module.
+    A pool of a library that was loaded in another way still shows as threads.
+    """
+    global _counted
+    fresh = modules_since(_counted)
+    if not _libraries or any(_is_extension(name) for name in fresh):
+        _libraries[:] = _read_maps()
+    _counted = len(sys.modules)
+    return _libraries
+
+
+def _is_extension(name: str) -> bool:
+    return str(getattr(sys.modules.get(name), "__file__", "")).endswith((".so", ".dylib"))
+
+
+def _read_maps() -> list[str]:
+    lines = (line for line in _proc.text("/proc/self/maps").splitlines() if ".so" in line)
+    return list(dict.fromkeys(line[line.find("/") :] for line in lines if "/" in line))
+
+
+def _functions(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[Callable[[int], int]]:
+    found: list[Callable[[int], int]] = []
+    for path in mapped_libraries():
+        if not pattern.search(path):
+            continue
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue
+        for name in names:
+            if hasattr(library, name):
+                found.append(getattr(library, name))
+                break
+    return found
+
+
+def pause() -> None:
+    """End the threads of every loaded OpenMP runtime; they start again when needed."""
+    for function in _functions(_OPENMP, ("omp_pause_resource_all",)):
+        function(_HARD)
+
+
+def pause_by_fork() -> None:
+    """End the pools that end themselves before any fork (OpenBLAS does so in the parent too)."""
+    child = linux.fork_quietly()
+    if child == 0:
+        os._exit(0)
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass  # this process ignores SIGCHLD: the kernel has reaped it (wait(2))
+
+
+def set_threads(count: int) -> None:
+    """Size every loaded pool to ``count`` threads."""
+    for pattern, names in _SETTERS:
+        for function in _functions(pattern, names):
+            function(count)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    elif torch is None:
+        for function in _functions(_OPENMP, ("omp_set_num_threads",)):
+            function(count)
+
+
+def one_thread_environment() -> dict[str, str]:
+    """Variables that make every pool load with one thread."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+    return dict.fromkeys(names, "1")

@@ -1,0 +1,3 @@
+"""In template, script holder and keeper: the fork server, which forks the supervisors."""
+
+__all__: list[str] = []

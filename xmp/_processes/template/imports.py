@@ -1,0 +1,49 @@
+"""Imports of a process that is forked later, and the state of the heap that forks share best."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import time
+from collections.abc import Iterable
+
+from xmp._imports import without_collections
+from xmp._processes.system import linux, thread_pools
+
+__all__ = ["files_of", "import_all", "settle"]
+
+
+def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
+    """Import modules; returns why some could not be imported, and which three took longest."""
+    failed, took = {}, []
+    with without_collections():
+        for name in modules:
+            if name in sys.modules:
+                continue
+            start = time.perf_counter()
+            try:
+                importlib.import_module(name)
+            except BaseException as error:
+                failed[name] = f"{type(error).__name__}: {error}"
+            took.append((name, time.perf_counter() - start))
+    took.sort(key=lambda item: -item[1])
+    return failed, took[:3]
+
+
+def files_of(modules: Iterable[str]) -> dict[str, str]:
+    """The files of those modules that are loaded; a module without a file has an empty string."""
+    loaded = {name: sys.modules[name] for name in modules if name in sys.modules}
+    return {name: str(getattr(m, "__file__", None) or "") for name, m in loaded.items()}
+
+
+def settle() -> None:
+    """Leave the heap in the state that forks share best."""
+    thread_pools.pause()
+    for entry, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # a folder that does not exist now may exist at the next launch
+            del sys.path_importer_cache[entry]
+    # A collection in a child would write into every object's header and unshare its page.
+    gc.collect()
+    gc.freeze()
+    linux.tidy_heap()

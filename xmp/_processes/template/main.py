@@ -1,0 +1,114 @@
+"""The template: a single-threaded process that has imported much and touched nothing.
+
+- Started by: the launcher, as a fresh interpreter, at its first launch or ``xmp.preload()``. It
+  serves all later launches that fit it (``launcher/template_key``).
+- Loaded: the engine, the frameworks and packages that the launcher has loaded, and later what
+  trials find harmless (``candidates``). Never the user's script: that is the script holder's.
+- May touch: no device, no network, no terminal; it has one thread and holds no lock. Each launch
+  begins with a fork of it, which copies whatever state it has.
+- Ends: when the launcher ends or closes the connection and its supervisors have ended, or after
+  10 minutes without a launch (in a notebook: never). It then kills whatever is left below it.
+
+The same loop (``server``) serves as keeper, which has loaded nothing for the user and ends with its
+launch: for ``start_method="spawn"`` a fresh interpreter (``main``), for ``"fork"`` a fork of the
+launcher (``serve``), whose files and memory the replicas inherit. ``messages/fork_server`` lists
+the requests and the reports.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+from xmp._payload import pickler  # noqa: F401  (so that replicas find it imported)
+from xmp._processes.messages.connection import Closed, Connection
+from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor, Ready, StartTemplate
+from xmp._processes.replica import seeding
+from xmp._processes.supervisor import main as supervisor
+from xmp._processes.system import launcher_mark, linux
+from xmp._processes.system.descriptors import keep_from_exec
+
+from .children import SUPERVISOR
+from .imports import files_of, import_all, settle
+from .script_holder import hold_script
+from .server import ForkServer
+
+__all__ = ["main", "serve"]
+
+
+def main(descriptor: int, lifeline: int) -> NoReturn:
+    """The first lines of a fresh interpreter that is a template or a keeper; never returns."""
+    keep_from_exec((descriptor, lifeline))
+    connection, launcher = Connection(descriptor), os.getppid()
+    try:
+        # exec keeps blocked and ignored signals; with SIGCHLD ignored, exit codes would be lost.
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        launcher_mark.leave(os.environ.pop(launcher_mark.VARIABLE, ""))
+        linux.arm(lifeline)
+        linux.subreaper()
+        (path, modules, idle, title), _ = connection.expect(StartTemplate)
+        linux.set_name(title)
+        sys.path[:] = path
+        seeding.watch_torch()
+        failed, slowest = import_all(modules)
+        gc.freeze()  # the garbage of imports stays, shared: a collection of torch's takes 60 ms
+        settle()
+        loaded = files_of(modules)
+        connection.post(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed))
+        linux.disarm(lifeline)
+        ForkServer(connection, lifeline, launcher, idle, become).run()
+    except (Closed, KeyboardInterrupt):
+        pass
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def serve(connection: Connection, lifeline: int, call: supervisor.Call) -> NoReturn:
+    """Be the keeper of one launch, in a process forked from the launcher; never returns."""
+
+    def become_supervisor(
+        request: ForkRequest, descriptors: list[int], idle: float | None
+    ) -> NoReturn:
+        become(request, descriptors, idle, call)
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    linux.subreaper()
+    linux.set_name("xmp-keeper")
+    try:
+        launcher = os.getppid()
+        ForkServer(connection, lifeline, launcher, None, become_supervisor, one_launch=True).run()
+    except Closed:
+        pass
+    finally:
+        os._exit(0)
+
+
+def become(
+    request: ForkRequest,
+    descriptors: list[int],
+    idle: float | None,
+    inherited: supervisor.Call | None = None,
+) -> NoReturn:
+    """Turn a fresh child into the process that was asked for; never returns."""
+    try:
+        os.setsid()
+        if isinstance(request, ForkSupervisor):
+            linux.set_name(SUPERVISOR)
+            supervisor.main(descriptors[0], descriptors[1], inherited)
+        else:
+            control, lifeline, *streams = descriptors
+            hold_script(request, Connection(control), lifeline, streams, idle, become)
+    except Closed:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    finally:
+        os._exit(0)

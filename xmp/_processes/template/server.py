@@ -1,0 +1,249 @@
+"""The loop of a process that forks supervisors: a template, a keeper or a script holder.
+
+Besides requests it handles the ends of its children (``children``), the launcher's end and, while
+it is idle, a spare supervisor (``spare``) and modules for later launches (``candidates``).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from xmp._processes.messages.catalog import Handlers
+from xmp._processes.messages.connection import Closed, Connection
+from xmp._processes.messages.fork_server import (
+    Forked,
+    ForkRequest,
+    ForkSupervisor,
+    ImportModules,
+    ModulesImported,
+    ProcessEnded,
+    StartScriptHolder,
+    TryModules,
+)
+from xmp._processes.system import linux, processes
+from xmp._processes.system.descriptors import redirect_others_to_null
+
+from .candidates import Candidates
+from .children import Children
+from .imports import files_of, import_all, settle
+from .spare import Spare
+
+__all__ = ["Become", "ForkServer"]
+
+_LOOK_SECONDS = 0.2
+_TRIAL_DELAY = 0.05  # a launch that follows at once goes first
+_SPARE_DELAY = 0.005  # modules may follow, which the spare should have imported
+
+Become = Callable[[ForkRequest, list[int], "float | None"], NoReturn]
+"""What a fresh child turns into: the request, its descriptors, the server's idle seconds."""
+
+
+class ForkServer:
+    """One connection to the launcher, any number of children.
+
+    ``one_launch`` is for a keeper that was forked from the launcher: it has no spare, adopts no
+    supervisor, and closes the launcher's files when its replicas have inherited them.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        lifeline: int,
+        launcher: int,
+        idle: float | None,
+        become: Become,
+        *,
+        one_launch: bool = False,
+        grace: float = 0.5,
+    ) -> None:
+        self._connection = connection
+        self._lifeline = lifeline
+        self._idle = idle
+        self._become = become
+        self._one_launch = one_launch
+        self._grace = grace
+        self._children = Children(adopts=not one_launch)
+        self._spare = Spare()
+        self._candidates = Candidates()
+        self._requests = self._handlers()
+        self._selector = selectors.DefaultSelector()
+        self._open = True
+        # A child that a C library forks from the launcher holds copies of connection and lifeline:
+        # they stay open when the launcher has ended.
+        watch = linux.open_pidfd(launcher)
+        self._launcher = -1 if watch is None else watch
+        self._launcher_pid = launcher
+        self._ends: float | None = None
+        """When everything that still runs is killed: set once the launcher is dead."""
+        for source in (connection.fileno(), self._children.fileno(), self._launcher):
+            if source >= 0:
+                self._selector.register(source, selectors.EVENT_READ)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the launcher has gone, or sent nothing for long, and no supervisor runs."""
+        while self._open or self._children.own:
+            events = self._selector.select(self._timeout())
+            self._look_for_launcher()
+            if self._ends is not None and time.monotonic() >= self._ends:
+                break  # a stopped supervisor does not notice that it should have ended
+            if not events and not self._use_idle_time():
+                break
+            for key, _ in events:
+                self._handle(key.fd)
+            self._flush()
+            self._import(self._candidates.take_harmless())
+            self._candidates.kill_overdue()
+        processes.end_descendants()
+
+    def _timeout(self) -> float | None:
+        if self._ends is not None:
+            return max(0.0, self._ends - time.monotonic())
+        if self._launcher < 0 and not self._open:
+            return _LOOK_SECONDS
+        if self._candidates.trial is not None:
+            return self._candidates.trial.left
+        if self._candidates.waiting:
+            return _TRIAL_DELAY
+        if self._is_time_for_spare():
+            return _SPARE_DELAY
+        return self._idle if not self._children.own else None
+
+    def _use_idle_time(self) -> bool:
+        """Begin a trial or fork the spare; False when no launch has come for too long."""
+        if self._candidates.waiting:
+            trial = self._candidates.begin_trial(self._leave)
+            self._selector.register(trial.pipe, selectors.EVENT_READ)
+        elif self._is_time_for_spare():
+            self._spare.fork(self._leave, self._become_supervisor)
+        else:
+            return bool(self._children.own) or self._candidates.trial is not None
+        return True
+
+    def _is_time_for_spare(self) -> bool:
+        busy = self._children.own or self._candidates.waiting or self._candidates.trial
+        return self._spare.wanted and not busy and self._open
+
+    def _handle(self, descriptor: int) -> None:
+        if descriptor == self._children.fileno():
+            self._reap()
+        elif descriptor == self._connection.fileno():
+            try:
+                self._requests.handle(*self._connection.recv())
+            except Closed:
+                # The launcher may live on: it closes what it replaces while launches still run.
+                self._selector.unregister(descriptor)
+                self._open = False
+        elif descriptor == self._launcher:
+            self._launcher_has_ended()
+        elif not self._candidates.hear():
+            self._selector.unregister(descriptor)  # its end is noticed when it is reaped
+
+    def _flush(self) -> None:
+        try:
+            if self._open:
+                self._connection.flush()
+        except Closed:
+            pass  # the end of the connection is noticed where it is read
+
+    # --- the launcher's end --------------------------------------------------------------------
+
+    def _look_for_launcher(self) -> None:
+        """Without a pidfd: a closed connection alone may be a template that was replaced."""
+        if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
+            self._launcher_has_ended()
+
+    def _launcher_has_ended(self) -> None:
+        """The children end by themselves, or are ended after the grace period."""
+        self._open = False
+        if self._ends is None:
+            self._ends = time.monotonic() + self._grace
+        for source in (self._connection.fileno(), self._launcher):
+            if source >= 0 and source in self._selector.get_map():
+                self._selector.unregister(source)
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def _handlers(self) -> Handlers[[list[int]]]:
+        table = Handlers[[list[int]]]()
+        table.on(ForkSupervisor, self._fork)
+        table.on(StartScriptHolder, self._fork)
+        table.on(ImportModules, lambda request, _: self._import(request.names))
+        table.on(TryModules, lambda request, _: self._candidates.add(*request))
+        return table
+
+    def _fork(self, request: ForkRequest, descriptors: list[int]) -> None:
+        pid = self._spare.give(request, descriptors) if isinstance(request, ForkSupervisor) else 0
+        if not pid:
+            pid = os.fork()
+            if pid == 0:
+                self._leave()
+                self._become(request, descriptors, self._idle)
+        self._children.own.add(pid)
+        self._connection.post(Forked(pid, request.token))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if self._one_launch:
+            redirect_others_to_null(self._descriptors())
+
+    def _become_supervisor(self, request: ForkSupervisor, descriptors: list[int]) -> NoReturn:
+        self._become(request, descriptors, self._idle)
+
+    def _import(self, names: list[str]) -> None:
+        if not names:
+            return
+        self._spare.replace()
+        linux.arm(self._lifeline)  # it reads nothing while it imports
+        import_all(names)
+        settle()
+        linux.disarm(self._lifeline)
+        self._connection.post(ModulesImported(files_of(names), dict(os.environ)))
+        self._flush()
+
+    # --- children ------------------------------------------------------------------------------
+
+    def _descriptors(self) -> list[int]:
+        """The server's own open files, except those of spare and trial."""
+        epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
+        own = (self._connection.fileno(), self._lifeline, self._launcher, epoll)
+        return [number for number in (*own, *self._children.wakeup) if number >= 0]
+
+    def _leave(self) -> None:
+        """In a fresh child: close everything that is the server's."""
+        self._children.leave()
+        self._selector.close()
+        self._connection.close()
+        for descriptor in (self._lifeline, self._launcher):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if self._candidates.trial is not None:
+            os.close(self._candidates.trial.pipe)
+        self._spare.close()
+
+    def _reap(self) -> None:
+        """Report the supervisors that have ended, once nothing of them is left."""
+        supervisors = []
+        for pid, status in self._children.reap():
+            if pid in self._children.own:
+                self._children.own.discard(pid)
+                supervisors.append(ProcessEnded(pid, status))
+            elif not self._spare.has_ended(pid):
+                self._end_trial(pid)
+        if supervisors and not self._one_launch:
+            self._spare.launch_has_ended()
+        trial = self._candidates.trial
+        self._children.end_orphans({self._spare.pid, trial.pid if trial else 0})
+        for report in supervisors:
+            self._connection.post(report)
+
+    def _end_trial(self, pid: int) -> None:
+        trial = self._candidates.trial
+        if trial is not None and pid == trial.pid:
+            if trial.pipe in self._selector.get_map():
+                self._selector.unregister(trial.pipe)
+            self._candidates.trial_ended()

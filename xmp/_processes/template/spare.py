@@ -1,0 +1,102 @@
+"""A child that waits to be the next supervisor, forked and rehearsed while no launch waits for it.
+
+FIGURES
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.system import linux, processes
+
+from .rehearsal import rehearse
+
+__all__ = ["NAME", "Spare"]
+
+NAME = "xmp-spare"
+
+Become = Callable[[ForkSupervisor, list[int]], NoReturn]
+
+
+class Spare:
+    """The server's handle on its waiting child; there may be none."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.wanted = False
+        """Whether one should be forked as soon as the server is idle."""
+        self._connection: Connection | None = None
+
+    def fork(self, leave: Callable[[], None], become: Become) -> None:
+        """Fork it. In the child, ``leave`` closes the server's own descriptors."""
+        ours, theirs = pair()
+        pid = os.fork()
+        if pid == 0:
+            leave()
+            ours.close()
+            _wait(theirs, become)
+        theirs.close()
+        self.pid, self._connection, self.wanted = pid, ours, False
+
+    def give(self, request: ForkSupervisor, descriptors: list[int]) -> int:
+        """Give it a request; its pid, or 0 if there is none or it is of no use."""
+        if self._connection is None:
+            return 0
+        if processes.is_stopped(self.pid):
+            self._kill()
+            return 0
+        pid = self.pid
+        try:
+            self._connection.send(request, descriptors)
+        except Closed:  # it was killed; the server reaps it
+            pid = 0
+        self._forget()
+        return pid
+
+    def replace(self) -> None:
+        """End it, if there is one: it lacks modules that the server now imports."""
+        if self._connection is not None:
+            self._kill()
+            self.wanted = True
+
+    def launch_has_ended(self) -> None:
+        """A launch has used the last one: the next launch should find another."""
+        self.wanted = self._connection is None
+
+    def has_ended(self, pid: int) -> bool:
+        """Whether the child that has ended was the spare; then there is none any more."""
+        was = self._connection is not None and pid == self.pid
+        if was:
+            self._forget()
+        return was
+
+    def close(self) -> None:
+        """In another child of the server: close our end, so that the spare sees the server's."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.close()
+        self.pid, self._connection = 0, None
+
+
+def _wait(connection: Connection, become: Become) -> NoReturn:
+    """In the spare: become the supervisor that the next request asks for."""
+    try:
+        linux.set_name(NAME)
+        rehearse()
+        request, descriptors = connection.expect(ForkSupervisor)
+    except BaseException:  # the server no longer needs it, or the rehearsal failed
+        os._exit(0)
+    connection.close()
+    become(request, descriptors)
+    os._exit(1)

@@ -1,0 +1,279 @@
+"""The launcher's terminal, or its other standard input, lent to a replica that debugs.
+
+Only while the launcher waits for the launch, and reads nothing itself. The launcher's group stays
+the terminal's foreground group, so that Ctrl-Z and ``fg`` mean the whole job; Ctrl-C comes to the
+launcher, which passes it on to the debugger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import termios
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xmp._processes.messages.launch import (
+    AnswerDebugger,
+    AtBreakpoint,
+    DebuggerLeft,
+    Interrupt,
+    InterruptDebugger,
+    Pause,
+    Resume,
+)
+from xmp._processes.system.processes import is_stopped
+
+from .console import in_notebook, say
+
+__all__ = ["TerminalLender"]
+
+_NOTEBOOK = (
+    "breakpoint() in a notebook needs nprocs=1: that runs the function in the notebook's own "
+    "process; other replicas would need a terminal"
+)
+_NOTHING = (
+    "breakpoint() needs a terminal or a pipe to read from: the launcher has no terminal, and its "
+    "standard input is closed, /dev/null or a pipe that has ended; start it in a terminal, or pass "
+    "over all breakpoints with PYTHONBREAKPOINT=0"
+)
+_BEHIND = (
+    "breakpoint() needs the terminal, and the launcher is not in the terminal's foreground: start "
+    "it there, or pass over all breakpoints with PYTHONBREAKPOINT=0"
+)
+_FETCH = "xmp: a replica is at a breakpoint: bring this job to the terminal's foreground (fg)"
+_WHY = "debugger"
+_LOOK = 1.0
+_GLANCE = 0.001
+
+Modes = list[Any]
+
+
+class _Terminal:
+    """A terminal while it is lent."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._before = _modes(descriptor)
+        self._at_prompt: Modes | None = None
+
+    def suspend(self) -> None:
+        """Before this process stops: the modes that the shell knows."""
+        if _in_front(self._descriptor):
+            self._at_prompt = _modes(self._descriptor)
+            _set_modes(self._descriptor, self._before)
+
+    def resume(self) -> None:
+        """The modes of the debugger's line editor; in the background this stops the process again.
+
+        The kernel does that with a background job that sets the modes of its terminal (tcsetattr),
+        and sets them when the job is in the foreground.
+        """
+        _set_modes(self._descriptor, self._at_prompt)
+        self._at_prompt = None
+
+    def close(self) -> None:
+        """As it was."""
+        if _in_front(self._descriptor):
+            _set_modes(self._descriptor, self._before)
+        os.close(self._descriptor)
+
+
+class TerminalLender:
+    """Of one launch; at most one of a process lends at a time."""
+
+    _busy: TerminalLender | None = None
+
+    def __init__(
+        self,
+        ask: Callable[..., None],
+        pause: Callable[[str], None],
+        resume: Callable[[str], None],
+    ) -> None:
+        """``ask`` sends to the supervisor, ``pause`` and ``resume`` the launcher's deadlines."""
+        self._ask = ask
+        self._pause, self._resume = pause, resume
+        self._wanted: int | None = None
+        """The rank that waits for the terminal."""
+        self._pid = 0
+        self._terminal: _Terminal | None = None
+        self._end = ""
+
+    # --- messages of the supervisor ------------------------------------------------------------
+
+    def at_breakpoint(self, message: AtBreakpoint) -> None:
+        """A replica asks for the terminal."""
+        self._pause(_WHY)
+        self._wanted, self._pid = message
+
+    def left(self, message: DebuggerLeft) -> None:
+        """It continues, or was quit, which ends the launch."""
+        self.close()
+        self._end = message.why
+
+    def close(self) -> None:
+        """No replica debugs any more: everything is as it was."""
+        self._resume(_WHY)
+        self._wanted = None
+        terminal, self._terminal = self._terminal, None
+        if terminal is not None:
+            terminal.close()
+        if self._lends:
+            TerminalLender._busy = None
+
+    def end(self) -> None:
+        """The launch is over; forget ``ask``, whose owner refers to this object."""
+        self.close()
+        self._ask = _do_nothing
+
+    # --- while the launcher waits --------------------------------------------------------------
+
+    @property
+    def _lends(self) -> bool:
+        return TerminalLender._busy is self
+
+    @property
+    def pending(self) -> bool:
+        """Whether ``settle`` has something to do."""
+        return bool(self._end) or (self._wanted is not None and TerminalLender._busy is None)
+
+    @property
+    def look(self) -> float | None:
+        """Seconds until ``pending`` may be true without news; None where no replica debugs.
+
+        Another launch may have the terminal.
+        """
+        return _LOOK if self._lends or self._wanted is not None else None
+
+    def settle(self) -> bool:
+        """Lend what is asked for, if ``pending``; KeyboardInterrupt if a debugger was quit."""
+        if self._end:
+            why, self._end = self._end, ""
+            raise KeyboardInterrupt(why)
+        rank = self._wanted
+        if rank is None or not self.pending:
+            return False
+        self._wanted = None
+        found = self._find()
+        if isinstance(found, str):
+            self._ask(AnswerDebugger(rank, found))
+            return True
+        TerminalLender._busy = self
+        try:
+            self._ask(AnswerDebugger(rank), found)
+        finally:
+            for descriptor in found:
+                os.close(descriptor)
+        return True
+
+    def by_signal(self, message: Interrupt | Pause | Resume) -> None:
+        """The user's Ctrl-C, or Ctrl-Z and what continues this process."""
+        if isinstance(message, Interrupt):
+            if self._terminal is None:
+                raise KeyboardInterrupt
+            self._ask(InterruptDebugger())
+        elif isinstance(message, Pause):
+            self._ask(message)
+            if self._terminal is not None:
+                self._await_stop()
+                self._terminal.suspend()
+        else:
+            if self._terminal is not None:
+                self._terminal.resume()
+            self._ask(message)
+
+    def _await_stop(self) -> None:
+        """Wait until the supervisor has stopped the replica: the shell reads from here on."""
+        end = time.monotonic() + _LOOK
+        while not is_stopped(self._pid) and time.monotonic() < end:
+            time.sleep(_GLANCE)
+
+    # --- what there is to lend -----------------------------------------------------------------
+
+    def _find(self) -> tuple[int, int] | str:
+        """(what to read from, where to write); or why there is nothing."""
+        if in_notebook():
+            return _NOTEBOOK
+        reads = _reads_something()
+        if reads and not os.isatty(0):
+            return os.dup(0), _writable()
+        descriptor = _open_terminal(reads)
+        if descriptor is None:
+            return _NOTHING
+        if reads and not _in_front(descriptor):
+            say(_FETCH)
+            _come_to_front(descriptor)
+        if not _in_front(descriptor):
+            os.close(descriptor)
+            return _BEHIND
+        self._terminal = _Terminal(descriptor)
+        return os.dup(descriptor), os.dup(descriptor)
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _reads_something() -> bool:
+    """Whether standard input is open, not /dev/null, and not a pipe that has ended."""
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    state = sum(what for _, what in poller.poll(0))
+    if state & select.POLLNVAL or (state & select.POLLHUP and not state & select.POLLIN):
+        return False
+    return os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
+
+
+def _writable() -> int:
+    try:
+        return os.dup(1)
+    except OSError:
+        return os.dup(2)
+
+
+def _open_terminal(standard_input: bool) -> int | None:
+    """A descriptor that reads and writes: standard input's terminal, or the controlling one."""
+    if standard_input and fcntl.fcntl(0, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+        return os.dup(0)
+    try:
+        path = os.ttyname(0) if standard_input else "/dev/tty"
+        return os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _in_front(descriptor: int) -> bool:
+    """Whether this process may use a terminal: one that does not control it is open to all."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return True
+
+
+def _come_to_front(descriptor: int) -> None:
+    """Stop until the user's shell puts this job in the foreground.
+
+    The kernel does that with a background job that calls tcdrain (SIGTTOU). In an orphaned group,
+    which no shell could continue, the call fails.
+    """
+    try:
+        termios.tcdrain(descriptor)
+    except termios.error:
+        pass
+
+
+def _modes(descriptor: int) -> Modes | None:
+    try:
+        return termios.tcgetattr(descriptor)
+    except termios.error:
+        return None  # hung up
+
+
+def _set_modes(descriptor: int, modes: Modes | None) -> None:
+    try:
+        if modes is not None:
+            termios.tcsetattr(descriptor, termios.TCSANOW, modes)
+    except termios.error:
+        pass

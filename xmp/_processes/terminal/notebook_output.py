@@ -1,0 +1,147 @@
+"""In a notebook: what replicas write appears in the cell that launched them, as it comes.
+
+Since ipykernel 6, descriptors 1 and 2 of a kernel are pipes that threads of it read
+(ipykernel/iostream.py, ``OutStream._watch_pipe_fd``). Replicas could write there, but their output
+would appear in whichever cell runs, perhaps after ``spawn`` has returned, with letters torn between
+two reads, as fast as it comes. So replicas get other pipes, and a thread of the launcher passes on
+what comes: to the cell that launched them, all of it before ``spawn`` returns, in whole letters, at
+a rate that a browser can take.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextvars
+import os
+import select
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+__all__ = ["CellOutput"]
+
+_PORTION = 64 * 1024
+_AHEAD = 256 * 1024
+"""Bytes between two pauses: the kernel's buffer has no limit."""
+_RATE = 16 * 1024 * 1024
+"""Bytes a second. A kernel keeps what a browser does not take in time, and then drops it."""
+_PATIENCE = 5.0
+
+
+class CellOutput:
+    """Two pipes, and the thread that empties them into ``sys.stdout`` and ``sys.stderr``."""
+
+    def __init__(self) -> None:
+        self._cells = _CellStream(sys.stdout), _CellStream(sys.stderr)
+        self._end_read, self._end_write = os.pipe()
+        # In this context ipykernel finds the cell that is running now.
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(self._run,), name="xmp-output", daemon=True
+        )
+        self._thread.start()
+        _pumps.add(self)
+
+    def ends(self) -> list[int]:
+        """The replicas' standard output and error; the receiver closes them."""
+        return [cell.take_end() for cell in self._cells]
+
+    def _run(self) -> None:
+        poller = select.poll()
+        cells = {cell.descriptor: cell for cell in self._cells}
+        for descriptor in (self._end_read, *cells):
+            poller.register(descriptor, select.POLLIN)
+        while cells:
+            ready = [descriptor for descriptor, _ in poller.poll()]
+            for descriptor in ready:
+                if descriptor in cells and not cells[descriptor].copy():
+                    poller.unregister(descriptor)
+                    del cells[descriptor]
+            if self._end_read in ready and not any(
+                cell.descriptor in ready for cell in self._cells
+            ):
+                break
+        for cell in self._cells:
+            cell.finish()
+
+    def finish(self) -> None:
+        """The replicas have ended: wait until everything has been passed on."""
+        if self._end_write >= 0:
+            os.close(self._end_write)
+            self._end_write = -1
+            self._thread.join(_PATIENCE)
+            if not self._thread.is_alive():
+                self.close()
+
+    def close(self) -> None:
+        """Close our ends."""
+        for cell in self._cells:
+            cell.close()
+        for descriptor in (self._end_read, self._end_write):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._end_read = self._end_write = -1
+        _pumps.discard(self)
+
+
+class _CellStream:
+    """One stream of the cell."""
+
+    def __init__(self, stream: Any) -> None:
+        self.descriptor, self._end = os.pipe()
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._ahead = 0
+
+    def take_end(self) -> int:
+        end, self._end = self._end, -1
+        return end
+
+    def copy(self) -> bool:
+        """Pass a portion on; False when no more will come."""
+        data = os.read(self.descriptor, _PORTION)
+        self._write(self._decoder.decode(data, final=not data))
+        self._ahead += len(data)
+        if self._ahead >= _AHEAD:
+            time.sleep(self._ahead / _RATE)
+            self._flush()
+        return bool(data)
+
+    def _write(self, text: str) -> None:
+        try:
+            if text and self._stream is not None:
+                self._stream.write(text)
+        except Exception:
+            self._stream = None  # closed meanwhile: go on reading, or replicas would wait
+
+    def _flush(self) -> None:
+        self._ahead = 0
+        try:
+            if self._stream is not None:
+                self._stream.flush()
+        except Exception:
+            self._stream = None
+
+    def finish(self) -> None:
+        self._write(self._decoder.decode(b"", final=True))
+        self._flush()
+
+    def close(self) -> None:
+        for descriptor in (self.descriptor, self._end):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.descriptor = self._end = -1
+
+
+_pumps: weakref.WeakSet[CellOutput] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """In a forked child: the thread is not there, and the pipes are the parent's."""
+    for pump in list(_pumps):
+        pump.close()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,160 @@
+"""The progress of a start: how many replicas are in which phase, until all run the function.
+
+The thread that waits for the launch shows it: on a terminal as one status line, elsewhere as plain
+lines, one for each change that lasts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
+from xmp._processes.messages.order import PHASES
+from xmp._processes.report.stacks import ranks
+from xmp._types import ReplicaPlan
+
+from . import status_line
+from .console import say
+
+__all__ = ["Progress", "said_here"]
+
+_PATIENCE = 2.0
+"""Seconds that a start may take before its progress is shown unasked."""
+_REFRESH = 0.2
+_LINES_APART = 1.0
+_MOST_NAMES = 60
+
+
+class Progress:
+    """What is shown of the start of one launch."""
+
+    def __init__(self, plans: Sequence[ReplicaPlan], called: int, progress: bool | None) -> None:
+        """``progress`` as the user gave it: True, None (if it takes long, on a terminal), False."""
+        self._asked = bool(progress)
+        self._next: float | None = None
+        """When to show it again; None: never."""
+        if not self._asked and (progress is False or not status_line.possible()):
+            return
+        self._called = called / 1e9
+        self._processes = {
+            plan.rank: [plan.rank, *(m.rank for m in plan.thread_replicas)] for plan in plans
+        }
+        several = sorted(rank for together in self._processes.values() for rank in together)
+        self._phases = dict.fromkeys(several, PHASES[0])
+        self._next = time.monotonic() if progress else self._called + _PATIENCE
+        self._forked = False
+        self._said = ""
+        self._showing = threading.RLock()  # a signal handler may close it while this thread shows
+
+    @property
+    def possible(self) -> bool:
+        """Whether anything may be shown."""
+        return self._next is not None
+
+    # --- what happens --------------------------------------------------------------------------
+
+    def reached(self, first: int, phase: str) -> None:
+        """The replicas of a process, known by its first rank, are in this phase now."""
+        if self._next is None:
+            return
+        self._forked = True
+        for rank in self._processes[first]:
+            if self._phases[rank] not in ("done", "failed"):
+                self._phases[rank] = phase
+        there = set(self._phases.values())
+        if "failed" in there or there <= {"running", "done"}:
+            if self._asked and not status_line.possible():
+                self._say()
+            self.close()
+
+    def asked(self, message: Message) -> None:
+        """The launcher sends this to the supervisor: a launch that ends shows no progress."""
+        if isinstance(message, Pause):
+            self.hide()  # the shell gets the terminal
+        elif isinstance(message, (Interrupt, Stop, Kill)):
+            self.close()
+
+    def drop(self) -> None:
+        """In a forked child of the launcher: show nothing."""
+        self._next = None
+
+    def hide(self) -> None:
+        """Leave the terminal to others for now."""
+        if self._next is not None:
+            with self._showing:
+                status_line.erase()
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        if self._next is not None:
+            with self._showing:
+                self._next = None
+                status_line.erase()
+
+    # --- showing it ----------------------------------------------------------------------------
+
+    def next(self) -> float | None:
+        """Seconds until ``glance`` has something to do; None: never."""
+        return None if self._next is None else max(0.0, self._next - time.monotonic())
+
+    def glance(self, doing: Callable[[], str]) -> None:
+        """Show it, if it is time; ``doing`` says what a launch without replicas waits for."""
+        if self._next is None or time.monotonic() < self._next:
+            return
+        with self._showing:
+            if self._next is not None:  # else another thread has closed it
+                self._show("" if self._forked else doing())
+
+    def _show(self, awaited: str) -> None:
+        if awaited:
+            phase = "importing" if "import" in awaited else PHASES[0]
+            self._phases = dict.fromkeys(self._phases, phase)
+        waits = f" ({awaited})" if awaited else ""
+        try:
+            drawn = status_line.draw(f"{self._elapsed()}{self._summary()}{waits}")
+        except OSError:
+            self._next = None  # the terminal is gone
+            return
+        self._next = time.monotonic() + (_REFRESH if drawn else _LINES_APART)
+        if self._asked and not drawn:
+            self._say(waits)
+
+    def _say(self, waits: str = "") -> None:
+        """A plain line, if it would be another than the one before."""
+        summary = self._summary()
+        if summary != self._said:
+            self._said = summary
+            say(f"{self._elapsed()}{summary}{waits}")
+
+    def _elapsed(self) -> str:
+        return f"xmp: {time.monotonic() - self._called:.1f} s: "
+
+    def _summary(self) -> str:
+        """How many replicas are in each phase, and which ranks those are that others wait for."""
+        there: dict[str, list[int]] = {}
+        for rank, phase in self._phases.items():
+            there.setdefault(phase, []).append(rank)
+        parts = []
+        for phase in PHASES:
+            if phase in there:
+                named = len(there) > 1 and phase not in ("running", "done")
+                names = f" ({_cut(ranks(there[phase]))})" if named else ""
+                parts.append(f"{len(there[phase])} {phase}{names}")
+        return ", ".join(parts)
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= _MOST_NAMES else f"{words[:_MOST_NAMES]}…"
+
+
+def said_here(called: int) -> Callable[..., None]:
+    """For a replica that is this process: prints a line when it joins, one when it runs."""
+
+    def report(name: str, *_: object) -> None:
+        if name in ("joining", "running"):
+            say(f"xmp: {time.monotonic() - called / 1e9:.1f} s: 1 {name}")
+
+    return report

@@ -1,0 +1,84 @@
+"""One status line on the terminal, on the row below the cursor, redrawn while others write.
+
+Replicas write to the terminal directly, so the launcher does not know where the cursor is. Each
+drawing is one write, which the kernel does not mix with another. It erases what is behind and below
+the cursor, draws the line on the next row and puts the cursor back. So the text of replicas is
+neither erased nor moved, with one exception: what stands behind a cursor that was moved back, as
+some progress bars do, is gone until it is written again.
+
+Of the lines that replicas write between two drawings, the second lands on the row of the status
+line, which is at the right and dim so that the two remain distinguishable.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from xmp import _log
+
+__all__ = ["draw", "erase", "possible"]
+
+_ERASE = "\x1b[J"
+# ESC D makes a next row, also at the bottom, and unlike a line feed keeps the column.
+_BELOW = "\x1bD\x1b[A\x1b7\r\n\x1b[2m"
+_BACK = "\x1b8"
+_LEAST_COLUMNS, _LEAST_ROWS = 20, 3
+
+_shown = False
+
+
+def possible() -> bool:
+    """Whether standard error is a terminal that shows it, with this process in the foreground."""
+    return _terminal() >= 0
+
+
+def draw(text: str) -> bool:
+    """Show this line in place of the one before; False where that is not possible."""
+    global _shown
+    terminal = _terminal()
+    if terminal < 0:
+        return False
+    # A character in the last column would make some terminals begin another row.
+    width = os.get_terminal_size(terminal).columns - 1
+    _shown = True
+    _write(terminal, f"{_ERASE}{_BELOW}{text[:width]:>{width}}{_BACK}")
+    return True
+
+
+def erase() -> None:
+    """Erase the line, if it is shown."""
+    global _shown
+    if not _shown:
+        return
+    _shown = False
+    try:
+        _write(_terminal(), _ERASE)
+    except OSError:
+        pass  # the terminal is gone, or another process group has it
+
+
+def _terminal() -> int:
+    """The descriptor of standard error, or -1 where no status line can be shown.
+
+    A notebook's stream has the descriptor of the terminal that the server was started from, and
+    says that it is none.
+    """
+    try:
+        descriptor = sys.stderr.fileno() if sys.stderr.isatty() else -1
+        in_front = os.tcgetpgrp(descriptor) == os.getpgrp()
+        size = os.get_terminal_size(descriptor)
+    except (AttributeError, OSError, ValueError):
+        return -1  # standard error is missing, closed, or not the controlling terminal
+    room = size.columns >= _LEAST_COLUMNS and size.lines >= _LEAST_ROWS
+    known = os.environ.get("TERM") not in (None, "", "dumb")
+    return descriptor if in_front and room and known else -1
+
+
+def _write(terminal: int, text: str) -> None:
+    data = text.encode()
+    while data:
+        data = data[os.write(terminal, data) :]
+
+
+_log.before_each_line(erase)
