@@ -23,9 +23,10 @@ HEAD = """
     import in_script, xmp
 
     def note(name, text=""):
-        with open(f"{name}.part", "w") as file:
+        part = f"{name}.{os.getpid()}.part"  # two ranks may write the same note
+        with open(part, "w") as file:
             file.write(text)
-        os.rename(f"{name}.part", name)
+        os.rename(part, name)
 
     def wait_for(name):
         while not os.path.exists(name):
