@@ -8,7 +8,7 @@ A map of the rest, from the face down; each floor knows only those below it:
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
     _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted; _breakpoint
     _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
-    _watch        pure: who failed first, and what is done about it
+    _watch        pure: which replica failed first, and what follows
     _probe, _ports, _payload   effects: what the host is, held ports, how calls travel; _log
     _types, _errors            the words
 """

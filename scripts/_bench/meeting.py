@@ -26,7 +26,7 @@ class Meeting:
     count: int
 
     def mark(self, rank: int, column: int = 1, at: int = 0) -> None:
-        """Leave the time (monotonic nanoseconds; now, unless given) and who we are."""
+        """Leave the time (monotonic nanoseconds; now, unless given) and the system's name."""
         at = at or time.monotonic_ns()
         file = os.open(self.path, os.O_RDWR)
         os.pwrite(file, _WORD.pack(os.getpid()), self._place(rank, _PIDS))

@@ -73,7 +73,7 @@ def ends_well(stage: Stage, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_identical_stacks_are_told_once(stage: Stage, method: str) -> None:
+def test_identical_stacks_are_shown_once(stage: Stage, method: str) -> None:
     process = start(stage, method)
     (supervisor,) = stage.supervisors()
     for pid in (process.pid, supervisor, *stage.replicas()):
@@ -118,7 +118,7 @@ def test_without_a_pid_there_is_one_launch_or_a_list(stage: Stage) -> None:
     ends_well(stage, process)
 
 
-def test_stopped_processes_hide_nobody(stage: Stage) -> None:
+def test_stopped_processes_hide_no_replica(stage: Stage) -> None:
     process = start(stage, "forkserver")
     stopped = [process.pid, *stage.supervisors(), stage.replicas()[2]]
     for pid in stopped:
@@ -201,7 +201,7 @@ def said(stage: Stage, text: str, times: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_ctrl_backslash_tells_and_goes_on(terminal: Terminal, stage: Stage, method: str) -> None:
+def test_ctrl_backslash_prints_and_goes_on(terminal: Terminal, stage: Stage, method: str) -> None:
     process = started(terminal, "waiting", method, "5")
     until(lambda: handles(process.pid, signal.SIGQUIT), 10, "the launcher waits")
     until(lambda: {state(pid) for pid in stage.replicas()} == {"S"}, 10, "replicas sleep")
@@ -229,7 +229,7 @@ def test_a_handler_of_the_users_own_stays(stage: Stage, whose: str) -> None:
     assert not said(stage, "where the living replicas are")
 
 
-def test_before_there_are_replicas_it_tells_what_is_waited_for(stage: Stage) -> None:
+def test_before_there_are_replicas_it_says_what_is_waited_for(stage: Stage) -> None:
     slow = """
         import os, time
         import xmp

@@ -41,7 +41,7 @@ def fails(rank: int, framework: str, how: str, step: int) -> None:
         if rank == CULPRIT and number == step:
             fail(how)
         value = add(value)
-    time.sleep(300)  # who got to the end by itself would hide that the others did not
+    time.sleep(300)  # a rank that returned would hide that the others did not
 
 
 def torchs_all_reduce() -> Any:

@@ -9,6 +9,6 @@ import pytest
 @pytest.mark.faults
 @pytest.mark.parametrize(("framework", "how"), culprit.CASES)
 def test_the_culprit_is_named(framework: str, how: str) -> None:
-    *told, end = culprit.lines(framework, how, count=3, seed=1)
-    assert [line[:4] for line in told] == ["ok  "] * 3, told
+    *runs, end = culprit.lines(framework, how, count=3, seed=1)
+    assert [line[:4] for line in runs] == ["ok  "] * 3, runs
     assert end == ""

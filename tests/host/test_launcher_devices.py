@@ -65,7 +65,7 @@ def test_jax_that_is_up_is_seen_and_does_not_disturb(tmp_path: Path) -> None:
     assert "initialised" not in done.stderr  # every process may use the cores
 
 
-def test_an_open_chip_is_seen_whoever_opened_it(tmp_path: Path) -> None:
+def test_an_open_chip_is_seen_in_every_process(tmp_path: Path) -> None:
     chip = tmp_path / "accel0"
     chip.write_text("")
     assert initialised((f"{tmp_path}/accel*",)) == ()
@@ -153,6 +153,6 @@ def test_cuda_is_named_once_and_goes_on(
     assert said.count(line) == 1
 
 
-def test_a_plan_tells_what_is_up() -> None:
+def test_a_plan_names_what_is_up() -> None:
     made: Any = plan(host("v5e", 4, initialised=("torch:cuda", "jax:cpu")))
     assert sum("has initialised" in note for note in made.notes) == 2

@@ -95,7 +95,7 @@ SERVED = """
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_only_rank_0_holds_the_socket_that_the_others_call(stage: Stage, method: str) -> None:
-    """With a copy elsewhere, who calls after rank 0 has died would hang and not be refused."""
+    """With a copy elsewhere, a call after rank 0 has died would hang instead of being refused."""
     found = stage.run(SERVED, method, timeout=60).said["found"]
     first = found[0][0]
     assert [holders for _, holders in found] == [[first]] * 3

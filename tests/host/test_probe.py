@@ -173,7 +173,7 @@ def test_numa_nodes_in_numeric_order(tmp_path: Path) -> None:
     assert _probe.facts(root=root).numa == tuple((2 * i, 2 * i + 1) for i in range(11))
 
 
-def test_environment_and_affinity_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_and_affinity_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _probe.facts()
     monkeypatch.setenv("FAKE_CHIPS", "8")
     assert "FAKE_CHIPS" not in before.env

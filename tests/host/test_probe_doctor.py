@@ -1,4 +1,4 @@
-"""The doctor: who holds what, on recorded trees of /proc and with a real lock."""
+"""The doctor: which process holds what, on recorded trees of /proc and with a real lock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_healthy_host_has_no_problem(tmp_path: Path) -> None:
     assert any("2 replicas with cpu" in text for text in found["note"])
 
 
-def test_who_holds_a_chip(tmp_path: Path) -> None:
+def test_the_holder_of_a_chip(tmp_path: Path) -> None:
     process(
         tree(tmp_path), 99994242, files={"3": "/dev/vfio/0", "4": "/dev/vfio/1", "5": "/dev/null"}
     )
@@ -80,7 +80,7 @@ sys.stdin.read()
 """
 
 
-def test_who_holds_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_of_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lockfile"
     lock.touch()
     monkeypatch.setattr(holders, "LOCK", str(lock).lstrip("/"))
@@ -103,7 +103,7 @@ def test_who_holds_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert holders.lock_holders(Path("/")) == []
 
 
-def test_replicas_that_nobody_will_end(tmp_path: Path) -> None:
+def test_orphaned_replicas(tmp_path: Path) -> None:
     process(tree(tmp_path), 70)
     launcher = _proc.process(70, tmp_path)
     assert launcher is not None

@@ -79,7 +79,7 @@ def test_a_tpu_host_asks_once_per_process(server: Server, tmp_path: Path) -> Non
     assert sorted(server.asked) == sorted(ANSWERS)
 
 
-def test_a_host_without_chips_asks_nobody(server: Server, tmp_path: Path) -> None:
+def test_a_host_without_chips_asks_no_server(server: Server, tmp_path: Path) -> None:
     env = {"GCE_METADATA_IP": address(server)}
     assert _probe.facts(env=env, root=tmp_path).metadata == {}
     assert server.asked == []
@@ -119,7 +119,7 @@ def test_another_web_server_is_not_believed(server: Server) -> None:
     assert metadata.attributes({"GCE_METADATA_IP": address(server)}) == {}
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata._asked.cache_clear()
     monkeypatch.setattr(metadata, "DEADLINE", 30.0)
     with socket.socket() as free:

@@ -166,7 +166,7 @@ def test_the_grace_period_of_join(method: str, tmp_path: Path) -> None:
     assert caught.value.failures[1].signal_name == "SIGKILL"
 
 
-def test_whoever_terminates_waits_for_the_grace_period(tmp_path: Path) -> None:
+def test_terminate_waits_for_the_grace_period(tmp_path: Path) -> None:
     deaf, go, saved = (tmp_path / name for name in ("deaf", "go", "saved"))
 
     def fn(rank: int) -> None:
@@ -197,7 +197,7 @@ def test_a_grace_period_that_is_none_is_refused(grace: Any) -> None:
     assert list(context.results()) == [0, 1]
 
 
-def test_a_supervisor_that_a_signal_without_a_name_has_ended_is_told_of() -> None:
+def test_a_supervisor_ended_by_a_signal_without_a_name_is_reported() -> None:
     context = launch("forkserver", never_returns_here, join=False)
     supervisor = psutil.Process(context.pids()[0]).ppid()
     os.kill(supervisor, signal.SIGRTMIN + 1)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.failing
 BEFORE_FN = {"importing", "joining"}
 
 
-def told(method: str, fn: Any, *args: Any, **options: Any) -> list[xmp.Event]:
+def events_of(method: str, fn: Any, *args: Any, **options: Any) -> list[xmp.Event]:
     """The events of a launch, whatever becomes of it; they are in order, and of one launch."""
     events: list[xmp.Event] = []
     try:
@@ -77,7 +77,7 @@ def test_a_launch_that_goes_well(method: str) -> None:
 
 
 def test_what_comes_before_the_function(method: str) -> None:
-    events = told(method, pid_of, backend="gloo", nprocs=1)
+    events = events_of(method, pid_of, backend="gloo", nprocs=1)
     names = [e.name for e in events if e.rank == 0]
     before = names[1 : names.index("running")]
     fresh = ["importing", "joining", "importing"]
@@ -93,7 +93,7 @@ def raises(rank: int, folder: Path) -> None:
 
 
 def test_a_replica_that_raises(method: str, tmp_path: Path) -> None:
-    events = told(method, raises, tmp_path, nprocs=3)
+    events = events_of(method, raises, tmp_path, nprocs=3)
     assert of(events, 1) == ["forked", "running", "raised", "exited", "verdict"]
     assert the(events, "raised").message == "ValueError: no more"
     assert the(events, "exited").exit_code == 1
@@ -112,19 +112,19 @@ def killed(rank: int) -> None:
 
 
 def test_a_replica_that_is_killed(method: str) -> None:
-    events = told(method, killed)
+    events = events_of(method, killed)
     assert of(events, 0) == ["forked", "running", "died", "verdict"]
     assert (the(events, "died").signal, the(events, "died").exit_code) == ("SIGKILL", None)
     assert the(events, "finished").message == "ReplicaDied"
 
 
 def test_exit_codes(method: str) -> None:
-    events = told(method, lambda rank: os._exit(3), nprocs=1, join=True)
+    events = events_of(method, lambda rank: os._exit(3), nprocs=1, join=True)
     assert (the(events, "died").exit_code, the(events, "died").signal) == (3, None)
-    events = told(method, lambda rank: sys.exit(4), nprocs=1)
+    events = events_of(method, lambda rank: sys.exit(4), nprocs=1)
     assert of(events, 0) == ["forked", "running", "raised", "exited", "verdict"]
     assert the(events, "exited").exit_code == 4
-    events = told(method, lambda rank: os._exit(0), nprocs=1)
+    events = events_of(method, lambda rank: os._exit(0), nprocs=1)
     assert of(events, 0) == ["forked", "running", "exited"]
 
 
@@ -135,7 +135,7 @@ def stuck(rank: int) -> None:
 
 
 def test_a_launch_that_takes_too_long(method: str) -> None:
-    events = told(method, stuck, timeout=4, grace=1)
+    events = events_of(method, stuck, timeout=4, grace=1)
     words = [e.message for e in events if e.name == "stopping"]
     assert words == ["SIGTERM to ranks 0-1", "SIGKILL to rank 0"]
     assert the(events, "stopped", 0).signal == "SIGKILL"
@@ -177,7 +177,7 @@ def test_the_function_runs_in_the_thread_that_waits() -> None:
     assert seen == {(os.getpid(), ident)}
 
 
-def test_a_function_that_raises_is_told_once(
+def test_a_function_that_raises_is_reported_once(
     method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = []
@@ -237,7 +237,7 @@ def test_a_file_has_the_same_events(method: str, tmp_path: Path) -> None:
     assert len({e.launch_id for e in events}) == 2
 
 
-def test_a_file_that_is_full_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_file_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(launch("forkserver", lambda rank: rank, events="/dev/full")) == [0, 1]
     err = capsys.readouterr().err
     assert err.count("events= failed") == 1
@@ -265,7 +265,7 @@ def test_what_cannot_hear_is_refused(events: Any, kind: type[Exception], words: 
         assert word in str(caught.value)
 
 
-def test_a_start_that_fails_is_told(method: str) -> None:
+def test_a_start_that_fails_is_reported(method: str) -> None:
     events: list[xmp.Event] = []
     if method == "fork":  # nothing travels: the function gets one argument too many
         with pytest.raises(xmp.ReplicaRaised):
@@ -282,7 +282,7 @@ def test_a_start_that_fails_is_told(method: str) -> None:
 UNPACKABLE = [threading.Lock()]
 
 
-def test_one_replica_in_the_caller_tells_too() -> None:
+def test_one_replica_in_the_caller_has_events_too() -> None:
     events: list[xmp.Event] = []
     with nothing_started():
         xmp.spawn(pid_of, nprocs=1, runtime="cpu", events=events.append)
@@ -296,7 +296,7 @@ def test_one_replica_in_the_caller_tells_too() -> None:
     assert events[-1].message.startswith("ZeroDivisionError: ")
 
 
-def test_in_the_caller_what_fails_before_the_function_is_told(
+def test_in_the_caller_a_failure_before_the_function_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "framework_that_breaks.py").write_text("1 / 0")
@@ -328,7 +328,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.first_pass
-def test_ctrl_z_is_told(tmp_path: Path) -> None:
+def test_ctrl_z_is_an_event(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(STOPPED)
     command = [sys.executable, str(path), str(tmp_path / "flag")]
@@ -346,7 +346,7 @@ def test_ctrl_z_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nobody_asks_nothing_is_told(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_no_event_is_made(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from xmp._processes.launcher.handlers import supervisor_messages
     from xmp._processes.messages.launch import Events
 

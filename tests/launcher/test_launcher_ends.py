@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
 
 def living(process: psutil.Process) -> bool:
-    """A zombie is not: who adopts orphans here need not reap them."""
+    """A zombie is not: what adopts orphans here need not reap them."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -109,25 +109,25 @@ def test_a_launcher_ended_by_a_signal_leaves_nothing(
     assert launcher.returncode in (-number, 1, 128 + number, 130)
 
 
-def test_a_context_that_nobody_keeps(method: str) -> None:
+def test_a_context_without_a_reference(method: str) -> None:
     """Its replicas go on, the next launch is not disturbed, and puts away what has ended."""
     pids = launch(method, lambda rank: rank, join=False).pids()
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     assert list(launch(method, lambda rank: rank)) == [0, 1]
 
 
-def test_a_failed_launch_that_nobody_joined_is_told_at_the_end(method: str, script: Script) -> None:
+def test_an_unjoined_failed_launch_is_reported_at_exit(method: str, script: Script) -> None:
     done = script(
         """
 import sys
 import xmp
 
 def fn(rank):
-    raise ValueError("nobody asked")
+    raise ValueError("not joined")
 
 if __name__ == "__main__":
     xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[1], join=False)
 """,
         method,
     )
-    assert "nobody asked" in done.err
+    assert "not joined" in done.err

@@ -42,12 +42,12 @@ def test_the_holder_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(leftovers, "_WAIT_SECONDS", 0.1)
-    told = leftovers.after([ReplicaProcess(3, holder.pid)], RULES)
+    text = leftovers.after([ReplicaProcess(3, holder.pid)], RULES)
     begin = f"process {holder.pid} (rank 3) holds {tmp_path}/accel0 and did not end by SIGKILL: "
-    assert told.startswith(begin)
-    assert capsys.readouterr().err == f"xmp: {told}\n"
-    error = leftovers.added(leftovers.added(xmp.ReplicaDied("rank 0 died"), told), told)
-    assert str(error) == f"rank 0 died\n\n{told}"
+    assert text.startswith(begin)
+    assert capsys.readouterr().err == f"xmp: {text}\n"
+    error = leftovers.added(leftovers.added(xmp.ReplicaDied("rank 0 died"), text), text)
+    assert str(error) == f"rank 0 died\n\n{text}"
 
 
 def test_what_ends_late_is_waited_for(holder: subprocess.Popen[bytes]) -> None:

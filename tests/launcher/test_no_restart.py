@@ -158,16 +158,16 @@ PACKED = [(m, at) for m in ("forkserver", "spawn") for at in ("restarting", "els
 
 
 @pytest.mark.parametrize(("method", "moment"), [*((m, "running") for m in METHODS), *PACKED])
-def test_ctrl_c_begins_nothing_anew(
+def test_ctrl_c_starts_no_new_attempt(
     method: str, moment: str, script: Script, tmp_path: Path
 ) -> None:
     done = script(INTERRUPTED, method, moment, cwd=tmp_path)
-    interrupted, attempts, told = done.out.splitlines()
+    interrupted, attempts, preempted = done.out.splitlines()
     assert interrupted == "interrupted", done
     assert attempts.startswith("['attempt-0-0'"), done
     assert "attempt-2" not in attempts
     # Made by another thread, the second attempt came to be, and was ended at once.
-    assert told in (("0 True", "1 True") if moment == "elsewhere" else ("0 True",)), done
+    assert preempted in (("0 True", "1 True") if moment == "elsewhere" else ("0 True",)), done
 
 
 def test_a_forked_child_of_the_launcher_restarts_nothing(method: str) -> None:

@@ -160,7 +160,7 @@ class Ran:
         return self.stage.outcome(self.process)
 
 
-# --- who asks ----------------------------------------------------------------------------------
+# --- replicas that ask --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fn", ["unequal", "together"])
@@ -180,7 +180,7 @@ def test_all_hear_it_at_the_same_call(stage: Stage, method: str, fn: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_who_has_ended_or_never_asked_is_not_waited_for(stage: Stage, method: str) -> None:
+def test_replicas_that_ended_or_never_asked_are_not_waited_for(stage: Stage, method: str) -> None:
     ran = Ran(stage, "some_only", 5, method)
     ran.terminate()
     (stage.folder / "go-1").touch()  # has asked: until it ends the others wait for its next call
@@ -197,7 +197,7 @@ def test_a_child_of_a_replica_is_not_asked(stage: Stage) -> None:
     assert len(set(outcome.said["results"])) == 1
 
 
-def test_a_second_sigterm_ends_who_stays(stage: Stage) -> None:
+def test_a_second_sigterm_ends_replicas_that_stay(stage: Stage) -> None:
     ran = Ran(stage, "asks_but_stays", 2, "forkserver")
     ran.terminate()
     ran.wait_for("preempted-0", "preempted-1")
@@ -216,11 +216,11 @@ def test_a_preempted_launch_is_not_restarted(stage: Stage) -> None:
     assert not (stage.folder / "attempt-1").exists()
 
 
-# --- who does not ------------------------------------------------------------------------------
+# --- those that do not --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_who_never_asks_gets_the_signal(stage: Stage, method: str) -> None:
+def test_a_replica_that_never_asks_gets_the_signal(stage: Stage, method: str) -> None:
     """The main processes first: their helpers work until they end."""
     ran = Ran(stage, "helped", 2, method)
     ran.terminate()
@@ -229,7 +229,7 @@ def test_who_never_asks_gets_the_signal(stage: Stage, method: str) -> None:
     stage.gone()
 
 
-def test_who_ignores_it_is_killed_after_grace(stage: Stage) -> None:
+def test_a_replica_that_ignores_it_is_killed_after_grace(stage: Stage) -> None:
     ran = Ran(stage, "deaf", 2, "forkserver", options='{"grace": 0.5}')
     ran.terminate()
     outcome = ran.outcome()
@@ -315,7 +315,7 @@ def test_it_is_for_all_launches_of_the_program(stage: Stage) -> None:
     assert len(set(outcome.said["other"])) == 1
 
 
-# --- the agreement -----------------------------------------------------------------------------
+# --- the agreement ------------------------------------------------------------------------------
 
 
 class Asked:
@@ -338,14 +338,14 @@ def asked() -> Any:
     os.close(asked.agreement.flag)
 
 
-def test_nobody_looks_at_the_flag(asked: Asked) -> None:
+def test_no_replica_looks_at_the_flag(asked: Asked) -> None:
     assert asked.agreement.begin() is False
     asked.answer(0, 1)
     asked.end(0)
     assert asked.agreement.begin() is False
 
 
-def test_the_next_number_that_nobody_has_reached(asked: Asked) -> None:
+def test_the_next_number_that_none_has_reached(asked: Asked) -> None:
     assert [asked.answer(rank, 1) for rank in range(3)] == [0, 0, 0]
     assert asked.agreement.begin() is True
     assert [asked.answer(0, 7), asked.answer(0, 8), asked.answer(1, 5)] == [0, 0, 0]
@@ -363,7 +363,7 @@ def test_the_last_that_was_waited_for_ends(asked: Asked) -> None:
     assert asked.answer(0, 5) == 5, "not the number of one that has ended"
 
 
-def test_who_comes_late_takes_part(asked: Asked) -> None:
+def test_a_late_replica_takes_part(asked: Asked) -> None:
     asked.answer(0, 1)
     asked.agreement.begin()
     assert asked.answer(1, 1) == 0

@@ -25,7 +25,7 @@ def fails_twice(rank: int) -> tuple[int, int, str]:
     return xmp.restart_count(), os.getpid(), os.environ["MASTER_PORT"]
 
 
-def test_the_whole_gang_is_started_anew(method: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_replicas_are_started_again(method: str, capfd: pytest.CaptureFixture[str]) -> None:
     results = launch(method, fails_twice, nprocs=4, max_restarts=3)
     assert [count for count, _, _ in results] == [2] * 4
     assert len({pid for _, pid, _ in results}) == 4
@@ -53,7 +53,7 @@ def test_each_attempt_has_ports_and_a_supervisor_of_its_own(method: str, tmp_pat
         assert len({words[which] for words in said.values()}) == 3
 
 
-def test_the_last_error_tells_of_those_before(method: str) -> None:
+def test_the_last_error_lists_those_before(method: str) -> None:
     error = failure(method, always_fails, max_restarts=2)
     assert isinstance(error, xmp.ReplicaRaised)
     text = str(error)
@@ -79,19 +79,19 @@ def test_without_a_failure_there_is_no_history(method: str) -> None:
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
 def test_events_tell_of_all_attempts(method: str, ends: str) -> None:
-    told: list[xmp.Event] = []
+    seen: list[xmp.Event] = []
     if ends == "well":
-        launch(method, fails_twice, nprocs=4, max_restarts=2, events=told.append)
+        launch(method, fails_twice, nprocs=4, max_restarts=2, events=seen.append)
     else:
-        failure(method, fails_twice, nprocs=4, max_restarts=1, events=told.append)
+        failure(method, fails_twice, nprocs=4, max_restarts=1, events=seen.append)
     last = 2 if ends == "well" else 1
-    launches = [(event.name, event.restart) for event in told if event.name == "planned"]
+    launches = [(event.name, event.restart) for event in seen if event.name == "planned"]
     assert launches == [("planned", count) for count in range(last + 1)]
-    assert [event.rank for event in told if event.name == "verdict"] == [2, 2]
-    assert [event.name for event in told].index("finished") == len(told) - 1
-    assert told[-1].message == ("" if ends == "well" else "ReplicaRaised")
-    assert len({event.launch_id for event in told}) == 1
-    assert [event.elapsed for event in told] == sorted(event.elapsed for event in told)
+    assert [event.rank for event in seen if event.name == "verdict"] == [2, 2]
+    assert [event.name for event in seen].index("finished") == len(seen) - 1
+    assert seen[-1].message == ("" if ends == "well" else "ReplicaRaised")
+    assert len({event.launch_id for event in seen}) == 1
+    assert [event.elapsed for event in seen] == sorted(event.elapsed for event in seen)
 
 
 def test_one_replica_is_a_process_of_its_own() -> None:
@@ -120,7 +120,7 @@ def dies(rank: int, how: str) -> int:
 
 @pytest.mark.parametrize("how", ["killed", "exits", "supervisor", "hangs"])
 def test_a_failure_of_any_kind(method: str, how: str, capfd: pytest.CaptureFixture[str]) -> None:
-    told = {
+    lines = {
         "killed": "rank 0 was killed by SIGKILL",
         "exits": "rank 0 ended with exit code 3",
         "supervisor": "the supervisor ended early: killed by SIGKILL",
@@ -128,7 +128,7 @@ def test_a_failure_of_any_kind(method: str, how: str, capfd: pytest.CaptureFixtu
     }
     limit = 1 if how == "hangs" else None
     assert set(launch(method, dies, how, max_restarts=1, grace=1, hang_timeout=limit)) == {1}
-    assert f"xmp: restart 1 of 1: {told[how]}" in capfd.readouterr().err
+    assert f"xmp: restart 1 of 1: {lines[how]}" in capfd.readouterr().err
 
 
 LATE = """
@@ -236,7 +236,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("what", ["nothing", "another"])
-def test_at_exit_a_launch_that_nobody_joined_is_driven(
+def test_at_exit_an_unjoined_launch_is_driven(
     method: str, what: str, script: Script, tmp_path: Path
 ) -> None:
     done = script(NOBODY_JOINS, method, what, cwd=tmp_path)

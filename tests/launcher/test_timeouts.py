@@ -47,7 +47,7 @@ def test_a_call_that_takes_longer_than_its_timeout(method: str) -> None:
     assert str(error).startswith("timeout=4: not done 4 s after the call: ranks 0-2 of 3 on ")
     assert sorted(error.stacks) == [0, 1, 2]
     assert all("waits_in_here" in text for text in error.stacks.values())
-    assert str(error).count("waits_in_here") == 1, "equal stacks are told once"
+    assert str(error).count("waits_in_here") == 1, "equal stacks are shown once"
     assert "_processes" not in str(error), "without our own frames"
     assert isinstance(error, TimeoutError)
     assert {failure.label for failure in error.failures} == {"stopped by xmp"}
@@ -79,7 +79,7 @@ def test_months_are_in_time_as_well(name: str) -> None:
     assert list(context.results()) == [0, 1]
 
 
-def test_a_context_tells_it_when_it_is_joined(method: str) -> None:
+def test_a_context_raises_it_when_it_is_joined(method: str) -> None:
     context = launch(method, stuck, join=False, timeout=4)
     with pytest.raises(xmp.ReplicaTimeout):
         context.results()
@@ -158,7 +158,7 @@ def test_after_30_seconds_it_is_said_where_everybody_is(script: Script) -> None:
     assert said.endswith("in stuck_here)")
 
 
-def test_replicas_in_the_same_place_are_told_together() -> None:
+def test_replicas_in_the_same_place_are_listed_together() -> None:
     here = 'Current thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in main\n'
     file = join.__code__.co_filename
     first, second = phases({0: here, 1: here, 2: here.replace("/x/train.py", file)})
@@ -334,7 +334,7 @@ if __name__ == "__main__":
 )
 
 
-def test_what_nobody_reads_is_told_as_that(tmp_path: Path) -> None:
+def test_unread_output_is_named_as_the_cause(tmp_path: Path) -> None:
     """All replicas have ended; the supervisor has what they wrote, and no process reads it."""
     (tmp_path / "unread.py").write_text(UNREAD)
     command = [sys.executable, str(tmp_path / "unread.py"), "forkserver"]

@@ -1,4 +1,4 @@
-"""What a function may be, what it may be given, and who owns it."""
+"""What a function may be, what it may be given, and which process owns it."""
 
 from __future__ import annotations
 

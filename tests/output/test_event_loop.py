@@ -7,7 +7,7 @@ import socket
 from xmp._processes.output.event_loop import EventLoop
 
 
-def test_who_is_forgotten_while_something_waits_for_it_may_be_told_so_later() -> None:
+def test_what_is_removed_while_an_event_waits_may_still_get_it() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop, heard = EventLoop(), []

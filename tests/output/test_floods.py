@@ -32,7 +32,7 @@ def floods(rank: int, megabytes: int, folder: Path) -> tuple[int, int]:
     return written, psutil.Process(os.getppid()).memory_info().rss
 
 
-def test_a_flood_is_complete_and_holds_nobody_up(method: str, tmp_path: Path) -> None:
+def test_a_flood_is_complete_and_delays_no_replica(method: str, tmp_path: Path) -> None:
     before = psutil.Process().memory_info().rss
     small = launch(method, floods, 1, tmp_path, log_dir=tmp_path, show="none")[0][1]
     (tmp_path / "served").unlink()
@@ -71,7 +71,7 @@ def slow(tmp_path: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_with_a_file_a_slow_reader_holds_nobody_up_and_gets_everything(tmp_path: Path) -> None:
+def test_with_a_file_a_slow_reader_delays_no_replica_and_gets_everything(tmp_path: Path) -> None:
     with slow(tmp_path) as process:
         assert process.stdout is not None
         lines = process.stdout.read().decode().splitlines()

@@ -104,7 +104,7 @@ def test_files_have_everything_also_of_ranks_that_are_not_shown(
         assert (logs / f"rank{rank}.stderr.log").read_text() == f"error of {rank}\n"
 
 
-def test_the_next_launch_begins_its_files_anew(method: str, tmp_path: Path) -> None:
+def test_the_next_launch_empties_its_files(method: str, tmp_path: Path) -> None:
     for text in ("first", "second"):
         launch(method, lambda rank, text: print(text), text, log_dir=tmp_path, show="none")
         assert (tmp_path / "rank1.stdout.log").read_text() == f"{text}\n"
@@ -121,7 +121,7 @@ def test_a_restart_goes_on_in_the_files(method: str, tmp_path: Path) -> None:
     assert (tmp_path / "rank0.stdout.log").read_text() == "attempt 0\nattempt 1\n"
 
 
-def test_a_link_that_somebody_else_has_put_there_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "rank0.stdout.log").symlink_to("precious")
     with pytest.raises(xmp.PlanError, match=r"rank0\.stdout\.log"):
@@ -148,7 +148,7 @@ def test_output_and_error_in_one_stream_keep_their_order(method: str, script: Sc
         assert of_rank(done.out, rank) == [f"to {n}" for n in range(200)]
 
 
-def test_who_is_killed_has_told_what_it_had_to(method: str, tmp_path: Path) -> None:
+def test_output_before_a_kill_is_kept(method: str, tmp_path: Path) -> None:
     def fn(rank: int) -> None:
         print("the last words", rank)
         os.write(2, b"no line")
@@ -244,7 +244,7 @@ def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.first_pass
-def test_a_launch_that_nobody_waits_for(method: str, tmp_path: Path) -> None:
+def test_a_launch_without_a_waiting_thread(method: str, tmp_path: Path) -> None:
     context = launch(method, speaks_slowly, tmp_path, log_dir=tmp_path, show="none", join=False)
     log = tmp_path / "rank1.stdout.log"
     until(lambda: log.read_text() == "one\n")  # while it runs

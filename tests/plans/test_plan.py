@@ -215,7 +215,7 @@ def test_inside_a_replica_its_device_is_not_given_away() -> None:
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"])
-def test_env_cannot_say_who_a_replica_is(name: str) -> None:
+def test_env_cannot_set_a_replicas_identity(name: str) -> None:
     with pytest.raises(PlanError, match=f"env= sets {name}"):
         plan(host(gpus=GPUS), runtime="cuda", env=(((name, "0"),),))
 

@@ -57,7 +57,7 @@ def test_a_repeated_device_is_named() -> None:
         plan("cuda", {"CUDA_VISIBLE_DEVICES": "3,3"})
 
 
-def test_a_broken_mask_keeps_nobody_from_another_runtime() -> None:
+def test_a_broken_mask_does_not_stop_another_runtime() -> None:
     facts = HostFacts(
         env={"CUDA_VISIBLE_DEVICES": "3,3"},
         gpus={"vendor": "nvidia", "count": 8},

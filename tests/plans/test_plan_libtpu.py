@@ -175,7 +175,7 @@ def test_a_host_without_chips_keeps_jax_away_from_libtpu() -> None:
 
 
 @pytest.mark.parametrize("env", [{"TPU_SKIP_MDS_QUERY": ""}, {"TPU_SKIP_MDS_QUERY": "1"}])
-def test_the_word_of_a_jax_that_sees_no_chips_keeps_nobody_waiting(env: dict[str, str]) -> None:
+def test_a_jax_that_sees_no_chips_costs_no_wait(env: dict[str, str]) -> None:
     """`import jax` of a version without these chips writes it, and it is undone for replicas."""
     facts = host("7x", 4, env=env, env_at_start={"TPU_SKIP_MDS_QUERY": ""})
     for own in environments(plan(facts), facts):

@@ -122,7 +122,7 @@ def test_hosts_are_ordered_by_the_runtimes_own_worker_id() -> None:
         _planner.plan(Request(runtime="jax"), hosts[:3])
 
 
-def test_leased_ports_are_told_to_every_host() -> None:
+def test_every_host_gets_the_leased_ports() -> None:
     env = {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "a,b"}
     hosts = [
         host(chips=4, address=f"10.0.0.{i}", env={**env, "TPU_WORKER_ID": str(i)}) for i in (0, 1)

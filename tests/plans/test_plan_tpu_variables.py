@@ -85,7 +85,7 @@ def test_metrics_ports_of_the_platform_and_a_log_folder_of_the_user_are_kept() -
         ({"metadata": {"accelerator-type": "v5litepod-8"}}, None, None),
     ],
 )
-def test_nobody_waits_for_a_metadata_server_that_is_not_there(
+def test_a_missing_metadata_server_costs_no_wait(
     given: dict[str, Any], kind: str | None, skip: str | None
 ) -> None:
     made = plan(host(**given))

@@ -67,9 +67,9 @@ def test_debug_shows_decisions_with_time_and_process(tmp_path: Path) -> None:
                 assert spawn() == [0, 1]
             print(f"launcher is {os.getpid()}", file=sys.stderr)
     """
-    told = run(source, tmp_path, XMP_LOG="debug")
-    (pid,) = re.findall(r"^launcher is (\d+)$", told, re.MULTILINE)
-    lines = LINE.findall(told)
+    shown = run(source, tmp_path, XMP_LOG="debug")
+    (pid,) = re.findall(r"^launcher is (\d+)$", shown, re.MULTILINE)
+    lines = LINE.findall(shown)
     assert {line[0] for line in lines} == {"launcher", "supervisor"}
     assert {line[1] for line in lines if line[0] == "launcher"} == {pid}
     assert {line[2] for line in lines} == {"DEBUG"}
@@ -81,10 +81,10 @@ def test_debug_shows_decisions_with_time_and_process(tmp_path: Path) -> None:
         "ready to make replicas in 0.",
         "launch over: 2 results, 0 failures",
     ):
-        assert len([text for text in texts if text.startswith(start)]) == 2, (start, told)
+        assert len([text for text in texts if text.startswith(start)]) == 2, (start, shown)
     started = [text for text in texts if re.match(r"template \d+ started for ", text)]
     assert len(started) == 1
-    assert len(LINE.findall(told)) == told.count("\n") - 1, told  # nothing else is written
+    assert len(LINE.findall(shown)) == shown.count("\n") - 1, shown  # nothing else is written
 
 
 def test_debug_says_why_a_template_does_not_fit(tmp_path: Path) -> None:
@@ -94,20 +94,20 @@ def test_debug_says_why_a_template_does_not_fit(tmp_path: Path) -> None:
             os.environ["PYTHONHASHSEED"] = os.environ["TORCH_LOGS"] = "7"
             spawn()
     """
-    told = run(source, tmp_path, XMP_LOG="debug")
-    assert re.search(r"template \d+ does not fit: \w+ has changed, which an import may read", told)
+    shown = run(source, tmp_path, XMP_LOG="debug")
+    assert re.search(r"template \d+ does not fit: \w+ has changed, which an import may read", shown)
 
 
 @pytest.mark.parametrize("level", ["", "warning", "WARNING", "info", "error"])
 def test_other_levels(level: str, tmp_path: Path) -> None:
-    told = run(RESTART, tmp_path, "fail", XMP_LOG=level)
+    shown = run(RESTART, tmp_path, "fail", XMP_LOG=level)
     if level == "":
-        assert told.startswith(f"xmp: {WARNING}")
-        assert told.count("\n") == 1
+        assert shown.startswith(f"xmp: {WARNING}")
+        assert shown.count("\n") == 1
     elif level == "error":
-        assert told == ""
+        assert shown == ""
     else:
-        ((process, _, name, text),) = LINE.findall(told)
+        ((process, _, name, text),) = LINE.findall(shown)
         assert (process, name) == ("launcher", "WARNING")
         assert text.startswith(WARNING)
 
@@ -118,8 +118,8 @@ def test_an_unknown_level_is_one_line(tmp_path: Path) -> None:
             spawn()
             spawn()
     """
-    told = run(source, tmp_path, XMP_LOG="verbose")
-    assert told == "xmp: XMP_LOG='verbose': give debug, info, warning or error\n"
+    shown = run(source, tmp_path, XMP_LOG="verbose")
+    assert shown == "xmp: XMP_LOG='verbose': give debug, info, warning or error\n"
 
 
 def test_importing_xmp_does_not_import_logging(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_what_the_programs_handler_writes_is_not_written_twice(to: str, tmp_path
             assert spawn(max_restarts=1) == [0, 1]
     """
     for env in ({}, {"XMP_LOG": "warning"}):
-        told = run(source, tmp_path, "fail", **env)
-        assert told.count("restart 1 of 1: rank") == 1, told
-        assert "xmp: restart" not in told
+        shown = run(source, tmp_path, "fail", **env)
+        assert shown.count("restart 1 of 1: rank") == 1, shown
+        assert "xmp: restart" not in shown
 
 
 def test_a_handler_that_writes_elsewhere_does_not_hide_a_warning(tmp_path: Path) -> None:
@@ -229,9 +229,9 @@ def fork() -> None:
 
 
 def test_what_the_program_can_change_is_a_warning_about_its_line(other_thread: Any) -> None:
-    with pytest.warns(RuntimeWarning, match="Python threads are not forked.*'loader'") as told:
+    with pytest.warns(RuntimeWarning, match="Python threads are not forked.*'loader'") as shown:
         fork()
-    (warning,) = [each for each in told if "Python threads" in str(each.message)]
+    (warning,) = [each for each in shown if "Python threads" in str(each.message)]
     assert warning.filename == __file__
     assert warning.lineno == fork.__code__.co_firstlineno + 1
 
@@ -271,4 +271,4 @@ def test_a_standard_error_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPat
     closed.close()
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stderr", stream)
-        _log.warning("nobody reads this")
+        _log.warning("not read")

@@ -48,12 +48,12 @@ def test_a_context_groups_replicas_by_their_end(tmp_path: Path) -> None:
     pids = context.pids()
     with pytest.raises(xmp.ReplicaDied):
         context.join()
-    told = repr(context)
-    assert f"; killed by SIGTERM: rank 0 (pid {pids[0]}), rank 2 (pid {pids[2]})" in told
-    assert f"; exit code 3: rank 1 (pid {pids[1]})" in told
+    text = repr(context)
+    assert f"; killed by SIGTERM: rank 0 (pid {pids[0]}), rank 2 (pid {pids[2]})" in text
+    assert f"; exit code 3: rank 1 (pid {pids[1]})" in text
 
 
-def test_a_context_knows_who_has_ended_before_anybody_joins(tmp_path: Path) -> None:
+def test_a_context_knows_the_ended_ranks_before_a_join(tmp_path: Path) -> None:
     context = xmp.start_processes(waits, (tmp_path,), 2, join=False)
     assert repr(context).startswith("<ProcessContext of waits, 2 replicas; running: ")
     (tmp_path / "go").touch()
@@ -66,9 +66,9 @@ def test_a_context_knows_who_has_ended_before_anybody_joins(tmp_path: Path) -> N
 
 def test_many_replicas_are_not_all_listed(tmp_path: Path) -> None:
     with xmp.spawn(waits, (tmp_path,), nprocs=10, runtime="cpu", join=False, grace=0) as context:
-        told = repr(context)
-    assert told.count("pid") == 8
-    assert told.endswith(" and 2 more>")
+        text = repr(context)
+    assert text.count("pid") == 8
+    assert text.endswith(" and 2 more>")
 
 
 def test_results_are_shown_as_a_list() -> None:

@@ -39,17 +39,17 @@ def run(arguments: list[str], folder: Path) -> str:
 
 
 def mypy(folder: Path) -> Reports:
-    told = run(["mypy", "--strict", "--cache-dir=cache", str(RIGHT), str(MISTAKES)], folder)
-    found = re.findall(r"^(.*?):(\d+): error: (.*)", told, re.MULTILINE)
+    output = run(["mypy", "--strict", "--cache-dir=cache", str(RIGHT), str(MISTAKES)], folder)
+    found = re.findall(r"^(.*?):(\d+): error: (.*)", output, re.MULTILINE)
     return [((folder / path).resolve(), int(line), words) for path, line, words in found]
 
 
 def basedpyright(folder: Path) -> Reports:
     options = ["--outputjson", "--pythonpath", sys.executable]
-    told = json.loads(run(["basedpyright", *options, str(RIGHT), str(MISTAKES)], folder))
+    output = json.loads(run(["basedpyright", *options, str(RIGHT), str(MISTAKES)], folder))
     return [
         (Path(each["file"]), each["range"]["start"]["line"] + 1, each["message"])
-        for each in told["generalDiagnostics"]
+        for each in output["generalDiagnostics"]
     ]
 
 

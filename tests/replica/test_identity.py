@@ -41,7 +41,7 @@ def identity(rank: int) -> dict[str, Any]:
     }
 
 
-def test_who_a_replica_is_to_multiprocessing(method: str) -> None:
+def test_the_identity_of_a_replica_in_multiprocessing(method: str) -> None:
     got = list(launch(method, identity, nprocs=3))
     assert len({each["name"] for each in got}) == 3
     assert "MainProcess" not in {each["name"] for each in got}

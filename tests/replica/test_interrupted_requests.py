@@ -80,7 +80,7 @@ def test_preempted_does_not_take_an_old_answer_for_its_own(method: str, tmp_path
     assert list(launch(method, fn)) == [False, False]
 
 
-def test_a_turn_that_nobody_waits_for_any_more_goes_on(method: str, tmp_path: Path) -> None:
+def test_a_turn_that_is_no_longer_wanted_goes_on(method: str, tmp_path: Path) -> None:
     serial, inside, over = xmp.MpSerialExecutor(), tmp_path / "inside", tmp_path / "over"
 
     def alone() -> None:
@@ -106,7 +106,7 @@ def test_a_turn_that_nobody_waits_for_any_more_goes_on(method: str, tmp_path: Pa
 
 
 def test_a_turn_is_not_taken_by_two_after_an_interrupt(tmp_path: Path) -> None:
-    """The one who had waited is at the head of the line when it asks again."""
+    """The replica that had waited is first in the queue when it asks again."""
     serial, inside, over = xmp.MpSerialExecutor(), tmp_path / "inside", tmp_path / "over"
 
     def alone() -> None:
@@ -131,7 +131,7 @@ def test_a_turn_is_not_taken_by_two_after_an_interrupt(tmp_path: Path) -> None:
     launch("forkserver", fn, nprocs=3)
 
 
-def test_who_was_interrupted_while_it_made_a_value_leaves_that_to_others(tmp_path: Path) -> None:
+def test_an_interrupted_maker_leaves_the_value_to_others(tmp_path: Path) -> None:
     asked, mark = tmp_path / "asked", tmp_path / "mark"
 
     def make() -> int:
@@ -157,7 +157,7 @@ def test_who_was_interrupted_while_it_made_a_value_leaves_that_to_others(tmp_pat
     assert list(launch("forkserver", fn)) == [(None, 1), (1, None)]
 
 
-def test_what_was_asked_for_twice_is_kept_for_who_comes_late(tmp_path: Path) -> None:
+def test_a_value_asked_for_twice_is_kept_for_late_replicas(tmp_path: Path) -> None:
     over = tmp_path / "over"
 
     def fn(rank: int) -> str:
@@ -234,6 +234,6 @@ def test_a_supervisor_that_has_sent_everything_sleeps(tmp_path: Path) -> None:
     assert used < 0.2
 
 
-def test_who_leaves_while_it_makes_a_value_for_all_takes_all_along(method: str) -> None:
+def test_a_maker_that_exits_ends_all_that_wait(method: str) -> None:
     results = launch(method, lambda rank: xmp.once_per_host(lambda: sys.exit(0)), timeout=20)
     assert list(results) == [None, None]

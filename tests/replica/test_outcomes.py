@@ -129,14 +129,14 @@ def chained(rank: int) -> None:
         raise RuntimeError("outer") from error
 
 
-def test_a_chain_of_exceptions_is_told_whole(method: str) -> None:
+def test_a_chain_of_exceptions_is_reported_whole(method: str) -> None:
     error = failure(method, chained)
     assert "KeyError: 'missing'" in str(error)
     assert "RuntimeError: outer" in str(error)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
-def test_notes_of_an_exception_are_told(method: str) -> None:
+def test_notes_of_an_exception_are_reported(method: str) -> None:
     def fn(rank: int) -> None:
         error = ValueError("plain")
         error.add_note("seen in batch 12")
@@ -222,7 +222,7 @@ def test_sys_exit_with_a_number(method: str) -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_who_has_told_its_end_is_not_said_to_be_killed(method: str, raises: bool) -> None:
+def test_a_replica_that_reported_its_end_was_not_killed(method: str, raises: bool) -> None:
     """It still had a thread to wait for when it was ended."""
 
     def fn(rank: int) -> None:

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 GIB = 1 << 30
 
 
-# --- who killed it -----------------------------------------------------------------------------
+# --- the cause of a kill ------------------------------------------------------------------------
 
 
 def is_killed(rank: int, code: int) -> None:
@@ -39,7 +39,7 @@ def is_killed(rank: int, code: int) -> None:
     never_returns()
 
 
-def test_a_kill_from_outside_is_told_from_lack_of_memory(method: str) -> None:
+def test_a_kill_from_outside_is_not_taken_for_lack_of_memory(method: str) -> None:
     error = failure(method, is_killed, 0)
     assert "was killed by SIGKILL (from outside)\n" in str(error)
     assert "\n\nThe kernel counted no out-of-memory kill in this memory control group" in str(error)
@@ -51,7 +51,7 @@ def test_a_shells_code_for_a_killed_program_is_looked_into() -> None:
     assert "counted no out-of-memory kill" in str(error)
 
 
-def test_who_was_stopped_by_us_was_not_killed_from_outside(tmp_path: Path) -> None:
+def test_a_replica_that_xmp_stopped_was_not_killed_from_outside(tmp_path: Path) -> None:
     deaf = tmp_path / "deaf"
 
     def fn(rank: int) -> None:
@@ -119,7 +119,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.root
-def test_lack_of_memory_is_told_with_numbers(script: Script, group: Path) -> None:
+def test_lack_of_memory_is_reported_with_numbers(script: Script, group: Path) -> None:
     done = script(EATS, str(group), "itself")
     first, *rest = done.out.splitlines()
     assert first.endswith("was killed by SIGKILL (out of memory)"), done
@@ -130,7 +130,7 @@ def test_lack_of_memory_is_told_with_numbers(script: Script, group: Path) -> Non
 
 
 @pytest.mark.root
-def test_a_helpers_lack_of_memory_is_told_of_the_replica_that_raised(
+def test_a_helpers_lack_of_memory_is_reported_for_the_replica_that_raised(
     script: Script, group: Path
 ) -> None:
     done = script(EATS, str(group), "helper")
@@ -139,7 +139,7 @@ def test_a_helpers_lack_of_memory_is_told_of_the_replica_that_raised(
 
 
 @pytest.mark.root
-def test_a_helpers_lack_of_memory_is_told_of_those_that_wait_for_it(
+def test_a_helpers_lack_of_memory_is_reported_for_those_that_wait(
     script: Script, group: Path
 ) -> None:
     done = script(EATS, str(group), "for ever")
@@ -212,7 +212,7 @@ def test_without_a_control_group_the_machine_counts(tmp_path: Path) -> None:
     assert oom.count(tmp_path) == oom.Counted(7, everywhere=True)
 
 
-# --- where it crashed --------------------------------------------------------------------------
+# --- where it crashed ---------------------------------------------------------------------------
 
 
 def null_pointer() -> None:
@@ -292,7 +292,7 @@ def test_a_crash_by_a_signal_shows_the_python_stack(name: str) -> None:
     assert " in fn" in str(error).partition("Its Python stacks:\n")[2]
 
 
-# --- exit codes --------------------------------------------------------------------------------
+# --- exit codes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

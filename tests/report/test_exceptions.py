@@ -43,7 +43,9 @@ def raises(rank: int, error: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Lies, Explodes])
-def test_one_that_does_not_travel_is_told_as_text(method: str, kind: type[BaseException]) -> None:
+def test_one_that_does_not_travel_is_reported_as_text(
+    method: str, kind: type[BaseException]
+) -> None:
     error = failure(method, raises, kind)
     assert error.__cause__ is None
     assert f"{kind.__name__}: in the seventh batch" in str(error)
@@ -101,7 +103,7 @@ def test_a_hidden_context_stays_hidden() -> None:
     assert "inner" not in str(error)
 
 
-def test_a_class_that_only_the_replica_has_is_told_as_text(method: str) -> None:
+def test_a_class_that_only_the_replica_has_is_reported_as_text(method: str) -> None:
     def fn(rank: int) -> None:
         class Hidden(Exception):
             pass

@@ -39,7 +39,9 @@ def test_a_failure_ends_the_others_at_once(method: str, tmp_path: Path) -> None:
     assert seconds_to_error(method, "asleep", 30, tmp_path / "there") < 5
 
 
-def test_who_ignores_sigterm_is_killed_after_the_grace(method: str, tmp_path: Path) -> None:
+def test_a_replica_that_ignores_sigterm_is_killed_after_the_grace(
+    method: str, tmp_path: Path
+) -> None:
     assert 0.2 < seconds_to_error(method, "deaf", 0.2, tmp_path / "there") < 5
 
 

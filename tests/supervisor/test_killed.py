@@ -62,7 +62,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
 def test_launcher_killed_while_the_supervisor_is_stopped(
     stage: Stage, method: str, without: str
 ) -> None:
-    """It cannot notice that its launcher is gone: who forked it ends it."""
+    """It cannot notice that its launcher is gone: the process that forked it ends it."""
     launcher = running(stage, method, "sleeping", env={"XMP_WITHOUT": without})
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGSTOP)

@@ -67,7 +67,7 @@ def test_of_several_attempts_the_first_call_counts_for_the_whole() -> None:
     assert watch.deadline == at(4), "each attempt has its own time to start"
 
 
-def test_a_launch_that_is_over_its_time_has_nobody_to_blame() -> None:
+def test_a_launch_over_its_time_has_no_culprit() -> None:
     watch, _ = watched(*inside(), Tick(at(10)), total=10)
     watch.feed(Ended(0, at(10.1), signal=15))
     watch.feed(Raised(1, at(10.2), "SystemExit: from a handler of SIGTERM"))
@@ -77,7 +77,7 @@ def test_a_launch_that_is_over_its_time_has_nobody_to_blame() -> None:
     assert verdict.labels == {0: STOPPED, 1: STOPPED}
 
 
-def test_who_is_done_in_time_has_no_limit() -> None:
+def test_a_replica_done_in_time_has_no_limit() -> None:
     watch, _ = watched(*inside(), Returned(0, at(3)), Returned(1, at(3)), total=10, start=5, hang=5)
     watch.feed(Ended(0, at(3)))
     assert [a.name for a in watch.feed(Ended(1, at(4)))] == ["finish"]
@@ -116,12 +116,12 @@ def test_the_start_is_over_when_all_are_inside() -> None:
     assert watch.deadline is None
 
 
-def test_who_ends_before_the_function_is_not_waited_for() -> None:
+def test_a_replica_that_ends_before_the_function_is_not_waited_for() -> None:
     _, actions = watched(Entered(0, at(2)), Ended(1, at(3)), Tick(at(60)), start=5)
     assert actions == []
 
 
-def test_a_long_start_is_told_once() -> None:
+def test_a_long_start_is_reported_once() -> None:
     watch, actions = watched(Entered(0, at(2)), Tick(CALLED + SAY_AFTER - 1))
     assert actions == []
     assert watch.deadline == CALLED + SAY_AFTER
@@ -131,7 +131,7 @@ def test_a_long_start_is_told_once() -> None:
     assert watch.feed(Tick(at(3600))) == []
 
 
-def test_a_long_start_is_not_told_when_all_are_inside() -> None:
+def test_a_long_start_is_not_reported_when_all_are_inside() -> None:
     watch, actions = watched(*inside(), Tick(CALLED + 2 * SAY_AFTER))
     assert actions == []
     assert watch.deadline is None
@@ -173,7 +173,7 @@ def test_a_replica_that_has_not_begun_cannot_hang() -> None:
     assert watched(Progress(0, at(2)), Ended(1, at(2)), Tick(at(7)), hang=5)[1][0] == "stacks"
 
 
-def test_who_has_finished_is_not_waited_for() -> None:
+def test_a_finished_replica_is_not_waited_for() -> None:
     for limit in ({"total": 8.0}, {"hang": 5.0}):
         watch, _ = watched(*inside(), *seen(3, 3), Returned(0, at(3)), Tick(at(8)), **limit)
         overdue = watch.verdict().overdue

@@ -96,7 +96,7 @@ def test_all_ended_needs_no_window() -> None:
         ),
     ],
 )
-def test_who_was_it(events: tuple[Event, ...], cause: int, labels: dict[int, str]) -> None:
+def test_the_culprit(events: tuple[Event, ...], cause: int, labels: dict[int, str]) -> None:
     watch, _ = fed(*events)
     verdict = watch.verdict()
     assert verdict.cause == cause

@@ -107,7 +107,9 @@ LOCK = """
 
 
 @pytest.mark.parametrize("where", ["module", "argument"])
-def test_who_holds_the_device_is_gone_before_the_first_replica(stage: Stage, where: str) -> None:
+def test_the_process_that_holds_the_device_ends_before_the_first_replica(
+    stage: Stage, where: str
+) -> None:
     outcome = stage.run(LOCK, env={"WHERE": where})
     assert outcome.said["done"] == [[False] * 2] * 2
     assert outcome.err.count("fresh interpreters") == 1

@@ -171,8 +171,8 @@ def test_what_a_replica_imported_is_a_candidate(stage: Stage, file: bool) -> Non
     assert "lazyone" not in said["second"]["had"]
     assert "lazyone" in said["found"]["had"]
     pids = [line.split()[1] for line in (stage.folder / "log").read_text().splitlines()]
-    # In the two replicas of the second spawn, then in a trial and in who tried it: the template,
-    # and of a script also its holder.
+    # In the two replicas of the second spawn, then in a trial and in the process that asked for it:
+    # the template, and with a script its holder too.
     assert len(set(pids)) == 4 + 2 * file
 
 

@@ -81,7 +81,7 @@ print("fine" if list(results) == [0, 2, 4] else "wrong")
 """
 
 
-def test_a_script_without_a_guard_works_or_is_told_so(
+def test_a_script_without_a_guard_works_or_is_refused(
     method: str, script: Script, tmp_path: Path
 ) -> None:
     count = tmp_path / "count"

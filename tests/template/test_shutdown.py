@@ -18,7 +18,7 @@ HEAD = """
     def go():
         open("go", "w").close()
 
-    def told():
+    def alive():
         return in_script.called("xmp-template")
 """
 
@@ -43,7 +43,7 @@ def test_it_waits_until_an_idle_template_has_ended(stage: Stage) -> None:
         go()
         for _ in range(2):
             first = xmp.spawn(work, nprocs=2, runtime="cpu")[0][1]
-            assert told() == [first]
+            assert alive() == [first]
             xmp.shutdown()
             assert in_script.belongings()["processes"] == []
             xmp.shutdown()
@@ -98,7 +98,7 @@ def test_it_is_harmless_in_a_replica(stage: Stage) -> None:
         return rank
 
     if __name__ == "__main__":
-        in_script.say(ranks=list(xmp.spawn(ends, nprocs=2, runtime="cpu")), templates=len(told()))
+        in_script.say(ranks=list(xmp.spawn(ends, nprocs=2, runtime="cpu")), templates=len(alive()))
     """
     )
     assert stage.run(source).said == {"ranks": [0, 1], "templates": 1}

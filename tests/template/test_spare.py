@@ -52,7 +52,7 @@ def test_it_is_the_supervisor_of_the_next_launch(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP", "SIGTERM"])
-def test_one_that_somebody_ended_or_stopped_is_not_missed(stage: Stage, number: str) -> None:
+def test_one_that_was_ended_or_stopped_is_not_missed(stage: Stage, number: str) -> None:
     source = (
         HEAD
         + """
@@ -76,7 +76,7 @@ def test_one_that_somebody_ended_or_stopped_is_not_missed(stage: Stage, number: 
     assert said["seconds"] < 4  # it is not asked for an answer
 
 
-def test_what_it_lacks_is_forked_anew(stage: Stage) -> None:
+def test_one_that_lacks_modules_is_replaced(stage: Stage) -> None:
     """What the launcher imports later is tried while idle, and then in the next spare as well."""
     source = (
         HEAD

@@ -145,7 +145,7 @@ def test_a_killed_supervisor_leaves_the_terminal_as_it_was(terminal: Terminal) -
     terminal.stage.gone()
 
 
-def test_who_fails_meanwhile_does_not_take_the_prompt_away(terminal: Terminal) -> None:
+def test_a_failure_meanwhile_does_not_take_the_prompt_away(terminal: Terminal) -> None:
     begin(terminal, "failing", grace=0.1)
     terminal.see(PROMPT.format(2))
     (terminal.stage.folder / "fail").touch()

@@ -125,7 +125,7 @@ def stops(rank: int) -> None:
     breakpoint()
 
 
-def test_who_finds_the_terminal_lent_to_another_launch_waits_on(
+def test_a_launch_that_finds_the_terminal_lent_waits_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settle, late = TerminalLender.settle, []

@@ -67,7 +67,9 @@ def test_second_ctrl_c_kills_at_once(
 
 
 @pytest.mark.parametrize("fn", ["deaf", "stuck"])
-def test_who_ignores_it_is_killed_after_grace(terminal: Terminal, stage: Stage, fn: str) -> None:
+def test_a_replica_that_ignores_it_is_killed_after_grace(
+    terminal: Terminal, stage: Stage, fn: str
+) -> None:
     """SIGINT, grace, SIGTERM, grace, SIGKILL."""
     process = started(terminal, fn, "forkserver", "0.4")
     pressed = time.monotonic()

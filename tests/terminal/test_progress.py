@@ -296,7 +296,7 @@ def test_elsewhere_there_are_plain_lines(method: str, script: Script, tmp_path: 
     assert "\x1b" not in done.err
 
 
-def test_lines_name_who_is_waited_for(script: Script, tmp_path: Path) -> None:
+def test_lines_name_the_ranks_that_are_waited_for(script: Script, tmp_path: Path) -> None:
     source = PROGRAM.replace("def fn(", "import threading\ndef fn(").replace(
         'print("before the launch")',
         'threading.Timer(2.5, lambda: open(flag, "w").close()).start()',

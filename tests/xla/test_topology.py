@@ -116,7 +116,7 @@ def test_the_same_topology(
 
 
 @pytest.mark.parametrize("inherited", [None, "", "false", "1"])
-def test_it_finds_its_generation_where_nobody_describes_the_host(
+def test_it_finds_its_generation_on_an_undescribed_host(
     inherited: str | None, monkeypatch: pytest.MonkeyPatch, clean: None
 ) -> None:
     """Its import needs the generation, which only a type or a metadata server gives."""

@@ -1,4 +1,4 @@
-"""What user code calls in a replica: who it is (``identity``), and ``collectives``."""
+"""What user code calls in a replica: its ``identity``, and ``collectives``."""
 
 from __future__ import annotations
 
