@@ -97,7 +97,8 @@ def test_a_replica_that_raises(method: str, tmp_path: Path) -> None:
     assert of(events, 1) == ["forked", "running", "raised", "exited", "verdict"]
     assert the(events, "raised").message == "ValueError: no more"
     assert the(events, "exited").exit_code == 1
-    assert the(events, "stopping").message == "SIGTERM to ranks 0, 2"
+    stopping = the(events, "stopping").message
+    assert stopping in ("SIGTERM to ranks 0, 2", "SIGTERM to ranks 0-2")  # 1 may still be exiting
     for rank in (0, 2):
         assert of(events, rank) == ["forked", "running", "stopped"]
         assert the(events, "stopped", rank).signal == "SIGTERM"
