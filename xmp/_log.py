@@ -72,7 +72,7 @@ def warn_caller(text: str) -> None:
 
 
 def is_of_xmp(frame: FrameType) -> bool:
-    """Whether a frame between the program's call and an error or warning is no code of its own."""
+    """Whether a frame belongs to xmp and not to the program."""
     module = str(frame.f_globals.get("__name__"))
     return module.startswith("xmp.") or module == "contextlib"  # of which xmp makes decorators
 

@@ -23,12 +23,11 @@ FLOORS = (
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"},  # effects
-    {"_frameworks", "_inside", "_sharing", "_data_parallel", "_preemption", "_breakpoint"},
-    {"_processes", "_commands"},
+    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
+    {"_processes"},
     {"_host", "_here"},
-    {"_engines"},
-    {"_spawn", "_verbs", "_launch", "_checks"},
-    {"__init__", "__main__"},
+    {"_spawn", "_verbs", "_checks"},
+    {"__init__", "__main__", "_commands"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = FLOORS[0] | FLOORS[1]
@@ -46,13 +45,9 @@ NEIGHBOURS = {
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
-    "_data_parallel": {"_inside"},
-    "_launch": {"_spawn", "_checks"},
     "_spawn": {"_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},
-    "_commands": {"_processes"},
-    "_processes": {"_commands"},
 }
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
 
