@@ -96,9 +96,7 @@ class Connection:
         """Send and wait until the kernel has taken all of it; Closed if the other end is closed."""
         self.post(message, descriptors)
         while not self.flush():
-            poller = select.poll()
-            poller.register(self.descriptor, select.POLLOUT)
-            poller.poll()
+            linux.ready(self.descriptor, select.POLLOUT, None)
 
     def send_prepared(self, data: bytes) -> None:
         """Send what ``prepared`` made, while no posted message waits."""
@@ -159,10 +157,7 @@ class Connection:
 
     def readable(self, timeout: float | None = 0) -> bool:
         """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
-        poller = select.poll()
-        poller.register(self.descriptor, select.POLLIN)
-        most = None if timeout is None else min(max(0.0, timeout), linux.LONGEST_WAIT) * 1000
-        return bool(poller.poll(most))
+        return linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
         room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
@@ -186,13 +181,10 @@ class Connection:
             raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
         if not data:
             raise Closed("end of connection")
+        self._collected += descriptors
         if data[:1] == _MORE:
-            self._collected += descriptors
             return None
-        return self._complete(data, descriptors)
-
-    def _complete(self, data: bytes, last: list[int]) -> tuple[Message, list[int]]:
-        descriptors, self._collected = [*self._collected, *last], []
+        descriptors, self._collected = self._collected, []
         if data[:1] == _SPILLED:
             with open(descriptors.pop(0), "rb") as file:
                 file.seek(0)

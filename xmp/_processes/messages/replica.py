@@ -1,4 +1,4 @@
-"""What a replica and its supervisor send each other.
+"""What a replica and its supervisor send each other; at a breakpoint on a connection for that.
 
 Questions are numbered and the answer has the number of its question: a signal handler that raises
 may leave an answer unread.
@@ -86,7 +86,7 @@ class ExceptionRaised(NamedTuple):
 
 
 class BreakpointReached(NamedTuple):
-    """A rank wants the terminal. Descriptors: the connection of ``messages.debugger``."""
+    """A rank wants the terminal. Descriptors: the debugger's connection."""
 
     rank: int
 
@@ -188,3 +188,14 @@ class YourTurn(NamedTuple):
     """The replica has the turn."""
 
     number: int
+
+
+# --- on the debugger's connection, with launch.AnswerDebugger and launch.DebuggerLeft ------------
+
+
+class Synchronise(NamedTuple):
+    """Before a prompt: pass on what the replica has written so far; ``Synced`` answers."""
+
+
+class Synced(NamedTuple):
+    """Everything has been passed on."""

@@ -77,7 +77,7 @@ class OutputPump:
         if self._behind:
             self._catch_up()
         for sink in self._sinks:
-            if sink.pollable:
+            if not sink.is_file:
                 wanted = sink.waiting or any(source.sink is sink for source in self._behind)
                 self._loop.wake_for_write(sink.descriptor, wanted)
         if self._paused:

@@ -40,6 +40,7 @@ __all__ = [
     "open_pidfd",
     "own_description",
     "preferred_victims",
+    "ready",
     "seal",
     "set_name",
     "subreaper",
@@ -143,7 +144,7 @@ def arm(lifeline: int) -> bool:
     group may share it. Returns False where the kernel cannot do it.
     """
     armed = _signal_our_group(lifeline)
-    if armed and _hung_up(lifeline):  # closed before we were armed: no signal would come
+    if armed and ready(lifeline, 0):  # closed before we were armed: no signal would come
         os.killpg(0, signal.SIGKILL)
     return armed
 
@@ -161,10 +162,12 @@ def _signal_our_group(lifeline: int) -> bool:
     return True
 
 
-def _hung_up(descriptor: int) -> bool:
+def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
+    """Whether one of these events of poll(2), an error or a hang-up is there within that time."""
     poller = select.poll()
-    poller.register(descriptor, 0)
-    return bool(poller.poll(0))
+    poller.register(descriptor, events)
+    most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
+    return bool(poller.poll(most))
 
 
 def disarm(lifeline: int) -> None:
@@ -197,8 +200,9 @@ def memory_file(name: str) -> int:
         descriptor = int(_memfd_create(name.encode(), _MFD_CLOEXEC_AND_ALLOW_SEALING))
         if descriptor >= 0:
             return descriptor
-        if ctypes.get_errno() not in _FORBIDDEN:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        reason = ctypes.get_errno()
+        if reason not in _FORBIDDEN:
+            raise OSError(reason, os.strerror(reason))
     place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
     # Not tempfile: it imports `random`, which beside a script may be the user's own module.
     path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from xmp import _proc
 
-from .linux import open_pidfd
+from .linux import open_pidfd, ready
 
 __all__ = [
     "children",
@@ -162,9 +162,7 @@ def _reap(pid: int, end: float) -> bool:
             if pidfd is None:
                 time.sleep(_POLL)
             else:
-                poller = select.poll()
-                poller.register(pidfd, select.POLLIN)
-                poller.poll(left * 1000)
+                ready(pidfd, select.POLLIN, left)
     except ChildProcessError:
         pass
     finally:
