@@ -64,9 +64,8 @@ def build(
     ]
     kind = _also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
     error: ReplicaError = kind("\n\n".join(filter(None, parts)))
-    error.rank, error.local_rank, error.host, error.pid = (
-        cause.rank, cause.local_rank, host, cause.pid,
-    )  # fmt: skip
+    error.host, error.pid = host, cause.pid
+    error.rank, error.local_rank = cause.rank, cause.local_rank
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
     error.__cause__ = cause.exception
@@ -110,13 +109,10 @@ def _hint(code: int | None) -> str:
 def _last_lines(failure: Failure) -> Iterator[str]:
     """What it wrote last; less after a traceback, which says more."""
     most = _LINES_AFTER_TRACEBACK if failure.kind == "raised" else sys.maxsize
-    for stream, text in (
-        ("standard error", failure.stderr),
-        ("standard output", failure.stdout),
-    ):
+    for stream, text in (("error", failure.stderr), ("output", failure.stdout)):
         if text:
             lines = "\n".join(text.splitlines()[-most:])
-            yield f"Its last lines on {stream}:\n{lines}"
+            yield f"Its last lines on standard {stream}:\n{lines}"
     if failure.kind == "exit" and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
 
@@ -134,14 +130,10 @@ def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
     alike: dict[tuple[str, str], list[Failure]] = {}
     for other in others:
         if other.label != STOPPED:
-            alike.setdefault((_shape(other.what), other.label), []).append(other)
+            shape = re.sub(r"\d+", "#", other.what)  # ports and addresses differ between victims
+            alike.setdefault((shape, other.label), []).append(other)
     lines = [_line(group, cause) for group in alike.values()]
     return "\n".join(["Also failed:", *lines]) if lines else ""
-
-
-def _shape(words: str) -> str:
-    """Words without their numbers: ports and addresses differ between victims."""
-    return re.sub(r"\d+", "#", words)
 
 
 def _line(group: Sequence[Failure], cause: Failure) -> str:
@@ -151,9 +143,8 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
     what = group[0].what
     if len(what) > _LONGEST_OTHER:
         what = f"{what[:_LONGEST_OTHER]}…"
-    return (
-        f"  {ranks(failure.rank for failure in group)} ({label}{seconds[0]:+.3f}{until} s): {what}"
-    )
+    numbers = ranks(failure.rank for failure in group)
+    return f"  {numbers} ({label}{seconds[0]:+.3f}{until} s): {what}"
 
 
 # --- the class ---------------------------------------------------------------------------------

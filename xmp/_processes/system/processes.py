@@ -98,14 +98,11 @@ def kill(pid: int) -> None:
             pass
 
 
-def wait_gone(pid: int, seconds: float) -> bool:
-    """Wait until a process that is no child of ours has ended; False when the time is over."""
+def wait_gone(pid: int, seconds: float) -> None:
+    """Wait at most so long until a process that is no child of ours has ended."""
     end = time.monotonic() + seconds
-    while not is_gone(pid):
-        if time.monotonic() > end:
-            return False
+    while not is_gone(pid) and time.monotonic() < end:
         time.sleep(_POLL)
-    return True
 
 
 def next_ended() -> int | None:
@@ -141,7 +138,7 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
     """
     spared, left = set(spare), set[int]()
     for _ in range(1000):
-        doomed = [pid for pid in children(os.getpid()) if pid not in spared | left]
+        doomed = {*children(os.getpid())} - spared - left
         if not doomed:
             break
         for pid in doomed:
