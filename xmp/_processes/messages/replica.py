@@ -14,25 +14,11 @@ from .order import LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AskPreempted",
-    "BreakpointReached",
-    "ExceptionRaised",
-    "ExitCalled",
-    "FreshReplicaOrder",
-    "FunctionEntered",
-    "GiveValue",
-    "LastStep",
-    "MakeValue",
-    "PhaseBegun",
-    "PreemptedAt",
-    "ResultReady",
-    "ReturnTurn",
-    "SharedValue",
-    "TakeTurn",
-    "WantValue",
-    "WithdrawValue",
-    "YourTurn",
-]
+    "AskPreempted", "BreakpointReached", "ExceptionRaised", "ExitCalled", "FreshReplicaOrder",
+    "FunctionEntered", "GiveValue", "LastStep", "MakeValue", "PhaseBegun", "PreemptedAt",
+    "ResultReady", "ReturnTurn", "SharedValue", "Synced", "Synchronise", "TakeTurn", "WantValue",
+    "WithdrawValue", "YourTurn",
+]  # fmt: skip
 
 
 # --- replica -> supervisor ----------------------------------------------------------------------

@@ -24,13 +24,11 @@ class EventLoop:
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
-        """Stop listening to it."""
         if self._handlers.pop(descriptor, None) is not None:
             self._writing.discard(descriptor)
             self._selector.unregister(descriptor)
 
     def listens(self, descriptor: int) -> bool:
-        """Whether it is listened to."""
         return descriptor in self._handlers
 
     def turn(self, timeout: float | None) -> None:

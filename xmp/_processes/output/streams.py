@@ -36,7 +36,8 @@ class Sink:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._pending: deque[bytes] = deque()
+        self.waiting: deque[bytes] = deque()
+        """What the stream has not taken yet."""
         self._size = 0
         self.broken = False
         self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -46,11 +47,6 @@ class Sink:
         """The one that has begun the last line of the stream: mostly a progress bar."""
 
     @property
-    def waiting(self) -> bool:
-        """Whether there is something that the stream has not taken yet."""
-        return self._size > 0
-
-    @property
     def full(self) -> bool:
         """Whether its sources must not be read for now."""
         return self._size > _FULL
@@ -58,7 +54,7 @@ class Sink:
     def put(self, data: bytes) -> None:
         """Copy to the stream, now as far as possible."""
         if not self.broken:
-            self._pending.append(data)
+            self.waiting.append(data)
             self._size += len(data)
             self.flush()
 
@@ -74,18 +70,18 @@ class Sink:
 
     def flush(self) -> None:
         """Write what the stream takes without waiting."""
-        while self._pending and (self.is_file or linux.ready(self.descriptor, select.POLLOUT)):
-            data = self._pending.popleft()
+        while self.waiting and (self.is_file or linux.ready(self.descriptor, select.POLLOUT)):
+            data = self.waiting.popleft()
             try:
                 written = os.write(self.descriptor, data if self.is_file else data[:_AT_ONCE])
             except OSError:
                 # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
                 self.broken, self._size = True, 0
-                self._pending.clear()
+                self.waiting.clear()
                 return
             self._size -= written
             if written < len(data):
-                self._pending.appendleft(data[written:])
+                self.waiting.appendleft(data[written:])
 
 
 def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
@@ -178,7 +174,6 @@ class Source:
         return b"".join(self._tail)[-_KEEP:].decode(errors="replace")
 
     def close(self) -> None:
-        """Close our end."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

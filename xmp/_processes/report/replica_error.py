@@ -25,7 +25,6 @@ from .tracebacks import with_source
 
 __all__ = ["build", "not_loaded"]
 
-_HINTS = {17: "legacy torch_xla's exit code for a replica whose function raised"}
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
 )
@@ -97,8 +96,8 @@ def _evidence(failure: Failure) -> Iterator[str]:
 
 def _hint(code: int | None) -> str:
     """What gives this exit code, where that is known."""
-    if code in _HINTS:
-        return f" ({_HINTS[code]})"
+    if code == 17:
+        return " (legacy torch_xla's exit code for a replica whose function raised)"
     try:
         name = signal.Signals((code or 0) - 128).name
     except ValueError:
@@ -153,24 +152,23 @@ _mixed: dict[tuple[type, type], type[ReplicaError]] = {}
 
 
 def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
-    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well."""
+    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well.
+
+    The class is ours and torch's; it pickles as ours.
+    """
     spawn = sys.modules.get("torch.multiprocessing.spawn")
     if spawn is None:
         return kind
     name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
-    return _both(kind, getattr(spawn, name))
-
-
-def _both(kind: type[ReplicaError], other: type[Exception]) -> type[ReplicaError]:
-    """A class that is ours and torch's; it pickles as ours."""
+    torchs = getattr(spawn, name)
 
     def reduce(self: ReplicaError) -> tuple[Any, ...]:
         return _restore, (kind, self.args, self.__dict__)
 
-    if (kind, other) not in _mixed:
+    if (kind, torchs) not in _mixed:
         namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
-        _mixed[kind, other] = type(kind.__name__, (kind, other), namespace)
-    return _mixed[kind, other]
+        _mixed[kind, torchs] = type(kind.__name__, (kind, torchs), namespace)
+    return _mixed[kind, torchs]
 
 
 def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:

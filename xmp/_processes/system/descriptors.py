@@ -12,15 +12,9 @@ from contextlib import contextmanager
 from . import linux
 
 __all__ = [
-    "close_from",
-    "highest_descriptor",
-    "keep_from_exec",
-    "move_above",
-    "raise_descriptor_limit",
-    "redirect_others_to_null",
-    "redirect_to_null",
-    "standard_numbers_taken",
-]
+    "close_from", "highest_descriptor", "keep_from_exec", "move_above", "raise_descriptor_limit",
+    "redirect_others_to_null", "redirect_to_null", "standard_numbers_taken",
+]  # fmt: skip
 
 
 def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
@@ -51,7 +45,6 @@ def _open_descriptors() -> list[int]:
 
 
 def highest_descriptor() -> int:
-    """The highest descriptor number in use."""
     return max(_open_descriptors())
 
 

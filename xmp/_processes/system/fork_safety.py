@@ -100,11 +100,8 @@ def _descriptor_targets() -> dict[int, str]:
 def _initialised_drivers(rules: ForkRules) -> list[str]:
     found = []
     for part, function, untouched in rules.driver_probes:
-        library = thread_pools.loaded_library(part)
-        if library is None:
-            continue
-        count = ctypes.c_int(0)
-        if getattr(library, function)(ctypes.byref(count)) != untouched:
+        library, count = thread_pools.loaded_library(part), ctypes.c_int(0)
+        if library is not None and getattr(library, function)(ctypes.byref(count)) != untouched:
             found.append(f"driver {part} (initialised)")
     return found
 

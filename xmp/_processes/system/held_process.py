@@ -57,6 +57,5 @@ class HeldProcess:
             pass  # it has ended; or it is another user's by now, and lives on
 
     def close(self) -> None:
-        """Close its pidfd."""
         if self.pidfd is not None:
             os.close(self.pidfd)

@@ -30,22 +30,10 @@ from xmp import _proc
 from xmp._marks import ADDED_SCORE
 
 __all__ = [
-    "LONGEST_WAIT",
-    "arm",
-    "close_range",
-    "die_with_parent",
-    "disarm",
-    "fork_quietly",
-    "memory_file",
-    "open_pidfd",
-    "own_description",
-    "preferred_victims",
-    "ready",
-    "seal",
-    "set_name",
-    "subreaper",
+    "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork_quietly",
+    "memory_file", "open_pidfd", "preferred_victims", "ready", "seal", "set_name", "subreaper",
     "tidy_heap",
-]
+]  # fmt: skip
 
 LONGEST_WAIT = 1e6
 """Seconds: poll(2) and epoll_wait(2) count milliseconds in an int. Longer waits take several."""
@@ -121,7 +109,10 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
         # It comes when the *thread* that forked us ends, so our parents must be single-threaded:
         # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    own = own_description(pipe)
+    try:  # opened again, so that its owner and flags are ours alone
+        own = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        own = os.dup(pipe)
     os.dup2(own, lifeline, inheritable=False)
     os.close(own)
     armed = _signal_our_group(lifeline)
@@ -184,14 +175,6 @@ def close_range(first: int) -> bool:
     conda's) it calls close(2) for each number up to the limit, which may be a billion.
     """
     return _has("close_range") and _close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0) == 0
-
-
-def own_description(pipe: int) -> int:
-    """Open a pipe's end again, so that its owner and flags are ours alone (never below 3)."""
-    try:
-        return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return os.dup(pipe)
 
 
 def memory_file(name: str) -> int:

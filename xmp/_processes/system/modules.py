@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 __all__ = ["installed", "modules_since", "third_party"]
 
-
 _known: tuple[int, tuple[str, ...]] = (-1, ())
 """How many modules there were at the last look, and the installed ones of them."""
 

@@ -18,17 +18,9 @@ from xmp import _proc
 from .linux import open_pidfd, ready
 
 __all__ = [
-    "children",
-    "end_descendants",
-    "is_gone",
-    "is_stopped",
-    "is_zombie",
-    "kill",
-    "next_ended",
-    "peak_memory",
-    "signal_name",
-    "wait_gone",
-]
+    "children", "end_descendants", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended",
+    "peak_memory", "signal_name", "wait_gone",
+]  # fmt: skip
 
 _KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
 _POLL = 0.002  # seconds between two looks where no pidfd reports the end
@@ -37,22 +29,18 @@ _POLL = 0.002  # seconds between two looks where no pidfd reports the end
 def children(pid: int) -> list[int]:
     """The living children of a process, also those that it adopted."""
     if sys.platform != "linux":
-        return _children_by_psutil(pid)
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
     lists = (_proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
     return [int(child) for found in lists for child in found.split()]
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
 
 
 def is_stopped(pid: int) -> bool:
@@ -64,18 +52,14 @@ def is_stopped(pid: int) -> bool:
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended and waits to be reaped."""
     if sys.platform != "linux":
-        return _is_zombie_by_psutil(pid)
+        import psutil
+
+        try:
+            return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return False
     found = _proc.process(pid)
     return found is not None and found.state == "Z"
-
-
-def _is_zombie_by_psutil(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def is_gone(pid: int) -> bool:

@@ -65,7 +65,6 @@ class _Replica:
             self.held.signal(DUMP_SIGNAL)
 
     def close(self) -> None:
-        """Close the descriptors that asking needed."""
         self.stacks.close()
         self.held.close()
 

@@ -88,11 +88,11 @@ def set_threads(count: int) -> None:
         for function in _functions(pattern, names):
             function(count)
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    elif torch is None:
+    if torch is None:
         for function in _functions(_OPENMP, ("omp_set_num_threads",)):
             function(count)
+    elif torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def one_thread_environment() -> dict[str, str]:
