@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from xmp._processes.messages.timeline import StartTimeline, Timeline
-from xmp._processes.report.slow_start import slow_start
+from xmp._processes.messages.timeline import StartTimeline, Timeline, slow_start
 
 SECOND = 1_000_000_000
 

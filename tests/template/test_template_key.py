@@ -287,6 +287,22 @@ def test_the_template_sees_neither_script_folder_nor_cwd(stage: Stage) -> None:
     assert not importers & set(said["templates"])
 
 
+def test_a_file_with_the_name_of_a_frozen_module_shadows_nothing(stage: Stage) -> None:
+    """Python never imports a user's ``os.py``: replicas have one ``os``, with the environment."""
+    stage.write("", "os.py")
+    source = """
+        import os, posixpath, in_script, xmp
+
+        def work(rank):
+            import os
+            return os is posixpath.os
+
+        if __name__ == "__main__":
+            in_script.say(one=list(xmp.spawn(work, nprocs=2, runtime="cpu")))
+    """
+    assert stage.run(source).said["one"] == [True, True]
+
+
 def test_a_package_from_elsewhere_needs_another_template(stage: Stage) -> None:
     """Two installations of one name: replicas must have the launcher's."""
     for version in ("one", "two"):

@@ -18,7 +18,6 @@ __all__ = ["clean", "look", "run"]
 
 _GRACE = 2.0
 _KILL_WAIT = 2.0
-_STEP = 0.01
 _ROUNDS = 5
 
 
@@ -78,4 +77,4 @@ def _end(found: Sequence[Process]) -> list[Process]:
 def _wait(held: Sequence[HeldProcess], seconds: float) -> None:
     end = time.monotonic() + seconds
     while any(each.lives for each in held) and time.monotonic() < end:
-        time.sleep(_STEP)
+        time.sleep(0.01)

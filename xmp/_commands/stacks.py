@@ -42,15 +42,11 @@ def find(pid: int | None) -> list[Launch]:
             return running
         several = "more than one launch is running: give a pid" + _listed(running)
         raise XmpError(several if running else _NONE)
-    found = [launch for launch in running if pid in _inside(launch)]
-    found = found or [launch for launch in running if pid == launch.launcher]
-    if found:
-        return found
-    raise XmpError(_why_not(pid) + _listed(running))
-
-
-def _inside(launch: Launch) -> set[int]:
-    return {launch.supervisor.pid, *launch.members}
+    found = [each for each in running if pid in (each.supervisor.pid, *each.members)]
+    found = found or [each for each in running if pid == each.launcher]
+    if not found:
+        raise XmpError(_why_not(pid) + _listed(running))
+    return found
 
 
 def _why_not(pid: int) -> str:

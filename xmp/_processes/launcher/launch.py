@@ -11,8 +11,7 @@ from xmp._errors import XmpError
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
-from xmp._processes.messages.timeline import StartTimeline
-from xmp._processes.report.slow_start import slow_start
+from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report.stacks import grouped
 from xmp._processes.terminal.console import say, signals_of_the_user
 from xmp._processes.terminal.lender import TerminalLender

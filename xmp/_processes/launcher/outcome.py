@@ -115,12 +115,7 @@ class Outcome:
         known = (self.failures, self._world_size, host, self.results, self._stacks)
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
-            return timeout_error.build(
-                self.overdue,
-                *known,
-                timeout_error.process_ranks(self._plans, pids),
-                self._oom_finding,
-            )
+            return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)
         if self.failures:
             return replica_error.build(*known, self._oom_finding)
         return self.broken

@@ -21,7 +21,7 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
                                                 WithdrawValue; TakeTurn, ReturnTurn
     supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter); answers:
                                                 PreemptedAt, MakeValue, SharedValue, YourTurn
-    debugger <-> supervisor      debugger       Synchronise; Synced. AnswerDebugger and
+    debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 
 A keeper and a script holder are fork servers too: the first two lines are also theirs.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from . import debugger, fork_server, launch, replica
+from . import fork_server, launch, replica
 
 __all__ = ["CATALOG", "Handlers", "Message"]
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 CATALOG: dict[str, Any] = {
     name: value
-    for module in (launch, replica, fork_server, debugger)
+    for module in (launch, replica, fork_server)
     for name, value in vars(module).items()
     if inspect.isclass(value) and value.__module__ == module.__name__
 }
@@ -32,13 +32,6 @@ class Handlers(Generic[P]):
     def on(self, kind: type[M], handle: Callable[Concatenate[M, P], None]) -> None:
         """Call ``handle(message, ...)`` for messages of this kind."""
         self._table[kind] = handle
-
-    def clear(self) -> None:
-        """Drop the handlers, and with them whatever they belong to."""
-        self._table.clear()
-
-    def __contains__(self, message: Message) -> bool:
-        return type(message) in self._table
 
     def handle(self, message: Message, *args: P.args, **kwargs: P.kwargs) -> None:
         """Handle one message; raises TypeError for a kind without a handler."""

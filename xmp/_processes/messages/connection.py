@@ -65,7 +65,8 @@ class Connection:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._socket = socket.socket(socket.AF_UNIX, _KIND, fileno=descriptor)
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self.waiting: deque[tuple[bytes, list[int]]] = deque()
+        """What was posted and has not been sent yet."""
         self._collected: list[int] = []
 
     def moved(self, base: int) -> Connection:
@@ -76,29 +77,21 @@ class Connection:
         """Give the descriptor to the caller; this object must not be used any more."""
         return self._socket.detach()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a message was posted that has not been sent yet."""
-        return bool(self._waiting)
-
     def fileno(self) -> int:
-        """The descriptor, for selectors."""
         return self.descriptor
 
     def close(self) -> None:
         """Close this end; messages that were not sent are dropped."""
         self._socket.close()
-        for _, owned in self._waiting:
+        for _, owned in self.waiting:
             _close(owned)
-        self._waiting.clear()
+        self.waiting.clear()
 
     def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Send and wait until the kernel has taken all of it; Closed if the other end is closed."""
         self.post(message, descriptors)
         while not self.flush():
-            poller = select.poll()
-            poller.register(self.descriptor, select.POLLOUT)
-            poller.poll()
+            linux.ready(self.descriptor, select.POLLOUT, None)
 
     def send_prepared(self, data: bytes) -> None:
         """Send what ``prepared`` made, while no posted message waits."""
@@ -113,8 +106,8 @@ class Connection:
             mark, owned, data = _SPILLED, [_spill(data), *owned], b""
         while len(owned) > _DESCRIPTORS_A_MESSAGE:
             head, owned = owned[:_DESCRIPTORS_A_MESSAGE], owned[_DESCRIPTORS_A_MESSAGE:]
-            self._waiting.append((_MORE, head))
-        self._waiting.append((mark + data, owned))
+            self.waiting.append((_MORE, head))
+        self.waiting.append((mark + data, owned))
 
     def flush(self) -> bool:
         """Send what can be sent without waiting; True when nothing is left.
@@ -124,14 +117,14 @@ class Connection:
         """
         while True:
             try:
-                data, owned = self._waiting.popleft()
+                data, owned = self.waiting.popleft()
             except IndexError:
                 return True
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             try:
                 self._socket.sendmsg([data], rights if owned else [], socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                self._waiting.appendleft((data, owned))
+                self.waiting.appendleft((data, owned))
                 return False
             except OSError as error:
                 _close(owned)
@@ -159,10 +152,7 @@ class Connection:
 
     def readable(self, timeout: float | None = 0) -> bool:
         """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
-        poller = select.poll()
-        poller.register(self.descriptor, select.POLLIN)
-        most = None if timeout is None else min(max(0.0, timeout), linux.LONGEST_WAIT) * 1000
-        return bool(poller.poll(most))
+        return linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
         room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
@@ -186,13 +176,10 @@ class Connection:
             raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
         if not data:
             raise Closed("end of connection")
+        self._collected += descriptors
         if data[:1] == _MORE:
-            self._collected += descriptors
             return None
-        return self._complete(data, descriptors)
-
-    def _complete(self, data: bytes, last: list[int]) -> tuple[Message, list[int]]:
-        descriptors, self._collected = [*self._collected, *last], []
+        descriptors, self._collected = self._collected, []
         if data[:1] == _SPILLED:
             with open(descriptors.pop(0), "rb") as file:
                 file.seek(0)

@@ -39,9 +39,9 @@ def _chain(error: BaseException) -> list[_ChainLink]:
     while following is not None and len(links) < _MAX_CHAIN:
         if any(following is known for known, _, _ in links):
             break
-        links.append((following, direct, following.__suppress_context__))
-        direct = following.__cause__ is not None
         hidden = following.__suppress_context__
+        links.append((following, direct, hidden))
+        direct = following.__cause__ is not None
         following = following.__cause__ or (None if hidden else following.__context__)
     return links
 
@@ -50,18 +50,16 @@ def _packed(chain: list[_ChainLink]) -> bytes | None:
     try:
         image = pack_image(chain, linux.memory_file)
         try:
-            data = image.data if image.data is not None else _read(image)
+            if image.data is None and image.size > _MAX_BYTES:
+                return None
+            data = image.data or os.pread(image.descriptor, image.size, 0)
         finally:
             image.close()
-        arrived = [] if data is None else load_image(Image(data, len(data)))
+        arrived = load_image(Image(data, len(data)))
         same = [type(each) for each, _, _ in arrived] == [type(each) for each, _, _ in chain]
         return data if same else None
     except BaseException:  # pickling and unpickling are the user's code
         return None
-
-
-def _read(image: Image) -> bytes | None:
-    return os.pread(image.descriptor, image.size, 0) if image.size <= _MAX_BYTES else None
 
 
 def load_exception(data: bytes | None) -> BaseException | None:

@@ -10,22 +10,9 @@ from xmp._types import ForkRules
 from .launcher_state import LauncherState
 
 __all__ = [
-    "ForkRequest",
-    "ForkSupervisor",
-    "ForkUnsafe",
-    "Forked",
-    "ImportFailed",
-    "ImportModules",
-    "ModulesImported",
-    "ProcessEnded",
-    "Ready",
-    "StartScriptHolder",
-    "StartTemplate",
-    "TryModules",
-]
-
-
-# --- launcher -> fork server --------------------------------------------------------------------
+    "ForkRequest", "ForkSupervisor", "ForkUnsafe", "Forked", "ImportFailed", "ImportModules",
+    "ModulesImported", "ProcessEnded", "Ready", "StartScriptHolder", "StartTemplate", "TryModules",
+]  # fmt: skip
 
 
 class StartTemplate(NamedTuple):
@@ -73,9 +60,6 @@ class TryModules(NamedTuple):
 
     names: list[str]
     rules: ForkRules
-
-
-# --- fork server -> launcher --------------------------------------------------------------------
 
 
 class Ready(NamedTuple):

@@ -10,33 +10,11 @@ from .order import Failure, LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AnswerDebugger",
-    "AtBreakpoint",
-    "CannotMake",
-    "DebuggerLeft",
-    "Done",
-    "EventRecord",
-    "Events",
-    "Interrupt",
-    "InterruptDebugger",
-    "Kill",
-    "LoadFailed",
-    "Pause",
-    "Preempt",
-    "PreemptAnswer",
-    "ReplicaEnded",
-    "ReplicaEntered",
-    "ReplicaPhase",
-    "ReplicaReturned",
-    "ReplicasStarted",
-    "Resume",
-    "SetGrace",
-    "StackTexts",
-    "StartLaunch",
-    "Stop",
-    "TakeStacks",
-    "UnsafeToFork",
-]
+    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "EventRecord", "Events",
+    "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
+    "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
+    "Resume", "SetGrace", "StackTexts", "StartLaunch", "Stop", "TakeStacks", "UnsafeToFork",
+]  # fmt: skip
 
 
 # --- launcher -> supervisor ---------------------------------------------------------------------

@@ -25,6 +25,7 @@ __all__ = ["LauncherState", "apply", "capture", "restore_mask", "restore_signals
 _IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
 _NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals()))
 _LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
+_tracker: Any = resource_tracker._resource_tracker
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class LauncherState:
     limits: dict[str, tuple[int, int]]
     blocked: frozenset[int]
     ignored: frozenset[int]
+    """Without the signals that Python itself ignores."""
     unignored: frozenset[int]
     """The signals that Python ignores, where the launcher has reset them to their default."""
     authkey: bytes
@@ -54,23 +56,27 @@ class LauncherState:
 
 def capture() -> tuple[LauncherState, int | None]:
     """The state of this process, and the descriptor of its resource tracker if one runs."""
-    tracker = _tracker()._fd
+    tracker = _tracker._fd
     own = process.current_process()
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        cwd = None  # the folder has been removed
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    ignored = {n for n in _NUMBERS if _signal.getsignal(n) == _signal.SIG_IGN}
     state = LauncherState(
         pid=os.getpid(),
         name=own.name,
-        cwd=_cwd(),
+        cwd=cwd,
         path=list(sys.path),
         argv=list(sys.argv),
         environment=dict(os.environ),
         umask=_umask(),
         niceness=os.getpriority(os.PRIO_PROCESS, 0),
-        affinity=frozenset(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else frozenset(),
+        affinity=frozenset(affinity),
         limits={name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
         blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        ignored=_ignored(),
+        ignored=frozenset(ignored - _IGNORED_BY_PYTHON - {int(signal.SIGCHLD)}),
         unignored=frozenset(s for s in _IGNORED_BY_PYTHON if signal.getsignal(s) == signal.SIG_DFL),
         authkey=bytes(own.authkey),
         tracker=tracker is not None,
@@ -80,38 +86,27 @@ def capture() -> tuple[LauncherState, int | None]:
     return state, tracker
 
 
-def _tracker() -> Any:
-    return resource_tracker._resource_tracker
-
-
-def _cwd() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None  # the folder has been removed
-
-
 def _shadows(folder: str) -> tuple[str, ...]:
     """The standard modules that an import in this process takes from the script's folder.
 
     Not those that were imported before the folder came into ``sys.path`` (os, types, ...).
     """
+    folder = os.path.abspath(folder)
     try:
-        names = {entry.partition(".")[0] for entry in os.listdir(folder or ".")}
+        names = {entry.partition(".")[0] for entry in os.listdir(folder)}
     except OSError:
         return ()
-    return tuple(
-        name
-        for name in sorted(names & sys.stdlib_module_names)
-        if _file_of(name, "").startswith(os.path.abspath(folder or ".") + os.sep)
-    )
+    found = sorted(names & sys.stdlib_module_names)
+    return tuple(name for name in found if _file_of(name).startswith(folder + os.sep))
 
 
-def _file_of(name: str, default: str) -> str:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    if name not in sys.modules:
+def _file_of(name: str) -> str:
+    if name in sys.modules:
+        spec = getattr(sys.modules[name], "__spec__", None)
+    else:
         spec = importlib.util.find_spec(name)
-    return os.path.abspath(getattr(spec, "origin", None) or default)
+    # The origin of a module without a file is a word: "built-in", "frozen".
+    return os.path.abspath(spec.origin) if spec and spec.has_location and spec.origin else ""
 
 
 def _umask() -> int:
@@ -121,12 +116,6 @@ def _umask() -> int:
     mask = os.umask(0o077)  # umask(2) cannot only read; for an instant stricter, never laxer
     os.umask(mask)
     return mask
-
-
-def _ignored() -> frozenset[int]:
-    """The signals that the launcher ignores, without those that Python itself ignores."""
-    ignored = {n for n in _NUMBERS if _signal.getsignal(n) == _signal.SIG_IGN}
-    return frozenset(ignored - _IGNORED_BY_PYTHON - {int(signal.SIGCHLD)})
 
 
 def apply(state: LauncherState, tracker: int | None) -> None:
@@ -147,9 +136,8 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     os.umask(state.umask)
     _apply_scheduling(state)
     process.current_process().authkey = state.authkey
-    own = _tracker()
     # Without the launcher's own tracker a second one would remove the launcher's segments.
-    own._fd, own._pid = tracker, None
+    _tracker._fd, _tracker._pid = tracker, None
 
 
 def _apply_scheduling(state: LauncherState) -> None:

@@ -1,4 +1,4 @@
-"""What a replica and its supervisor send each other.
+"""What a replica and its supervisor send each other; at a breakpoint on a connection for that.
 
 Questions are numbered and the answer has the number of its question: a signal handler that raises
 may leave an answer unread.
@@ -14,25 +14,11 @@ from .order import LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AskPreempted",
-    "BreakpointReached",
-    "ExceptionRaised",
-    "ExitCalled",
-    "FreshReplicaOrder",
-    "FunctionEntered",
-    "GiveValue",
-    "LastStep",
-    "MakeValue",
-    "PhaseBegun",
-    "PreemptedAt",
-    "ResultReady",
-    "ReturnTurn",
-    "SharedValue",
-    "TakeTurn",
-    "WantValue",
-    "WithdrawValue",
-    "YourTurn",
-]
+    "AskPreempted", "BreakpointReached", "ExceptionRaised", "ExitCalled", "FreshReplicaOrder",
+    "FunctionEntered", "GiveValue", "LastStep", "MakeValue", "PhaseBegun", "PreemptedAt",
+    "ResultReady", "ReturnTurn", "SharedValue", "Synced", "Synchronise", "TakeTurn", "WantValue",
+    "WithdrawValue", "YourTurn",
+]  # fmt: skip
 
 
 # --- replica -> supervisor ----------------------------------------------------------------------
@@ -86,7 +72,7 @@ class ExceptionRaised(NamedTuple):
 
 
 class BreakpointReached(NamedTuple):
-    """A rank wants the terminal. Descriptors: the connection of ``messages.debugger``."""
+    """A rank wants the terminal. Descriptors: the debugger's connection."""
 
     rank: int
 
@@ -188,3 +174,14 @@ class YourTurn(NamedTuple):
     """The replica has the turn."""
 
     number: int
+
+
+# --- on the debugger's connection, with launch.AnswerDebugger and launch.DebuggerLeft ------------
+
+
+class Synchronise(NamedTuple):
+    """Before a prompt: pass on what the replica has written so far; ``Synced`` answers."""
+
+
+class Synced(NamedTuple):
+    """Everything has been passed on."""

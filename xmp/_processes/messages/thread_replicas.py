@@ -32,7 +32,7 @@ def _joined(lead: ReplicaPlan, plan: ReplicaPlan) -> ReplicaPlan:
 
 def count(plans: Sequence[ReplicaPlan]) -> int:
     """How many replicas these processes hold."""
-    return sum(1 + len(plan.thread_replicas) for plan in plans)
+    return sum(len(plans_of(plan)) for plan in plans)
 
 
 def plans_of(plan: ReplicaPlan) -> tuple[ReplicaPlan, ...]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-__all__ = ["StartTimeline", "Timeline"]
+__all__ = ["StartTimeline", "Timeline", "slow_start"]
 
 _MOST_RANKS = 16
+_SLOW_SECONDS = 5.0
 _STAGES = (
     ("received", "template and supervisor up"),
     ("loaded", "script and call loaded"),
@@ -46,11 +47,8 @@ class Timeline:
 
     def seconds(self) -> dict[str, float]:
         """Seconds from the call to each stage that was reached, by name."""
-        return {
-            name: (getattr(self, name) - self.called) / 1e9
-            for name, _ in _STAGES
-            if getattr(self, name)
-        }
+        reached = {name: getattr(self, name) for name, _ in _STAGES}
+        return {name: (at - self.called) / 1e9 for name, at in reached.items() if at}
 
     def completed(self, known: Timeline) -> Timeline:
         """This one, with the stages that only the other has."""
@@ -61,9 +59,9 @@ class Timeline:
         """(description, start, end) in nanoseconds of each stage that was reached."""
         found, before = [], self.called
         for name, words in _STAGES:
-            if getattr(self, name):
-                found.append((words, before, getattr(self, name)))
-                before = getattr(self, name)
+            if at := getattr(self, name):
+                found.append((words, before, at))
+                before = at
         return found
 
 
@@ -123,3 +121,12 @@ class StartTimeline(Mapping[int, Timeline]):
             for what, since, to in timeline.stages()
         ]  # fmt: skip
         Path(path).write_text(json.dumps({"traceEvents": events}))
+
+
+def slow_start(timeline: StartTimeline) -> str:
+    """One line with the largest parts of a start that took longer than 5 s, else nothing."""
+    total = timeline.last_entered()
+    if total < _SLOW_SECONDS:
+        return ""
+    items = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in timeline.largest())
+    return f"the start took {total:.1f} s: {items}"

@@ -85,7 +85,6 @@ class CapturedSource(Source):
             self._writer.finish()
 
     def close(self) -> None:
-        """Close our ends."""
         super().close()
         if self._log is not None:
             self._log.close()

@@ -24,13 +24,11 @@ class EventLoop:
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
-        """Stop listening to it."""
         if self._handlers.pop(descriptor, None) is not None:
             self._writing.discard(descriptor)
             self._selector.unregister(descriptor)
 
     def listens(self, descriptor: int) -> bool:
-        """Whether it is listened to."""
         return descriptor in self._handlers
 
     def turn(self, timeout: float | None) -> None:
@@ -44,14 +42,11 @@ class EventLoop:
         """Begin or stop to wake up when the descriptor takes more."""
         if wanted == (descriptor in self._writing):
             return
-        reads = selectors.EVENT_READ if descriptor in self._handlers else 0
-        if wanted:
-            self._writing.add(descriptor)
-            change = self._selector.modify if reads else self._selector.register
-            change(descriptor, reads | selectors.EVENT_WRITE)
-            return
-        self._writing.discard(descriptor)
-        if reads:
-            self._selector.modify(descriptor, reads)
+        self._writing ^= {descriptor}
+        writes = selectors.EVENT_WRITE if wanted else 0
+        if descriptor in self._handlers:
+            self._selector.modify(descriptor, selectors.EVENT_READ | writes)
+        elif wanted:
+            self._selector.register(descriptor, writes)
         else:
             self._selector.unregister(descriptor)

@@ -54,7 +54,8 @@ class PrefixedLines:
             if whole:
                 self._put_line(unit, text)
             elif text and self.sink.open_writer is self and text == unit:
-                self._extend_line(text)
+                self.open_line = (self.open_line + text)[:_OPEN_BYTES]
+                self.sink.put(text)
             elif text and open_one:
                 self._begin_line(unit)
             else:
@@ -83,10 +84,6 @@ class PrefixedLines:
         sink.open_writer = self
         self.open_line = (self._prefix + unit.lstrip(b"\r"))[:_OPEN_BYTES]
         sink.put(shown)
-
-    def _extend_line(self, text: bytes) -> None:
-        self.open_line = (self.open_line + text)[:_OPEN_BYTES]
-        self.sink.put(text)
 
     def _with_prefix(self, unit: bytes) -> bytes:
         text = unit.lstrip(b"\r")

@@ -83,7 +83,6 @@ class LogFile:
             return b""
 
     def close(self) -> None:
-        """Close it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

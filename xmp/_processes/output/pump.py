@@ -74,14 +74,12 @@ class OutputPump:
         """Write what the sinks take now, and wake up when they take more."""
         for sink in self._sinks:
             sink.flush()
-        if self._behind:
-            self._catch_up()
+        self._catch_up()
         for sink in self._sinks:
-            if sink.pollable:
+            if not sink.is_file:
                 wanted = sink.waiting or any(source.sink is sink for source in self._behind)
-                self._loop.wake_for_write(sink.descriptor, wanted)
-        if self._paused:
-            self._resume()
+                self._loop.wake_for_write(sink.descriptor, bool(wanted))
+        self._resume()
 
     def _catch_up(self) -> None:
         """Show a portion of each, in turn: a flood must not hide the others' lines."""

@@ -14,10 +14,14 @@ import stat
 import struct
 import termios
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 from xmp._types import ReplicaPlan
+
+if TYPE_CHECKING:
+    from .line_prefix import PrefixedLines
 
 __all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 
@@ -27,35 +31,20 @@ _AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without block
 _PORTION = 64 * 1024
 
 
-class OpenLineWriter(Protocol):
-    """A writer that has begun a line and not ended it: mostly a progress bar."""
-
-    open_line: bytes
-
-
 class Sink:
     """One of the launcher's streams."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._pending: deque[bytes] = deque()
+        self.waiting: deque[bytes] = deque()
+        """What the stream has not taken yet."""
         self._size = 0
         self.broken = False
-        # A file never blocks for long, and epoll refuses to watch one.
-        self._file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        """A file never blocks for long, and epoll refuses to watch one."""
         self.terminal = os.isatty(descriptor)
-        self.open_writer: OpenLineWriter | None = None
-        """The one whose line is the last of the stream."""
-
-    @property
-    def pollable(self) -> bool:
-        """Whether a selector can watch it."""
-        return not self._file
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something that the stream has not taken yet."""
-        return self._size > 0
+        self.open_writer: PrefixedLines | None = None
+        """The one that has begun the last line of the stream: mostly a progress bar."""
 
     @property
     def full(self) -> bool:
@@ -65,7 +54,7 @@ class Sink:
     def put(self, data: bytes) -> None:
         """Copy to the stream, now as far as possible."""
         if not self.broken:
-            self._pending.append(data)
+            self.waiting.append(data)
             self._size += len(data)
             self.flush()
 
@@ -81,18 +70,18 @@ class Sink:
 
     def flush(self) -> None:
         """Write what the stream takes without waiting."""
-        while self._pending and (self._file or _writable(self.descriptor)):
-            data = self._pending.popleft()
+        while self.waiting and (self.is_file or linux.ready(self.descriptor, select.POLLOUT)):
+            data = self.waiting.popleft()
             try:
-                written = os.write(self.descriptor, data if self._file else data[:_AT_ONCE])
+                written = os.write(self.descriptor, data if self.is_file else data[:_AT_ONCE])
             except OSError:
                 # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
                 self.broken, self._size = True, 0
-                self._pending.clear()
+                self.waiting.clear()
                 return
             self._size -= written
             if written < len(data):
-                self._pending.appendleft(data[written:])
+                self.waiting.appendleft(data[written:])
 
 
 def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
@@ -101,33 +90,26 @@ def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
     A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
     progress bars only on terminals. It is ``narrower`` by so many columns, for the lines' prefix.
     """
-    if sink is not None and sink.terminal:
-        try:
-            ours, theirs = os.openpty()
-        except OSError:
-            return os.pipe()  # the system has no pseudo-terminal left
-        settings = termios.tcgetattr(theirs)
-        settings[1] &= ~termios.OPOST  # the real terminal will translate the line ends
-        termios.tcsetattr(theirs, termios.TCSANOW, settings)
-        size = fcntl.ioctl(sink.descriptor, termios.TIOCGWINSZ, bytes(8))
-        if narrower:
-            rows, columns, *pixels = struct.unpack("HHHH", size)
-            size = struct.pack("HHHH", rows, max(columns - narrower, min(columns, 1)), *pixels)
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
-        return ours, theirs
-    return os.pipe()
+    if sink is None or not sink.terminal:
+        return os.pipe()
+    try:
+        ours, theirs = os.openpty()
+    except OSError:
+        return os.pipe()  # the system has no pseudo-terminal left
+    settings = termios.tcgetattr(theirs)
+    settings[1] &= ~termios.OPOST  # the real terminal will translate the line ends
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    size = fcntl.ioctl(sink.descriptor, termios.TIOCGWINSZ, bytes(8))
+    rows, columns, *pixels = struct.unpack("HHHH", size)
+    size = struct.pack("HHHH", rows, max(columns - narrower, min(columns, 1)), *pixels)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    return ours, theirs
 
 
-def _writable(descriptor: int) -> bool:
-    poller = select.poll()
-    poller.register(descriptor, select.POLLOUT)
-    return bool(poller.poll(0))
-
-
-def last_lines(text: str, lines: int = 50) -> str:
-    """The last lines of a text, as a terminal would show them: a progress bar is its last state."""
-    shown = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
-    return "\n".join(shown[-lines:])
+def last_lines(text: str) -> str:
+    """The last 50 lines, as a terminal would show them: a progress bar is its last state."""
+    lines = text.rstrip("\n").split("\n")[-50:]
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
 class Source:
@@ -160,19 +142,16 @@ class Source:
             data = b""  # the end of a pseudo-terminal is EIO
         if data:
             self._take(data)
-            self._keep(data)
+            self._tail.append(data)
+            self._kept += len(data)
+            while self._kept - len(self._tail[0]) >= _KEEP:
+                self._kept -= len(self._tail.popleft())
         self.ended = not data
         return bool(data)
 
     def _take(self, data: bytes) -> None:
         if self.sink is not None:
             self.sink.put(data)
-
-    def _keep(self, data: bytes) -> None:
-        self._tail.append(data)
-        self._kept += len(data)
-        while self._kept - len(self._tail[0]) >= _KEEP:
-            self._kept -= len(self._tail.popleft())
 
     def drain(self) -> None:
         """Copy what is there, without waiting for what a grandchild may still write."""
@@ -186,16 +165,15 @@ class Source:
     def finish(self) -> None:
         """Its replica has ended, and everything was shown."""
 
-    def tail(self, lines: int = 50) -> str:
-        """The last lines that passed."""
-        return last_lines(self.kept(), lines)
+    def tail(self) -> str:
+        """The last 50 lines that passed."""
+        return last_lines(self.kept())
 
     def kept(self) -> str:
         """The last 64 KiB that passed."""
         return b"".join(self._tail)[-_KEEP:].decode(errors="replace")
 
     def close(self) -> None:
-        """Close our end."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

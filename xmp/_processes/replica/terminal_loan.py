@@ -12,9 +12,8 @@ from typing import Any
 
 from xmp import _inside
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.debugger import Synchronise
 from xmp._processes.messages.launch import AnswerDebugger, DebuggerLeft
-from xmp._processes.messages.replica import BreakpointReached
+from xmp._processes.messages.replica import BreakpointReached, Synchronise
 from xmp._processes.system.stdio import flush
 
 __all__ = ["TerminalLoan"]

@@ -1,3 +1,3 @@
-"""The text and the exceptions for failures, time-outs, stacks and slow starts."""
+"""The text and the exceptions for failures, time-outs and stacks."""
 
 __all__: list[str] = []

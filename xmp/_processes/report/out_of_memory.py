@@ -32,11 +32,10 @@ class OomFinding:
     @property
     def kills(self) -> int | None:
         """How many processes the kernel has killed for lack of memory; None: nothing was read."""
-        if self.before is None or self.after is None:
+        before, after = self.before, self.after
+        if before is None or after is None or before.everywhere != after.everywhere:
             return None
-        if self.before.everywhere != self.after.everywhere:
-            return None
-        return self.after.kills - self.before.kills
+        return after.kills - before.kills
 
     def why(self, failure: Failure) -> str:
         """In a few words why it was killed, if it was."""
@@ -51,26 +50,26 @@ class OomFinding:
 
     def found(self, killed: bool) -> str:
         """The evidence, and what to do; also where memory ran out but no replica was ``killed``."""
-        if self.kills:
-            return self._counted(self.kills, killed)
-        if not killed:
+        kills = self.kills
+        if not kills and not killed:
             return ""
-        if self.kills is None:
+        if kills is None:
             return "xmp cannot say whether memory ran out: it can read no memory control group."
-        return (
-            f"The kernel counted no out-of-memory kill in {self._where} during the launch.\n"
-            "So a process sent the signal: see the logs of the scheduler and the container runtime."
-        )
-
-    def _counted(self, kills: int, killed: bool) -> str:
+        where = "the whole machine" if self._everywhere else "this memory control group"
+        if not kills:
+            return (
+                f"The kernel counted no out-of-memory kill in {where} during the launch.\n"
+                "So a process sent the signal: see the logs of the scheduler and the container "
+                "runtime."
+            )
         times = "one out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
-        counted = f"The kernel counted {times} in {self._where} during the launch."
+        counted = f"The kernel counted {times} in {where} during the launch."
         if self._everywhere:
             return counted
         what = "Out of memory" if killed else "A process was killed for lack of memory"
-        return f"{what}: {self.sizes()}.\n{counted}\n{_ADVICE}"
+        return f"{what}: {self._sizes()}.\n{counted}\n{_ADVICE}"
 
-    def sizes(self) -> str:
+    def _sizes(self) -> str:
         """``limit 12.7 GiB, 8 replicas, largest 1.9 GiB (rank 3)``."""
         parts = []
         if self.bound is not None:
@@ -88,10 +87,6 @@ class OomFinding:
     @property
     def _everywhere(self) -> bool:
         return self.after is not None and self.after.everywhere
-
-    @property
-    def _where(self) -> str:
-        return "the whole machine" if self._everywhere else "this memory control group"
 
     @property
     def _peak(self) -> int:

@@ -25,7 +25,6 @@ from .tracebacks import with_source
 
 __all__ = ["build", "not_loaded"]
 
-_HINTS = {17: "legacy torch_xla's exit code for a replica whose function raised"}
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
 )
@@ -64,9 +63,8 @@ def build(
     ]
     kind = _also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
     error: ReplicaError = kind("\n\n".join(filter(None, parts)))
-    error.rank, error.local_rank, error.host, error.pid = (
-        cause.rank, cause.local_rank, host, cause.pid,
-    )  # fmt: skip
+    error.host, error.pid = host, cause.pid
+    error.rank, error.local_rank = cause.rank, cause.local_rank
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
     error.__cause__ = cause.exception
@@ -98,8 +96,8 @@ def _evidence(failure: Failure) -> Iterator[str]:
 
 def _hint(code: int | None) -> str:
     """What gives this exit code, where that is known."""
-    if code in _HINTS:
-        return f" ({_HINTS[code]})"
+    if code == 17:
+        return " (legacy torch_xla's exit code for a replica whose function raised)"
     try:
         name = signal.Signals((code or 0) - 128).name
     except ValueError:
@@ -110,13 +108,10 @@ def _hint(code: int | None) -> str:
 def _last_lines(failure: Failure) -> Iterator[str]:
     """What it wrote last; less after a traceback, which says more."""
     most = _LINES_AFTER_TRACEBACK if failure.kind == "raised" else sys.maxsize
-    for stream, text in (
-        ("standard error", failure.stderr),
-        ("standard output", failure.stdout),
-    ):
+    for stream, text in (("error", failure.stderr), ("output", failure.stdout)):
         if text:
             lines = "\n".join(text.splitlines()[-most:])
-            yield f"Its last lines on {stream}:\n{lines}"
+            yield f"Its last lines on standard {stream}:\n{lines}"
     if failure.kind == "exit" and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
 
@@ -134,14 +129,10 @@ def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
     alike: dict[tuple[str, str], list[Failure]] = {}
     for other in others:
         if other.label != STOPPED:
-            alike.setdefault((_shape(other.what), other.label), []).append(other)
+            shape = re.sub(r"\d+", "#", other.what)  # ports and addresses differ between victims
+            alike.setdefault((shape, other.label), []).append(other)
     lines = [_line(group, cause) for group in alike.values()]
     return "\n".join(["Also failed:", *lines]) if lines else ""
-
-
-def _shape(words: str) -> str:
-    """Words without their numbers: ports and addresses differ between victims."""
-    return re.sub(r"\d+", "#", words)
 
 
 def _line(group: Sequence[Failure], cause: Failure) -> str:
@@ -151,9 +142,8 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
     what = group[0].what
     if len(what) > _LONGEST_OTHER:
         what = f"{what[:_LONGEST_OTHER]}…"
-    return (
-        f"  {ranks(failure.rank for failure in group)} ({label}{seconds[0]:+.3f}{until} s): {what}"
-    )
+    numbers = ranks(failure.rank for failure in group)
+    return f"  {numbers} ({label}{seconds[0]:+.3f}{until} s): {what}"
 
 
 # --- the class ---------------------------------------------------------------------------------
@@ -162,24 +152,23 @@ _mixed: dict[tuple[type, type], type[ReplicaError]] = {}
 
 
 def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
-    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well."""
+    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well.
+
+    The class is ours and torch's; it pickles as ours.
+    """
     spawn = sys.modules.get("torch.multiprocessing.spawn")
     if spawn is None:
         return kind
     name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
-    return _both(kind, getattr(spawn, name))
-
-
-def _both(kind: type[ReplicaError], other: type[Exception]) -> type[ReplicaError]:
-    """A class that is ours and torch's; it pickles as ours."""
+    torchs = getattr(spawn, name)
 
     def reduce(self: ReplicaError) -> tuple[Any, ...]:
         return _restore, (kind, self.args, self.__dict__)
 
-    if (kind, other) not in _mixed:
+    if (kind, torchs) not in _mixed:
         namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
-        _mixed[kind, other] = type(kind.__name__, (kind, other), namespace)
-    return _mixed[kind, other]
+        _mixed[kind, torchs] = type(kind.__name__, (kind, torchs), namespace)
+    return _mixed[kind, torchs]
 
 
 def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from xmp._processes.system.interpreter import package_folder
 
-__all__ = ["crash_stacks", "grouped", "not_in_function", "phases", "ranks"]
+__all__ = ["crash_stacks", "grouped", "not_in_function", "ranks"]
 
+T = TypeVar("T")
 _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
 _RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
@@ -40,16 +42,25 @@ def _file(frame: str) -> str:
 
 def grouped(stacks: Mapping[int, str]) -> list[str]:
     """The main threads' stacks, from the user's function on; ranks with the same one together."""
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, text in stacks.items():
-        lines = _users_frames(_replicas_frames(_frames(text)))
-        alike.setdefault(tuple(_shortened(lines)), []).append(rank)
-    return ["\n  ".join([f"{ranks(group)}:", *lines]) for lines, group in alike.items()]
+    shown = {
+        rank: tuple(_shortened(_users_frames(_replicas_frames(_frames(text)))))
+        for rank, text in stacks.items()
+    }
+    return ["\n  ".join([f"{group}:", *lines]) for lines, group in _alike(shown).items()]
+
+
+def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:
+    """Each value once, with the ranks that have it."""
+    groups: dict[T, list[int]] = {}
+    for rank, value in by_rank.items():
+        groups.setdefault(value, []).append(rank)
+    return {value: ranks(group) for value, group in groups.items()}
 
 
 def _replicas_frames(lines: list[str]) -> list[str]:
     """Without the supervisor's frames: a fork has the whole stack of its parents below its own."""
-    ends = [n for n, line in enumerate(lines) if _is_run(line.strip())]
+    frames = [line.strip() for line in lines]
+    ends = [n for n, at in enumerate(frames) if _file(at) == _RUN and at.endswith(" in run")]
     return lines[: ends[0]] if ends and ends[0] else lines
 
 
@@ -60,26 +71,15 @@ def _users_frames(lines: list[str]) -> list[str]:
     return lines[: users[-1] + 1] if users else lines
 
 
-def _is_run(frame: str) -> bool:
-    return _file(frame) == _RUN and frame.endswith(" in run")
-
-
 def _shortened(lines: list[str]) -> list[str]:
     left = len(lines) - _MOST_FRAMES
     return lines if left <= 0 else [*lines[:_MOST_FRAMES], f"… {left} more frames"]
 
 
-def phases(stacks: Mapping[int, str]) -> list[str]:
-    """Where the ranks are that have not reached the user's function; equal places once."""
-    alike: dict[str, list[int]] = {}
-    for rank, text in stacks.items():
-        alike.setdefault(_phase(text), []).append(rank)
-    return [f"{ranks(group)}: {words}" for words, group in alike.items()]
-
-
 def not_in_function(stacks: Mapping[int, str], count: int, waited: int) -> str:
     """One line about those of ``count`` replicas that have ``waited`` for so many nanoseconds."""
-    places = "; ".join(phases(stacks))
+    phases = _alike({rank: _phase(text) for rank, text in stacks.items()})
+    places = "; ".join(f"{group}: {phase}" for phase, group in phases.items())
     some = f"{len(stacks)} of {count} replicas"
     return f"xmp: after {waited / 1e9:g} s {some} have not reached the function: {places}\n"
 

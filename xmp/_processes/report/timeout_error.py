@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from xmp._errors import ReplicaTimeout
@@ -15,30 +15,11 @@ from xmp._types import ReplicaPlan
 from .out_of_memory import OomFinding
 from .stacks import grouped, ranks
 
-__all__ = ["DIVERGED", "ProcessRanks", "build", "process_ranks", "seconds"]
+__all__ = ["DIVERGED", "build", "seconds"]
 
 DIVERGED = "the ranks diverged: usually not all of them made the same collective calls"
 _BUSY = "If they were busy in native code or a thread, raise hang_timeout or call xmp.heartbeat()."
 _STACKS = "Python stacks (most recent call first):"
-
-
-@dataclass(frozen=True)
-class ProcessRanks:
-    """One process: the local rank of its first replica, and the ranks of all its replicas."""
-
-    local_rank: int
-    pid: int
-    ranks: Sequence[int]
-
-
-def process_ranks(
-    plans: Mapping[int, ReplicaPlan], pids: Mapping[int, int]
-) -> dict[int, ProcessRanks]:
-    """All processes of a launch, by their first rank."""
-    return {
-        rank: ProcessRanks(plan.local_rank, pids[rank], [*spread(plan, None)])
-        for rank, plan in plans.items()
-    }
 
 
 def build(
@@ -48,28 +29,30 @@ def build(
     host: str,
     results: Mapping[int, Any],
     stacks: Mapping[int, str],
-    processes: Mapping[int, ProcessRanks],
+    plans: Mapping[int, ReplicaPlan],
+    pids: Mapping[int, int],
     memory: OomFinding,
 ) -> ReplicaTimeout:
     """The exception; its attributes describe the first of the ranks that were waited for.
 
-    What is overdue are processes, each known by its first rank.
+    What is overdue are processes, each known by its first rank, as in ``plans`` and ``pids``.
     """
     overdue = replace(
         overdue,
-        ranks=tuple(rank for first in overdue.ranks for rank in processes[first].ranks),
-        finished=tuple(rank for first in overdue.finished for rank in processes[first].ranks),
+        ranks=tuple(rank for first in overdue.ranks for rank in spread(plans[first], None)),
+        finished=tuple(rank for first in overdue.finished for rank in spread(plans[first], None)),
     )
     parts = [
         f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}",
         memory.found(killed=False),  # the ranks may have waited for a process that was killed
         *([_STACKS] if stacks else []),
         *grouped(stacks),
-        _advice(overdue),
     ]
+    if overdue.name == HANG and not overdue.diverged and not overdue.at_the_end:
+        parts.append(_BUSY)
     error = ReplicaTimeout("\n\n".join(filter(None, parts)))
     error.host, error.rank = host, overdue.ranks[0]
-    error.local_rank, error.pid = processes[error.rank].local_rank, processes[error.rank].pid
+    error.local_rank, error.pid = plans[error.rank].local_rank, pids[error.rank]
     for failure in failures:
         if failure.rank == error.rank:
             error.exit_code, error.signal_name = failure.exit_code, failure.signal_name
@@ -97,9 +80,3 @@ def _words(overdue: Overdue, world_size: int, host: str) -> str:
     if overdue.name == HANG:
         return f"no progress for {limit} s: {waited} still running"
     return f"not done {limit} s after the call: {waited} still running"
-
-
-def _advice(overdue: Overdue) -> str:
-    if overdue.name != HANG or overdue.diverged or overdue.at_the_end:
-        return ""
-    return _BUSY

@@ -17,8 +17,8 @@ from functools import partial
 from xmp._events import Event, Pause, Resume
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
-from xmp._processes.messages.debugger import Synced, Synchronise
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
+from xmp._processes.messages.replica import Synced, Synchronise
 from xmp._processes.output.event_loop import EventLoop
 from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Sink

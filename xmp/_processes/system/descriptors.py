@@ -5,21 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 
 from . import linux
 
 __all__ = [
-    "close_from",
-    "highest_descriptor",
-    "keep_from_exec",
-    "move_above",
-    "raise_descriptor_limit",
-    "redirect_others_to_null",
-    "redirect_to_null",
-    "standard_numbers_taken",
-]
+    "close_from", "highest_descriptor", "keep_from_exec", "move_above", "raise_descriptor_limit",
+    "redirect_others_to_null", "redirect_to_null", "standard_numbers_taken",
+]  # fmt: skip
 
 
 def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
@@ -50,7 +45,6 @@ def _open_descriptors() -> list[int]:
 
 
 def highest_descriptor() -> int:
-    """The highest descriptor number in use."""
     return max(_open_descriptors())
 
 
@@ -66,15 +60,15 @@ def close_from(base: int) -> None:
                 pass  # the directory listing's own descriptor is gone already
 
 
-def redirect_others_to_null(keep: Iterable[int], below: int | None = None) -> None:
-    """Make every descriptor above 2 (and under ``below``) that is not in ``keep`` mean /dev/null.
+def redirect_others_to_null(keep: Container[int], below: int = sys.maxsize) -> None:
+    """Make every descriptor above 2 and under ``below`` that is not in ``keep`` mean /dev/null.
 
     The numbers stay in use: a stale object that still writes to its number, or closes it, must not
     hit a file that was opened since.
     """
-    spared, found = set(keep), []
+    found = []
     for descriptor in _open_descriptors():
-        if descriptor > 2 and descriptor not in spared and (below is None or descriptor < below):
+        if 2 < descriptor < below and descriptor not in keep:
             try:
                 os.fstat(descriptor)
             except OSError:
@@ -91,23 +85,22 @@ def redirect_to_null(descriptors: Iterable[int]) -> None:
     os.close(null)
 
 
-def raise_descriptor_limit() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard one; returns the limits as they were."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
         pass  # macOS reports a hard limit (RLIM_INFINITY) that it then refuses: setrlimit(2) there
-    return before
 
 
 @contextmanager
 def standard_numbers_taken() -> Iterator[None]:
     """While inside, no new descriptor gets a number below 3, also where those are closed."""
-    taken = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)]
-    while taken[-1] <= 2:
-        taken.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-    os.close(taken.pop())
+    taken: list[int] = []
+    while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        taken.append(number)
+    os.close(number)
     try:
         yield
     finally:

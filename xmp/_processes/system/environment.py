@@ -10,12 +10,8 @@ from xmp._types import ForkRules
 from . import thread_pools
 
 __all__ = [
-    "change_environment",
-    "encoded",
-    "replace_environment",
-    "restore_environment",
-    "while_loading",
-]
+    "change_environment", "encoded", "replace_environment", "restore_environment", "while_loading",
+]  # fmt: skip
 
 _variables: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
 
@@ -53,10 +49,6 @@ def while_loading(rules: ForkRules) -> dict[str, str]:
     return {**thread_pools.one_thread_environment(), **dict(rules.quiet)}
 
 
-def restore_environment(changed: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+def restore_environment(changed: Iterable[str], wanted: Mapping[str, str]) -> None:
     """Give the changed variables the values that they have in ``wanted``."""
-    for name in changed:
-        if name in wanted:
-            os.environ[name] = wanted[name]
-        else:
-            os.environ.pop(name, None)
+    change_environment(encoded((name, wanted.get(name)) for name in changed))

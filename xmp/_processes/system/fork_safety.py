@@ -100,21 +100,10 @@ def _descriptor_targets() -> dict[int, str]:
 def _initialised_drivers(rules: ForkRules) -> list[str]:
     found = []
     for part, function, untouched in rules.driver_probes:
-        library = _loaded(part)
-        if library is None:
-            continue
-        count = ctypes.c_int(0)
-        if getattr(library, function)(ctypes.byref(count)) != untouched:
+        library, count = thread_pools.loaded_library(part), ctypes.c_int(0)
+        if library is not None and getattr(library, function)(ctypes.byref(count)) != untouched:
             found.append(f"driver {part} (initialised)")
     return found
-
-
-def _loaded(name: str) -> ctypes.CDLL | None:
-    """The library if this process has loaded it already; never loads it."""
-    try:
-        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except (OSError, AttributeError):
-        return None
 
 
 def connected_sockets() -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from xmp._proc import Process, alive
 
-from .linux import open_pidfd
+from .linux import open_pidfd, ready
 
 __all__ = ["HeldProcess"]
 
@@ -44,9 +44,7 @@ class HeldProcess:
         """Whether it has not ended, reaped or not."""
         if self.pidfd is None:
             return self._is_same()
-        poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        return not poller.poll(0)
+        return not ready(self.pidfd, select.POLLIN)
 
     def signal(self, number: int) -> None:
         """Send a signal to this process and to no other."""
@@ -59,6 +57,5 @@ class HeldProcess:
             pass  # it has ended; or it is another user's by now, and lives on
 
     def close(self) -> None:
-        """Close its pidfd."""
         if self.pidfd is not None:
             os.close(self.pidfd)

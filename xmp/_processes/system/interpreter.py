@@ -15,8 +15,7 @@ package_folder = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 
 def executable() -> str:
     """The interpreter for processes of xmp: multiprocessing's."""
-    path = spawn.get_executable()
-    return path if isinstance(path, str) else os.fsdecode(path)
+    return os.fsdecode(spawn.get_executable())
 
 
 def fresh_interpreter(module: str, function: str, *numbers: int) -> list[str]:

@@ -11,8 +11,7 @@ from . import linux
 
 __all__ = ["VARIABLE", "leave", "variable"]
 
-_PROT_NONE = 0
-_MAP_SHARED = 1
+_PROT_NONE, _MAP_SHARED = 0, 1
 _carried = ""
 
 

@@ -30,21 +30,10 @@ from xmp import _proc
 from xmp._marks import ADDED_SCORE
 
 __all__ = [
-    "LONGEST_WAIT",
-    "arm",
-    "close_range",
-    "die_with_parent",
-    "disarm",
-    "fork_quietly",
-    "memory_file",
-    "open_pidfd",
-    "own_description",
-    "preferred_victims",
-    "seal",
-    "set_name",
-    "subreaper",
+    "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork_quietly",
+    "memory_file", "open_pidfd", "preferred_victims", "ready", "seal", "set_name", "subreaper",
     "tidy_heap",
-]
+]  # fmt: skip
 
 LONGEST_WAIT = 1e6
 """Seconds: poll(2) and epoll_wait(2) count milliseconds in an int. Longer waits take several."""
@@ -120,7 +109,10 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
         # It comes when the *thread* that forked us ends, so our parents must be single-threaded:
         # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    own = own_description(pipe)
+    try:  # opened again, so that its owner and flags are ours alone
+        own = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        own = os.dup(pipe)
     os.dup2(own, lifeline, inheritable=False)
     os.close(own)
     armed = _signal_our_group(lifeline)
@@ -143,7 +135,7 @@ def arm(lifeline: int) -> bool:
     group may share it. Returns False where the kernel cannot do it.
     """
     armed = _signal_our_group(lifeline)
-    if armed and _hung_up(lifeline):  # closed before we were armed: no signal would come
+    if armed and ready(lifeline, 0):  # closed before we were armed: no signal would come
         os.killpg(0, signal.SIGKILL)
     return armed
 
@@ -161,10 +153,12 @@ def _signal_our_group(lifeline: int) -> bool:
     return True
 
 
-def _hung_up(descriptor: int) -> bool:
+def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
+    """Whether one of these events of poll(2), an error or a hang-up is there within that time."""
     poller = select.poll()
-    poller.register(descriptor, 0)
-    return bool(poller.poll(0))
+    poller.register(descriptor, events)
+    most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
+    return bool(poller.poll(most))
 
 
 def disarm(lifeline: int) -> None:
@@ -183,22 +177,15 @@ def close_range(first: int) -> bool:
     return _has("close_range") and _close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0) == 0
 
 
-def own_description(pipe: int) -> int:
-    """Open a pipe's end again, so that its owner and flags are ours alone (never below 3)."""
-    try:
-        return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return os.dup(pipe)
-
-
 def memory_file(name: str) -> int:
     """A descriptor of a file that lives in memory and that no other process can open by name."""
     if _has("memfd") and _memfd_create is not None:
         descriptor = int(_memfd_create(name.encode(), _MFD_CLOEXEC_AND_ALLOW_SEALING))
         if descriptor >= 0:
             return descriptor
-        if ctypes.get_errno() not in _FORBIDDEN:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        reason = ctypes.get_errno()
+        if reason not in _FORBIDDEN:
+            raise OSError(reason, os.strerror(reason))
     place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
     # Not tempfile: it imports `random`, which beside a script may be the user's own module.
     path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"

@@ -7,10 +7,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from typing import Any
 
 __all__ = ["installed", "modules_since", "third_party"]
-
 
 _known: tuple[int, tuple[str, ...]] = (-1, ())
 """How many modules there were at the last look, and the installed ones of them."""
@@ -24,14 +22,14 @@ def installed(names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     places = _places() if names else ()
-    return [name for name in names if _installed(name, sys.modules.get(name), places)]
+    return [name for name in names if _installed(name, places)]
 
 
 def third_party() -> tuple[str, ...]:
     """The installed modules that are loaded here, in the order of their import."""
     global _known
     if _known[0] != len(sys.modules):
-        _known = (len(sys.modules), tuple(installed(list(sys.modules))))
+        _known = (len(sys.modules), tuple(installed(sys.modules)))
     return _known[1]
 
 
@@ -43,8 +41,8 @@ def _places() -> tuple[str, ...]:
     return tuple(folder + os.sep for folder in folders)
 
 
-def _installed(name: str, module: Any, places: tuple[str, ...]) -> bool:
-    spec = getattr(module, "__spec__", None)
+def _installed(name: str, places: tuple[str, ...]) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
     origin = getattr(spec, "origin", None)
     # A module whose spec has another name is an alias, or was made by hand.
     if not isinstance(origin, str) or getattr(spec, "name", None) != name:

@@ -15,20 +15,12 @@ from collections.abc import Iterable
 
 from xmp import _proc
 
-from .linux import open_pidfd
+from .linux import open_pidfd, ready
 
 __all__ = [
-    "children",
-    "end_descendants",
-    "is_gone",
-    "is_stopped",
-    "is_zombie",
-    "kill",
-    "next_ended",
-    "peak_memory",
-    "signal_name",
-    "wait_gone",
-]
+    "children", "end_descendants", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended",
+    "peak_memory", "signal_name", "wait_gone",
+]  # fmt: skip
 
 _KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
 _POLL = 0.002  # seconds between two looks where no pidfd reports the end
@@ -37,22 +29,18 @@ _POLL = 0.002  # seconds between two looks where no pidfd reports the end
 def children(pid: int) -> list[int]:
     """The living children of a process, also those that it adopted."""
     if sys.platform != "linux":
-        return _children_by_psutil(pid)
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
     lists = (_proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
     return [int(child) for found in lists for child in found.split()]
-
-
-def _children_by_psutil(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
 
 
 def is_stopped(pid: int) -> bool:
@@ -64,18 +52,14 @@ def is_stopped(pid: int) -> bool:
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended and waits to be reaped."""
     if sys.platform != "linux":
-        return _is_zombie_by_psutil(pid)
+        import psutil
+
+        try:
+            return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return False
     found = _proc.process(pid)
     return found is not None and found.state == "Z"
-
-
-def _is_zombie_by_psutil(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 def is_gone(pid: int) -> bool:
@@ -98,14 +82,11 @@ def kill(pid: int) -> None:
             pass
 
 
-def wait_gone(pid: int, seconds: float) -> bool:
-    """Wait until a process that is no child of ours has ended; False when the time is over."""
+def wait_gone(pid: int, seconds: float) -> None:
+    """Wait at most so long until a process that is no child of ours has ended."""
     end = time.monotonic() + seconds
-    while not is_gone(pid):
-        if time.monotonic() > end:
-            return False
+    while not is_gone(pid) and time.monotonic() < end:
         time.sleep(_POLL)
-    return True
 
 
 def next_ended() -> int | None:
@@ -141,7 +122,7 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
     """
     spared, left = set(spare), set[int]()
     for _ in range(1000):
-        doomed = [pid for pid in children(os.getpid()) if pid not in spared | left]
+        doomed = {*children(os.getpid())} - spared - left
         if not doomed:
             break
         for pid in doomed:
@@ -162,9 +143,7 @@ def _reap(pid: int, end: float) -> bool:
             if pidfd is None:
                 time.sleep(_POLL)
             else:
-                poller = select.poll()
-                poller.register(pidfd, select.POLLIN)
-                poller.poll(left * 1000)
+                ready(pidfd, select.POLLIN, left)
     except ChildProcessError:
         pass
     finally:

@@ -56,7 +56,6 @@ class StackFile:
         return os.pread(self._descriptor, size, start).decode(errors="replace")
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self._descriptor)
 
 
@@ -70,8 +69,7 @@ class StackSource(Protocol):
     stacks: StackFile
     ended: bool
 
-    def request_stacks(self) -> None:
-        """Send the signal."""
+    def request_stacks(self) -> None: ...
 
 
 def take(replicas: Iterable[StackSource]) -> dict[int, str]:

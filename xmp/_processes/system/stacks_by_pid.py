@@ -47,27 +47,24 @@ class _Replica:
     @classmethod
     def find(cls, process: Process) -> _Replica | None:
         """None for a process that has no file for its stacks (yet, or any more)."""
-        held = HeldProcess.hold(process)
+        held, file = HeldProcess.hold(process), None
         if held is None:
             return None
         try:
             file = _stacks_file(process.pid)
-        except OSError:
-            held.close()
-            raise
-        if file is None:
-            held.close()
-            return None
-        rank, stacks = file
-        return cls(rank, process.pid, StackFile(stacks), held)
+        finally:
+            if file is None:
+                held.close()
+        return cls(file[0], process.pid, StackFile(file[1]), held) if file else None
 
     def request_stacks(self) -> None:
         """Send the signal, unless it would end the process."""
-        if _is_harmless(self.pid, DUMP_SIGNAL):
+        known = _proc.status(self.pid)
+        masks = (int(known.get(name, "0"), 16) for name in ("SigIgn", "SigCgt"))
+        if any(mask >> (DUMP_SIGNAL - 1) & 1 for mask in masks):  # it ignores or handles the signal
             self.held.signal(DUMP_SIGNAL)
 
     def close(self) -> None:
-        """Close the descriptors that asking needed."""
         self.stacks.close()
         self.held.close()
 
@@ -85,10 +82,3 @@ def _stacks_file(pid: int) -> tuple[int, int] | None:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
     return None  # it has ended
-
-
-def _is_harmless(pid: int, number: int) -> bool:
-    """Whether a process handles or ignores a signal, which else would end it."""
-    known = _proc.status(pid)
-    masks = (int(known.get(name, "0"), 16) for name in ("SigIgn", "SigCgt"))
-    return any(mask >> (number - 1) & 1 for mask in masks)

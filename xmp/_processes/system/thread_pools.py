@@ -17,7 +17,7 @@ from xmp import _proc
 from . import linux
 from .modules import modules_since
 
-__all__ = ["mapped_libraries", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
+__all__ = ["loaded_library", "one_thread_environment", "pause", "pause_by_fork", "set_threads"]
 
 _OPENMP = re.compile(r"/lib(gomp|omp|iomp5)[-.]")
 _SETTERS = (
@@ -30,16 +30,17 @@ _counted = 0
 _libraries: list[str] = []
 
 
-def mapped_libraries() -> list[str]:
+def _mapped_libraries() -> list[str]:
     """The files of all libraries that are mapped here.
 
     Reading the maps takes milliseconds: they are read only after an import of an extension module.
     A pool of a library that was loaded in another way still shows as threads.
     """
     global _counted
-    fresh = modules_since(_counted)
-    if not _libraries or any(_is_extension(name) for name in fresh):
-        _libraries[:] = _read_maps()
+    if not _libraries or any(map(_is_extension, modules_since(_counted))):
+        lines = _proc.text("/proc/self/maps").splitlines()
+        found = [line[line.find("/") :] for line in lines if ".so" in line and "/" in line]
+        _libraries[:] = dict.fromkeys(found)
     _counted = len(sys.modules)
     return _libraries
 
@@ -48,25 +49,20 @@ def _is_extension(name: str) -> bool:
     return str(getattr(sys.modules.get(name), "__file__", "")).endswith((".so", ".dylib"))
 
 
-def _read_maps() -> list[str]:
-    lines = (line for line in _proc.text("/proc/self/maps").splitlines() if ".so" in line)
-    return list(dict.fromkeys(line[line.find("/") :] for line in lines if "/" in line))
-
-
 def _functions(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[Callable[[int], int]]:
     found: list[Callable[[int], int]] = []
-    for path in mapped_libraries():
-        if not pattern.search(path):
-            continue
-        try:
-            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        except OSError:
-            continue
-        for name in names:
-            if hasattr(library, name):
-                found.append(getattr(library, name))
-                break
+    for library in map(loaded_library, filter(pattern.search, _mapped_libraries())):
+        known = [name for name in names if hasattr(library, name)]
+        found += [getattr(library, name) for name in known[:1]]
     return found
+
+
+def loaded_library(name: str) -> ctypes.CDLL | None:
+    """The library if this process has loaded it already; never loads it."""
+    try:
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except (OSError, AttributeError):
+        return None
 
 
 def pause() -> None:
@@ -92,11 +88,11 @@ def set_threads(count: int) -> None:
         for function in _functions(pattern, names):
             function(count)
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    elif torch is None:
+    if torch is None:
         for function in _functions(_OPENMP, ("omp_set_num_threads",)):
             function(count)
+    elif torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def one_thread_environment() -> dict[str, str]:
