@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmp import _inside
@@ -23,7 +24,6 @@ from xmp._processes.replica.main import be_replica
 from xmp._processes.replica.role import (
     Call,
     Changes,
-    ChildEnds,
     CommonState,
     DescriptorLayout,
     Role,
@@ -70,7 +70,7 @@ class ReplicaMaker:
         self._layout = layout
         self._outlets = outlets
         self._environments = _prepare_environment(received.order.host.replicas)
-        self.heartbeats, self._heartbeats_file = _heartbeats(received.order)
+        self.heartbeats = _heartbeats(received.order)
 
     def make_all(self, lifeline: int) -> None:
         """Prepare some, fork some: what is written between two forks is copied page by page."""
@@ -80,7 +80,11 @@ class ReplicaMaker:
             unfinished = _open_first_batch(self._layout)
             parent = ForkState(os.getpid(), lifeline, has_exit_handlers())
             for start in range(0, len(plans), _BATCH):
-                batch = [self._prepare(common, plan) for plan in plans[start : start + _BATCH]]
+                batch = []
+                for plan in plans[start : start + _BATCH]:
+                    replica, ends = ReplicaHandle.prepare(plan, self._layout, self._outlets)
+                    replica.timeline = replace(self._timeline)
+                    batch.append((Role.of(common, plan, replica.timeline), replica, ends))
                 _inside.install(batch[0][0].info, None, common.channel)
                 for role, replica, ends in batch:
                     variables = self._environments[replica.rank]
@@ -95,47 +99,35 @@ class ReplicaMaker:
                 for _, _, ends in batch:
                     ends.close()
 
-    def _prepare(
-        self, common: CommonState, plan: ReplicaPlan
-    ) -> tuple[Role, ReplicaHandle, ChildEnds]:
-        replica, ends = ReplicaHandle.prepare(plan, self._layout, self._outlets)
-        known = self._timeline
-        replica.timeline = Timeline(known.called, known.received, known.loaded)
-        return Role.of(common, plan, replica.timeline), replica, ends
-
     def _common_state(self) -> CommonState:
         order, layout = self._order, self._layout
         ours, theirs = pair()
         os.dup2(theirs.fileno(), layout.channel, inheritable=False)
         channel = SupervisorChannel(Connection(layout.channel))
         forked = order.method != "exec"
-        streams = seeding.OwnStreams() if forked and order.seed is None else None
         reporter = channel if order.reports_phases else None
         enter = framework_entry(order.framework if forked else "", forked, reporter)
         ours.close()
         theirs.close()
-        return CommonState(
-            order=order,
-            layout=layout,
-            channel=channel,
-            enter=enter,
-            load=_loader(self._received, self._call, reporter),
-            leases=self._received.leases,
-            heartbeats=self.heartbeats,
-            streams=streams,
-            after_fork=mp_identity.after_fork(),
+        load_call = _loader(self._received, self._call, reporter)
+        common = CommonState(
+            order, layout, channel, enter, load_call, self._received.leases, self.heartbeats
         )
+        common.streams = seeding.OwnStreams() if forked and order.seed is None else None
+        common.after_fork = mp_identity.after_fork()
+        return common
 
     def send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
         received = self._received
-        tracker = [received.tracker] if received.tracker is not None else []
+        heartbeats = [self.heartbeats.descriptor] if self.heartbeats is not None else []
         image = [received.image.descriptor] if self._order.has_file else []
+        tracker = [received.tracker] if received.tracker is not None else []
         for replica in self.replicas:
             variables = {k: v for k, v in os.environ.items() if k not in replica.plan.unset}
             variables.update(replica.plan.set)
             leases = list(received.leases.values()) if replica.plan.local_rank == 0 else []
-            descriptors = [*self._heartbeats_file, *image, *tracker, *leases, *received.arguments]
+            descriptors = [*heartbeats, *image, *tracker, *leases, *received.arguments]
             with contextlib.suppress(Closed):  # it was killed: its wait status says so
                 order = FreshReplicaOrder(self._order, replica.plan, variables)
                 replica.connection.send(order, descriptors)
@@ -159,32 +151,21 @@ class ReplicaMaker:
 
 def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
     """Make the changes that all replicas have in common; returns those of each rank alone."""
-    common = set.intersection(*(set(plan.set) for plan in plans))
-    gone = set.intersection(*(set(plan.unset) for plan in plans))
-    removed = [(name, None) for name in gone]
-    environment.change_environment(
-        environment.encoded([*removed, *common, *launcher_mark.variable()])
-    )
-    return {
-        plan.rank: environment.encoded(
-            [*((name, None) for name in set(plan.unset) - gone), *(set(plan.set) - common)]
-        )
-        for plan in plans
-    }
+    changes = {p.rank: {*{**dict.fromkeys(p.unset), **dict(p.set)}.items()} for p in plans}
+    common = set.intersection(*changes.values())
+    environment.change_environment(environment.encoded([*common, *launcher_mark.variable()]))
+    return {rank: environment.encoded(own - common) for rank, own in changes.items()}
 
 
-def _heartbeats(order: LaunchOrder) -> tuple[Heartbeats | None, list[int]]:
-    """The memory of the heartbeats, and its descriptor where fresh interpreters need one."""
+def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
+    """The memory of the heartbeats: a file where fresh interpreters need its descriptor."""
     if not order.hang:
-        return None, []
+        return None
     # Imported here: what a template has loaded costs every replica pages.
     from xmp._processes.replica.heartbeat import Heartbeats
 
     count = len(order.host.replicas)
-    if order.method != "exec":
-        return Heartbeats(count), []
-    heartbeats, descriptor = Heartbeats.file(count)
-    return heartbeats, [descriptor]
+    return Heartbeats.in_file(count) if order.method == "exec" else Heartbeats(count)
 
 
 def _open_first_batch(layout: DescriptorLayout) -> int:

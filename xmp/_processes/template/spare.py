@@ -11,16 +11,15 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor
 from xmp._processes.system import linux, processes
 
 from .rehearsal import rehearse
 
-__all__ = ["NAME", "Spare"]
+__all__ = ["Become", "Spare"]
 
-NAME = "xmp-spare"
-
-Become = Callable[[ForkSupervisor, list[int]], NoReturn]
+Become = Callable[[ForkRequest, list[int]], NoReturn]
+"""What a fresh child turns into: the request, and its descriptors."""
 
 
 class Spare:
@@ -68,12 +67,10 @@ class Spare:
         """A launch has used the last one: the next launch should find another."""
         self.wanted = self._connection is None
 
-    def has_ended(self, pid: int) -> bool:
-        """Whether the child that has ended was the spare; then there is none any more."""
-        was = self._connection is not None and pid == self.pid
-        if was:
+    def has_ended(self, pid: int) -> None:
+        """A child has ended, perhaps the spare."""
+        if pid == self.pid:
             self._forget()
-        return was
 
     def close(self) -> None:
         """In another child of the server: close our end, so that the spare sees the server's."""
@@ -92,7 +89,7 @@ class Spare:
 def _wait(connection: Connection, become: Become) -> NoReturn:
     """In the spare: become the supervisor that the next request asks for."""
     try:
-        linux.set_name(NAME)
+        linux.set_name("xmp-spare")
         rehearse()
         request, descriptors = connection.expect(ForkSupervisor)
     except BaseException:  # the server no longer needs it, or the rehearsal failed
