@@ -10,7 +10,7 @@ from typing import Any
 
 from xmp._processes.messages.launcher_state import LauncherState
 
-__all__ = ["AfterFork", "ReplicaIdentity", "after_fork", "finish_multiprocessing"]
+__all__ = ["AfterFork", "ReplicaIdentity", "after_fork"]
 
 
 class _ReplicaProcess(process.BaseProcess):
@@ -53,7 +53,8 @@ class ReplicaIdentity:
             util._run_after_forkers()  # type: ignore[attr-defined]
         else:
             for run, thing in self._after_fork:
-                run(thing)
+                with contextlib.suppress(Exception):  # as multiprocessing does
+                    run(thing)
         module: Any = process
         module._process_counter = itertools.count(1)
         module._children = set()
@@ -80,20 +81,5 @@ def after_fork() -> AfterFork:
         if getattr(run, "__qualname__", "") in _ALIKE:
             run(thing)
         else:
-            left.append((_guarded(run), thing))
+            left.append((run, thing))
     return left
-
-
-def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
-    """As multiprocessing does: a failure is ignored."""
-
-    def attempt(thing: Any) -> None:
-        with contextlib.suppress(Exception):
-            run(thing)
-
-    return attempt
-
-
-def finish_multiprocessing() -> None:
-    """Join the replica's own children and run the finalizers it registered."""
-    util._exit_function()  # type: ignore[attr-defined]

@@ -18,6 +18,9 @@ from xmp._imports import on_import
 
 __all__ = ["OwnStreams", "seed_all", "watch_torch"]
 
+_WORDS = 624
+_END = struct.pack("i", _WORDS)
+"""The position behind the last word: the next draw makes new ones of all."""
 _at_import: list[int] = []
 
 
@@ -56,11 +59,6 @@ class OwnStreams:
             self._numpy.seed(list(struct.unpack("8I", os.urandom(32))))
         if self._torch is not None:
             self._torch.manual_seed(struct.unpack("q", os.urandom(8))[0])
-
-
-_WORDS = 624
-_END = struct.pack("i", _WORDS)
-"""The position behind the last word: the next draw makes new ones of all."""
 
 
 def _mersenne_state(numpy_random: Any) -> int:

@@ -6,12 +6,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmp import _inside
-from xmp._payload import load
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
@@ -28,6 +27,7 @@ from xmp._processes.replica.role import (
     DescriptorLayout,
     Role,
     framework_entry,
+    loader,
 )
 from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import environment, launcher_mark, linux, processes
@@ -109,13 +109,19 @@ class ReplicaMaker:
         enter = framework_entry(order.framework if forked else "", forked, reporter)
         ours.close()
         theirs.close()
-        load_call = _loader(self._received, self._call, reporter)
-        common = CommonState(
-            order, layout, channel, enter, load_call, self._received.leases, self.heartbeats
+        received, call = self._received, self._call
+        load = loader(received.image, received.arguments, reporter)
+        return CommonState(
+            order,
+            layout,
+            channel,
+            enter,
+            load if call is None else lambda: call,
+            received.leases,
+            self.heartbeats,
+            seeding.OwnStreams() if forked and order.seed is None else None,
+            mp_identity.after_fork(),
         )
-        common.streams = seeding.OwnStreams() if forked and order.seed is None else None
-        common.after_fork = mp_identity.after_fork()
-        return common
 
     def send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
@@ -174,18 +180,3 @@ def _open_first_batch(layout: DescriptorLayout) -> int:
     os.dup2(waits, layout.batch_made, inheritable=False)
     os.close(waits)
     return unfinished
-
-
-def _loader(
-    received: Received, call: Call | None, reporter: SupervisorChannel | None
-) -> Callable[[], Call]:
-    """What gives the call in a forked replica."""
-    if call is not None:
-        return lambda: call
-
-    def load_call() -> Call:
-        if reporter is not None:
-            reporter.report_phase("importing")
-        return load(received.image, received.arguments)
-
-    return load_call

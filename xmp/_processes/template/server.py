@@ -88,8 +88,9 @@ class ForkServer:
                 self._handle(key.fd)
             self._flush()
             self._import(self._candidates.take_harmless())
-            if self._candidates.trial is not None and self._candidates.trial.left == 0:
-                self._candidates.trial.kill()
+            trial = self._candidates.trial
+            if trial is not None and trial.left == 0:
+                processes.kill(trial.pid)
         processes.end_descendants()
 
     def _timeout(self) -> float | None:

@@ -6,7 +6,6 @@ FIGURES
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -44,14 +43,15 @@ class Spare:
 
     def give(self, request: ForkSupervisor, descriptors: list[int]) -> int:
         """Give it a request; its pid, or 0 if there is none or it is of no use."""
-        if self._connection is None:
+        pid, connection = self.pid, self._connection
+        if connection is None:
             return 0
-        if processes.is_stopped(self.pid):
-            self._kill()
-            return 0
-        pid = self.pid
         try:
-            self._connection.send(request, descriptors)
+            if processes.is_stopped(pid):
+                processes.kill(pid)
+                pid = 0
+            else:
+                connection.send(request, descriptors)
         except Closed:  # it was killed; the server reaps it
             pid = 0
         self._forget()
@@ -60,7 +60,8 @@ class Spare:
     def replace(self) -> None:
         """End it, if there is one: it lacks modules that the server now imports."""
         if self._connection is not None:
-            self._kill()
+            processes.kill(self.pid)
+            self._forget()
             self.wanted = True
 
     def launch_has_ended(self) -> None:
@@ -76,10 +77,6 @@ class Spare:
         """In another child of the server: close our end, so that the spare sees the server's."""
         if self._connection is not None:
             self._connection.close()
-
-    def _kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        self._forget()
 
     def _forget(self) -> None:
         self.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -52,10 +51,6 @@ class ImportTrial:
         self._heard += data
         self._ends = time.monotonic() + _SECONDS
         return bool(data)
-
-    def kill(self) -> None:
-        """End it; the server reaps it with its other children."""
-        os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> tuple[list[str], list[str]]:
         """After its end: the harmless modules, and those behind the one at which it ended."""
