@@ -61,7 +61,6 @@ class SupervisorChannel:
         return channels
 
     def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
-        """Send a message to the supervisor."""
         with self._sending:
             self._connection.send(message, descriptors)
 
@@ -78,7 +77,6 @@ class SupervisorChannel:
                     os.close(descriptor)
 
     def report_entered(self) -> None:
-        """Report that the user's function begins."""
         self._connection.send_prepared(_ENTERED)
 
     def preempted(self) -> bool:

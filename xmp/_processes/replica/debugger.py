@@ -57,7 +57,6 @@ class Debugger(pdb.Pdb):
         self._loan.give_back()
 
     def set_quit(self) -> None:
-        """End the launch."""
         super().set_quit()
         self._loan.give_back(f"the debugger of rank {self._loan.rank} was quit")
 

@@ -34,7 +34,6 @@ class Heartbeats:
 
     @classmethod
     def in_file(cls, count: int) -> Heartbeats:
-        """In a new memory file."""
         descriptor = linux.memory_file("xmp-heartbeats")
         os.ftruncate(descriptor, count * _LINE)
         return cls(count, descriptor)

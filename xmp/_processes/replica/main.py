@@ -60,11 +60,10 @@ def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Change
 
 def run(role: Role) -> None:
     """Be the replica, from the first line that may fail to the last; never returns."""
-    code, sending = 1, False
     common, plan, timeline = role.common, role.plan, role.timeline
     channel = common.channel
     framework: Framework | None = None
-    known = len(sys.modules)
+    code, sending, known = 1, False, len(sys.modules)
     try:
         # From here on an interrupt that came since the fork can be reported.
         launcher_state.restore_mask(common.order.state)

@@ -114,7 +114,6 @@ class Role:
 
     @classmethod
     def of(cls, common: CommonState, plan: ReplicaPlan, timeline: Timeline) -> Role:
-        """The role of the replica with this plan."""
         order = common.order
         info = ReplicaInfo(
             rank=plan.rank,

@@ -11,7 +11,6 @@ import os
 import random
 import struct
 import sys
-from types import ModuleType
 from typing import Any
 
 from xmp._imports import on_import
@@ -30,11 +29,7 @@ def watch_torch() -> None:
     If it is another one when replicas are forked, the user's own module has set it, for all of
     them: xmp keeps it.
     """
-
-    def note(torch: ModuleType) -> None:
-        _at_import[:] = [torch.initial_seed()]
-
-    on_import("torch", note)
+    on_import("torch", lambda torch: _at_import.append(torch.initial_seed()))
 
 
 class OwnStreams:
@@ -51,7 +46,6 @@ class OwnStreams:
         self._torch = torch.default_generator if torch is not None and untouched else None
 
     def begin(self) -> None:
-        """In the fork."""
         if self._state:
             ctypes.memmove(self._state, os.urandom(4 * _WORDS) + _END, 4 * _WORDS + 4)
         elif self._numpy is not None:

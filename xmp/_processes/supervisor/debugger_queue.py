@@ -64,7 +64,6 @@ class DebuggerQueue:
         """The replicas whose debugger was quit: they end by themselves."""
 
     def arrive(self, replica: ReplicaHandle, rank: int, descriptor: int) -> None:
-        """A replica is at a breakpoint."""
         turn = _Turn(replica, rank, Connection(descriptor))
         self._monitor.loop.listen(descriptor, partial(self._hear, turn))
         self._turns.append(turn)
@@ -118,7 +117,6 @@ class DebuggerQueue:
             self._monitor.feed(Resume(time.monotonic_ns(), _WHY))
 
     def forget(self, replica: ReplicaHandle) -> None:
-        """A replica has ended."""
         for turn in [turn for turn in self._turns if turn.replica is replica]:
             self._leave(turn, DebuggerLeft(""))
 

@@ -93,7 +93,6 @@ class EventRecorder:
         self._note("stopping", time.monotonic_ns(), None, None, words)
 
     def post(self, connection: Connection) -> None:
-        """Post what has been collected."""
         if self._waiting:
             records, self._waiting = _in_order(self._waiting), []
             connection.post(Events(records))

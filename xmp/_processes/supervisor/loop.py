@@ -61,19 +61,16 @@ class SupervisorLoop:
         """Handle events until every replica has ended and everything has been reported."""
         self._reap()
         self._write_out()
-        while self._monitor.watch.phase != "done" or self._pump.waiting:
-            self._loop.turn(self._timeout())
-            now = time.monotonic_ns()
-            due = self._monitor.watch.deadline
+        watch = self._monitor.watch
+        while watch.phase != "done" or self._pump.waiting:
+            due = watch.deadline
+            self._loop.turn(None if due is None else max(0, due - time.monotonic_ns()) / 1e9)
+            now, due = time.monotonic_ns(), watch.deadline
             if due is not None and now >= due:
                 self._read_heartbeats()
             self._monitor.feed(Tick(now))
             self._write_out()
         self._monitor.report()
-
-    def _timeout(self) -> float | None:
-        deadline = self._monitor.watch.deadline
-        return None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
 
     def _read_heartbeats(self) -> None:
         """A deadline has passed: which replicas have made progress meanwhile?"""

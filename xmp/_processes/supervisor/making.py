@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from xmp import _inside
@@ -50,48 +50,40 @@ _LIMITS = {
 }
 
 
+@dataclass
 class ReplicaMaker:
     """Makes every replica of the launch, or none."""
 
-    def __init__(
-        self,
-        received: Received,
-        call: Call | None,
-        timeline: Timeline,
-        layout: DescriptorLayout,
-        outlets: Outlets,
-    ) -> None:
-        """``timeline`` has the stages that are the same for all."""
-        self.replicas: list[ReplicaHandle] = []
-        self._received = received
-        self._order = received.order
-        self._call = call
-        self._timeline = timeline
-        self._layout = layout
-        self._outlets = outlets
-        self._environments = _prepare_environment(received.order.host.replicas)
-        self.heartbeats = _heartbeats(received.order)
+    received: Received
+    call: Call | None
+    timeline: Timeline
+    """The stages that are the same for all."""
+    layout: DescriptorLayout
+    outlets: Outlets
+    replicas: list[ReplicaHandle] = field(default_factory=list)
+    heartbeats: Heartbeats | None = None
 
     def make_all(self, lifeline: int) -> None:
         """Prepare some, fork some: what is written between two forks is copied page by page."""
-        plans = self._order.host.replicas
+        plans = self.received.order.host.replicas
+        environments = _prepare_environment(plans)
+        self.heartbeats = _heartbeats(self.received.order)
         with linux.preferred_victims():
             common = self._common_state()
-            unfinished = _open_first_batch(self._layout)
+            unfinished = _open_first_batch(self.layout)
             parent = ForkState(os.getpid(), lifeline, has_exit_handlers())
             for start in range(0, len(plans), _BATCH):
                 batch = []
                 for plan in plans[start : start + _BATCH]:
-                    replica, ends = ReplicaHandle.prepare(plan, self._layout, self._outlets)
-                    replica.timeline = replace(self._timeline)
+                    replica, ends = ReplicaHandle.prepare(plan, self.layout, self.outlets)
+                    replica.timeline = replace(self.timeline)
                     batch.append((Role.of(common, plan, replica.timeline), replica, ends))
                 _inside.install(batch[0][0].info, None, common.channel)
                 for role, replica, ends in batch:
-                    variables = self._environments[replica.rank]
                     role.timeline.forked = replica.forked = time.monotonic_ns()
                     replica.pid = os.fork()
                     if replica.pid == 0:
-                        be_replica(role, parent, ends, variables)
+                        be_replica(role, parent, ends, environments[replica.rank])
                     self.replicas.append(replica)
                 if start == 0:
                     os.close(unfinished)  # of hundreds all alive, each fork would cost more
@@ -100,7 +92,8 @@ class ReplicaMaker:
                     ends.close()
 
     def _common_state(self) -> CommonState:
-        order, layout = self._order, self._layout
+        received, layout, call = self.received, self.layout, self.call
+        order = received.order
         ours, theirs = pair()
         os.dup2(theirs.fileno(), layout.channel, inheritable=False)
         channel = SupervisorChannel(Connection(layout.channel))
@@ -109,7 +102,6 @@ class ReplicaMaker:
         enter = framework_entry(order.framework if forked else "", forked, reporter)
         ours.close()
         theirs.close()
-        received, call = self._received, self._call
         load = loader(received.image, received.arguments, reporter)
         return CommonState(
             order,
@@ -125,9 +117,9 @@ class ReplicaMaker:
 
     def send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
-        received = self._received
+        received = self.received
         heartbeats = [self.heartbeats.descriptor] if self.heartbeats is not None else []
-        image = [received.image.descriptor] if self._order.has_file else []
+        image = [received.image.descriptor] if received.order.has_file else []
         tracker = [received.tracker] if received.tracker is not None else []
         for replica in self.replicas:
             variables = {k: v for k, v in os.environ.items() if k not in replica.plan.unset}
@@ -135,7 +127,7 @@ class ReplicaMaker:
             leases = list(received.leases.values()) if replica.plan.local_rank == 0 else []
             descriptors = [*heartbeats, *image, *tracker, *leases, *received.arguments]
             with contextlib.suppress(Closed):  # it was killed: its wait status says so
-                order = FreshReplicaOrder(self._order, replica.plan, variables)
+                order = FreshReplicaOrder(received.order, replica.plan, variables)
                 replica.connection.send(order, descriptors)
 
     def give_up(self, error: BaseException) -> str:
@@ -143,11 +135,11 @@ class ReplicaMaker:
         for replica in self.replicas:
             replica.signal(signal.SIGKILL, group=True)
         processes.end_descendants()
-        limits = {name: n for name, (n, _) in self._order.state.limits.items() if n >= 0}
+        limits = {name: n for name, (n, _) in self.received.order.state.limits.items() if n >= 0}
         known = ", ".join(
             f"{limits[name]} {what}" for name, what in _LIMITS.items() if name in limits
         )
-        count = len(self._order.host.replicas)
+        count = len(self.received.order.host.replicas)
         return (
             f"replica {len(self.replicas)} of {count} could not be started: {error}\n"
             f"Limits: {known or 'none'}; a container may have others. Raise the one that was "

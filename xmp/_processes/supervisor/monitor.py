@@ -103,7 +103,6 @@ class Monitor:
         self.connection.post(launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, []))
 
     def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
-        """The stacks of these replicas, by rank."""
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
 
     def preemption(self) -> PreemptionVote:
@@ -120,7 +119,6 @@ class Monitor:
             self.vote.forget(*local_ranks)
 
     def debugger(self) -> DebuggerQueue:
-        """The replicas at a breakpoint."""
         if self._debugger is None:
             # Imported here: what a template has loaded costs every replica pages.
             from .debugger_queue import DebuggerQueue

@@ -56,7 +56,6 @@ class ReplicaHandle:
 
     @property
     def rank(self) -> int:
-        """The global rank."""
         return self.plan.rank
 
     @property
@@ -65,7 +64,6 @@ class ReplicaHandle:
         return [plan.local_rank for plan in plans_of(self.plan)]
 
     def signal(self, number: int, group: bool = False) -> None:
-        """Send a signal to the replica, or to its whole process group."""
         if self.ended:
             return
         # A fork that is still in its first lines has no group yet.
@@ -84,7 +82,6 @@ class ReplicaHandle:
         return self.failure
 
     def note_end(self, at: int, status: int) -> None:
-        """Take its wait status in."""
         self.ended = True
         code = os.waitstatus_to_exitcode(status)
         if code < 0 and self.failure is None:

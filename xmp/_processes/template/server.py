@@ -79,7 +79,9 @@ class ForkServer:
         """Serve until the launcher has gone, or sent nothing for long, and no supervisor runs."""
         while self._open or self._children.own:
             events = self._selector.select(self._timeout())
-            self._look_for_launcher()
+            # A closed connection alone may be a template that was replaced.
+            if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
+                self._launcher_has_ended()
             if self._ends is not None and time.monotonic() >= self._ends:
                 break  # a stopped supervisor does not notice that it should have ended
             if not events and not self._use_idle_time():
@@ -142,13 +144,6 @@ class ForkServer:
                 self._connection.flush()
         except Closed:
             pass  # the end of the connection is noticed where it is read
-
-    # --- the launcher's end --------------------------------------------------------------------
-
-    def _look_for_launcher(self) -> None:
-        """Without a pidfd: a closed connection alone may be a template that was replaced."""
-        if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
-            self._launcher_has_ended()
 
     def _launcher_has_ended(self) -> None:
         """The children end by themselves, or are ended after the grace period."""

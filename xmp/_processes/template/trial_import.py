@@ -61,7 +61,6 @@ class ImportTrial:
 
 
 def silence() -> None:
-    """Redirect the standard streams to nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
