@@ -14,7 +14,6 @@ from tests.support.launching import METHODS
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 from xmp._processes.supervisor.preemption import PreemptionVote
-from xmp._types import ReplicaPlan
 
 pytestmark = pytest.mark.failing
 
@@ -328,7 +327,7 @@ class Asked:
         return self.agreement.report(rank, count)
 
     def end(self, *ranks: int) -> None:
-        self.agreement.forget(*(ReplicaPlan(rank, rank, rank) for rank in ranks))
+        self.agreement.forget(*ranks)
 
 
 @pytest.fixture

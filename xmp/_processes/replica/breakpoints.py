@@ -14,24 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-_PLAIN = ("", "pdb.set_trace")
-"""The values of PYTHONBREAKPOINT that mean Python's own debugger."""
 _mine = threading.local()
 
 
 def install() -> None:
     """Before replicas are forked: ``breakpoint()`` is ours, unless the program has its own."""
-    if sys.breakpointhook is sys.__breakpointhook__ and _variable() in _PLAIN:
+    if sys.breakpointhook is sys.__breakpointhook__ and _means_pdb():
         sys.breakpointhook = _hook
 
 
-def _variable() -> str:
-    return os.environ.get("PYTHONBREAKPOINT", "")
+def _means_pdb() -> bool:
+    return os.environ.get("PYTHONBREAKPOINT", "") in ("", "pdb.set_trace")
 
 
 def _hook(*args: Any, **named: Any) -> Any:
-    """``sys.breakpointhook`` of a replica."""
-    if _variable() not in _PLAIN:  # the program has set it since
+    if not _means_pdb():  # the program has set it since
         return sys.__breakpointhook__(*args, **named)
     return _stop(*args, **named)
 

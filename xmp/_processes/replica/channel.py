@@ -19,27 +19,15 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from xmp._payload import Image, load_image, map_file, pack_image
+from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Connection, prepared
-from xmp._processes.messages.replica import (
-    AskPreempted,
-    FreshReplicaOrder,
-    FunctionEntered,
-    GiveValue,
-    LastStep,
-    PhaseBegun,
-    ReturnTurn,
-    SharedValue,
-    TakeTurn,
-    WantValue,
-    WithdrawValue,
-)
 from xmp._processes.system import linux
 
 __all__ = ["SupervisorChannel"]
 
 T = TypeVar("T")
-_ENTERED = prepared(FunctionEntered())
+_ENTERED = prepared(messages.FunctionEntered())
 """Pickling it in a fork would cost 40 pages."""
 
 
@@ -72,12 +60,7 @@ class SupervisorChannel:
             channels.append(channel)
         return channels
 
-    def receive_order(self) -> tuple[FreshReplicaOrder, list[int]]:
-        """In a fresh interpreter: the first message."""
-        return self._connection.expect(FreshReplicaOrder)
-
     def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
-        """Send a message to the supervisor."""
         with self._sending:
             self._connection.send(message, descriptors)
 
@@ -94,7 +77,6 @@ class SupervisorChannel:
                     os.close(descriptor)
 
     def report_entered(self) -> None:
-        """Report that the user's function begins."""
         self._connection.send_prepared(_ENTERED)
 
     def preempted(self) -> bool:
@@ -106,7 +88,7 @@ class SupervisorChannel:
             return False  # a child of the replica, whose connection this is not
         if not self._agreed:
             step = (self.local_rank, self._steps, self._flag is None)
-            answer, descriptors = self._ask(lambda number: AskPreempted(number, *step))
+            answer, descriptors = self._ask(lambda number: messages.AskPreempted(number, *step))
             self._agreed = answer.step
             if descriptors:
                 self._flag = map_file(descriptors[0], 1).cast("B")
@@ -116,11 +98,11 @@ class SupervisorChannel:
     def report_last_step(self) -> None:
         """Report that this thread asks ``preempted`` no more; a process just ends."""
         if self._steps:
-            self.send(LastStep(self.local_rank))
+            self.send(messages.LastStep(self.local_rank))
 
     def report_phase(self, name: str) -> None:
         """Report what begins now, before the function does."""
-        self.send(PhaseBegun(name, time.monotonic_ns()))
+        self.send(messages.PhaseBegun(name, time.monotonic_ns()))
 
     def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
         """The value that one local replica makes, for all; its exception, if it raises."""
@@ -130,14 +112,15 @@ class SupervisorChannel:
         try:
             return self._share(key, make, owner is None or owner == self.local_rank)
         except BaseException:
-            self.send(WithdrawValue(key, self.local_rank))  # if it was to make it, another may
+            # If it was to make it, another may.
+            self.send(messages.WithdrawValue(key, self.local_rank))
             raise
 
     def _share(self, key: str, make: Callable[[], T], may_make: bool) -> T:
         answer, descriptors = self._ask(
-            lambda number: WantValue(number, key, self.local_rank, may_make)
+            lambda number: messages.WantValue(number, key, self.local_rank, may_make)
         )
-        if isinstance(answer, SharedValue):
+        if isinstance(answer, messages.SharedValue):
             image = Image(answer.data, answer.size, descriptors[0] if descriptors else -1)
             value = load_image(image)
             image.close()
@@ -156,13 +139,10 @@ class SupervisorChannel:
         try:
             image = pack_image(value, linux.memory_file)
         except Exception as error:
-            good = False
-            image = pack_image(
-                RuntimeError(f"{key}: {value!r} cannot be sent to the other replicas: {error}"),
-                linux.memory_file,
-            )
+            words = f"{key}: {value!r} cannot be sent to the other replicas: {error}"
+            good, image = False, pack_image(RuntimeError(words), linux.memory_file)
         descriptors = [image.descriptor] if image.data is None else []
-        self.send(GiveValue(key, good, image.data, image.size), descriptors)
+        self.send(messages.GiveValue(key, good, image.data, image.size), descriptors)
         image.close()
         self._given.setdefault(key, threading.Event()).set()
 
@@ -171,11 +151,13 @@ class SupervisorChannel:
         """Hold the turn: at most one local replica at a time is inside."""
         with self._turns.setdefault(key, threading.Lock()):
             try:
-                self._ask(lambda number: TakeTurn(number, key))
+                self._ask(lambda number: messages.TakeTurn(number, key))
                 yield
             finally:
                 try:
-                    self.send(ReturnTurn(key))
+                    self.send(messages.ReturnTurn(key))
                 except BaseException:
-                    self.send(ReturnTurn(key))  # interrupted: to send it twice does no harm
+                    self.send(
+                        messages.ReturnTurn(key)
+                    )  # interrupted: to send it twice does no harm
                     raise

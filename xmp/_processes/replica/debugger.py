@@ -28,21 +28,18 @@ class Debugger(pdb.Pdb):
     def begin(self, header: str | None = None) -> None:
         """Have the terminal, and read and write there, after what this replica has written."""
         if self._loan.take():
-            self._connect()
+            streams: Any = (sys.stdin, sys.stdout)
+            self.use_rawinput = self._loan.editable and None not in streams
+            if not self.use_rawinput:
+                # Standard output is captured or goes elsewhere: no prompt would be seen there.
+                sink = os.fdopen(self._loan.sink, "w", -1, "utf-8", "replace", closefd=False)
+                streams = (_Lines(self._loan.source), sink)
+            self.stdin, self.stdout = streams
         self._loan.catch_up()
         if header is not None:
             self.message(header)
 
-    def _connect(self) -> None:
-        streams: Any = (sys.stdin, sys.stdout)
-        self.use_rawinput = self._loan.editable and None not in streams
-        if not self.use_rawinput:
-            # Standard output is captured or goes elsewhere: no prompt would be seen there.
-            streams = (_Lines(self._loan.source), _written(self._loan.sink))
-        self.stdin, self.stdout = streams
-
     def interaction(self, *args: Any, **rest: Any) -> None:
-        """Stop here and prompt."""
         self.begin()
         super().interaction(*args, **rest)
 
@@ -52,17 +49,14 @@ class Debugger(pdb.Pdb):
         super().preloop()
 
     def postcmd(self, stop: bool, line: str) -> bool:
-        """After each command."""
         self._loan.catch_up()
         return super().postcmd(stop, line)
 
     def set_continue(self) -> None:
-        """Run on, until the next breakpoint if there is one."""
         super().set_continue()
         self._loan.give_back()
 
     def set_quit(self) -> None:
-        """End the launch."""
         super().set_quit()
         self._loan.give_back(f"the debugger of rank {self._loan.rank} was quit")
 
@@ -72,10 +66,6 @@ class Debugger(pdb.Pdb):
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
             raise KeyboardInterrupt("the debugger was quit") from None
-
-
-def _written(descriptor: int) -> Any:
-    return open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)
 
 
 class _Lines(io.TextIOBase):

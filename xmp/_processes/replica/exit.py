@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from multiprocessing import util
 from typing import Any, NoReturn
 
 from xmp._payload import pack_image
@@ -18,7 +19,6 @@ from xmp._processes.report.tracebacks import format_error, message_of, name_of, 
 from xmp._processes.system import linux, stdio
 from xmp._types import Framework
 
-from . import mp_identity
 from .channel import SupervisorChannel
 
 __all__ = [
@@ -31,10 +31,7 @@ __all__ = [
     "send_result",
 ]
 
-_LONGEST_MESSAGE = 32 * 1024
-
-
-# --- what it reports ----------------------------------------------------------------------------
+_finalize: Any = weakref.finalize
 
 
 def send_result(
@@ -79,7 +76,7 @@ def record(
         at=time.monotonic_ns(),
         rank=rank,
         error_type=name_of(error),
-        message=shortened(message_of(error), _LONGEST_MESSAGE),
+        message=shortened(message_of(error), 32 * 1024),
         traceback=format_error(error),
         exception=pack_exception(error),
         interrupted=isinstance(error, KeyboardInterrupt),
@@ -88,15 +85,11 @@ def record(
     )
 
 
-# --- exit handlers ------------------------------------------------------------------------------
-
-
 def has_exit_handlers() -> bool:
     """Whether a fork of this process has anything to forget."""
     executors: Any = sys.modules.get("concurrent.futures.thread")
-    finalizers = weakref.finalize._registry  # type: ignore[attr-defined]
-    queues = executors is not None and bool(executors._threads_queues)
-    return bool(atexit._ncallbacks() or finalizers or queues)
+    queues = executors._threads_queues if executors is not None else ()
+    return bool(atexit._ncallbacks() or _finalize._registry or queues)
 
 
 def forget_exit_handlers() -> None:
@@ -106,10 +99,10 @@ def forget_exit_handlers() -> None:
     folders that all processes use.
     """
     atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    _finalize._registry.clear()
     # finalize registers its one exit handler once per process: the next one must do it again.
-    if weakref.finalize._registered_with_atexit:  # type: ignore[attr-defined]
-        weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    if _finalize._registered_with_atexit:
+        _finalize._registered_with_atexit = False
     executors: Any = sys.modules.get("concurrent.futures.thread")
     if executors is not None:
         executors._threads_queues.clear()  # threads that exist in the parent alone
@@ -121,7 +114,7 @@ def leave(framework: Framework | None, channel: SupervisorChannel, code: int) ->
         if framework is not None:
             framework.leave()
         threading._shutdown()  # type: ignore[attr-defined]
-        mp_identity.finish_multiprocessing()
+        util._exit_function()  # type: ignore[attr-defined]  # joins its own children
         atexit._run_exitfuncs()
         _save_coverage()
     except BaseException as error:
@@ -129,9 +122,9 @@ def leave(framework: Framework | None, channel: SupervisorChannel, code: int) ->
             channel.send(record(error, -1, Timeline()))
         code = code or 1
     stdio.flush()
-    capture = sys.modules.get("xmp._processes.system.c_stdio")
-    if capture is not None:  # loaded where output passes through the supervisor
-        capture.flush()
+    c_stdio = sys.modules.get("xmp._processes.system.c_stdio")
+    if c_stdio is not None:  # loaded where output passes through the supervisor
+        c_stdio.flush()
     os._exit(code)
 
 

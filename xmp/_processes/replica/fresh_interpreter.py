@@ -8,15 +8,12 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from xmp import _inside
-from xmp._payload import Image, load
-from xmp._payload.script import import_main
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.replica import FreshReplicaOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.system import environment, launcher_mark, linux, thread_pools
 from xmp._processes.system.descriptors import keep_from_exec
@@ -26,11 +23,8 @@ from xmp._types import ReplicaPlan
 from . import breakpoints
 from .channel import SupervisorChannel
 from .main import run
-from .role import Call, CommonState, DescriptorLayout, Role, framework_entry
+from .role import CommonState, DescriptorLayout, Role, framework_entry, loader
 from .settling import watch_by_thread
-
-if TYPE_CHECKING:
-    from .heartbeat import Heartbeats
 
 __all__ = ["main"]
 
@@ -52,10 +46,15 @@ def main(channel: int, lifeline: int, stacks: int) -> None:
 
 def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     """Receive the order and become what the launcher is."""
-    channel = SupervisorChannel(Connection(layout.channel))
-    (order, plan, variables), received = channel.receive_order()
-    channel.local_rank = plan.local_rank
-    heartbeats = _take_heartbeats(order, received)
+    connection = Connection(layout.channel)
+    (order, plan, variables), received = connection.expect(FreshReplicaOrder)
+    channel = SupervisorChannel(connection, plan.local_rank)
+    heartbeats = None
+    if order.hang:
+        from .heartbeat import Heartbeats
+
+        heartbeats = Heartbeats(len(order.host.replicas), received[0])
+        os.close(received.pop(0))
     image = order.take_image(received)
     tracker = received.pop(0) if order.state.tracker else None
     launcher_state.apply(order.state, tracker)
@@ -69,21 +68,9 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     if reporter is not None:
         reporter.report_phase("importing")
     enter = framework_entry(order.framework, False, reporter)
-    load_call = _loader(order, image, received[len(leases) :], reporter)
+    load_call = loader(image, received[len(leases) :], reporter, order.main)
     common = CommonState(order, layout, channel, enter, load_call, leases, heartbeats)
     return Role.of(common, plan, timeline)
-
-
-def _take_heartbeats(order: LaunchOrder, received: list[int]) -> Heartbeats | None:
-    """The heartbeats of the launch; takes their descriptor, if there is one, off the front."""
-    if not order.hang:
-        return None
-    from .heartbeat import Heartbeats
-
-    descriptor = received.pop(0)
-    heartbeats = Heartbeats(len(order.host.replicas), descriptor)
-    os.close(descriptor)
-    return heartbeats
 
 
 def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayout) -> None:
@@ -98,18 +85,3 @@ def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayou
         from xmp._processes.system.c_stdio import buffer_lines
 
         buffer_lines()
-
-
-def _loader(
-    order: LaunchOrder, image: Image, arguments: list[int], reporter: SupervisorChannel | None
-) -> Callable[[], Call]:
-    """What loads the call, after the script."""
-
-    def load_call() -> Call:
-        if reporter is not None:
-            reporter.report_phase("importing")
-        if order.main is not None:
-            import_main(order.main)
-        return load(image, arguments)
-
-    return load_call

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from xmp import _inside
 from xmp._processes.system import linux
@@ -20,8 +21,6 @@ from xmp._processes.system import linux
 __all__ = ["Heartbeats"]
 
 _LINE = 64  # bytes: no two replicas write into the same cache line
-_SEMAPHORE = 64  # bytes: at least what any system's sem_t takes
-_NANOSECONDS = 1_000_000_000
 _BEATS_PER_LIMIT = 8
 
 
@@ -30,36 +29,29 @@ class Heartbeats:
 
     def __init__(self, count: int, descriptor: int = -1) -> None:
         """In a file, for fresh interpreters; without one, in memory that forks inherit."""
+        self.descriptor = descriptor
         self._times = memoryview(mmap.mmap(descriptor, count * _LINE)).cast("q")
 
     @classmethod
-    def file(cls, count: int) -> tuple[Heartbeats, int]:
-        """In a memory file, and its descriptor."""
+    def in_file(cls, count: int) -> Heartbeats:
         descriptor = linux.memory_file("xmp-heartbeats")
         os.ftruncate(descriptor, count * _LINE)
-        return cls(count, descriptor), descriptor
+        return cls(count, descriptor)
 
     def last(self, local_rank: int) -> int:
         """When a replica last made progress, in monotonic nanoseconds; 0 before it has begun."""
         return self._times[local_rank * _LINE // 8]
 
-    def beat(self, local_rank: int) -> None:
-        """This replica makes progress now."""
-        self._times[local_rank * _LINE // 8] = time.monotonic_ns()
-
     def begin(self, local_rank: int, limit: int) -> None:
         """In the replica: from here on its progress can be seen. ``limit`` is in nanoseconds."""
 
         def beat() -> None:
-            self.beat(local_rank)
+            self._times[local_rank * _LINE // 8] = time.monotonic_ns()
 
         beat()
         _inside.on_heartbeat(beat)
-        period = min(1.0, limit / _NANOSECONDS / _BEATS_PER_LIMIT)
-        arguments = (beat, period)
-        threading.Thread(
-            target=_beat_while_python_runs, args=arguments, name="xmp-heartbeat", daemon=True
-        ).start()
+        run = partial(_beat_while_python_runs, beat, min(1.0, limit / 1e9 / _BEATS_PER_LIMIT))
+        threading.Thread(target=run, name="xmp-heartbeat", daemon=True).start()
 
 
 def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
@@ -70,7 +62,7 @@ def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
     or interrupt a system call.
     """
     libc, python = ctypes.CDLL(None), ctypes.pythonapi
-    semaphore = ctypes.create_string_buffer(_SEMAPHORE)
+    semaphore = ctypes.create_string_buffer(64)  # at least what any system's sem_t takes
     python.Py_AddPendingCall.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
     # macOS has no nameless semaphores: there an interpreter that runs at all counts.

@@ -29,13 +29,11 @@ from xmp._types import Framework
 
 from . import seeding
 from .exit import exit_code, failed_code, forget_exit_handlers, leave, record, send_result
-from .role import Changes, ChildEnds, CommonState, Role
+from .role import Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
 from .threads import run_threads
 
 __all__ = ["be_replica", "run"]
-
-_BATCH_SECONDS = 1.0
 
 
 def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:
@@ -62,11 +60,10 @@ def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Change
 
 def run(role: Role) -> None:
     """Be the replica, from the first line that may fail to the last; never returns."""
-    code, sending = 1, False
     common, plan, timeline = role.common, role.plan, role.timeline
     channel = common.channel
     framework: Framework | None = None
-    known = len(sys.modules)
+    code, sending, known = 1, False, len(sys.modules)
     try:
         # From here on an interrupt that came since the fork can be reported.
         launcher_state.restore_mask(common.order.state)
@@ -77,7 +74,10 @@ def run(role: Role) -> None:
         framework = common.enter(role.info)
         _inside.settle(role.info, framework)
         fn, args, kwargs = common.load()
-        _seed(common)
+        if common.order.seed is not None:
+            seeding.seed_all(common.order.seed)
+        elif common.streams is not None:
+            common.streams.begin()
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.report_entered()
         try:
@@ -102,16 +102,9 @@ def run(role: Role) -> None:
     leave(framework if code == 0 else None, channel, code)
 
 
-def _seed(common: CommonState) -> None:
-    if common.order.seed is not None:
-        seeding.seed_all(common.order.seed)
-    elif common.streams is not None:
-        common.streams.begin()
-
-
 def _wait_for_batch(batch_made: int) -> None:
     """Begin to leave when the first batch is made: what ends takes the cores from what starts."""
     if batch_made >= 0:
         watch = select.poll()
         watch.register(batch_made, select.POLLIN)
-        watch.poll(_BATCH_SECONDS * 1000)
+        watch.poll(1000)  # milliseconds

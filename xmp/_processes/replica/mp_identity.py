@@ -10,7 +10,10 @@ from typing import Any
 
 from xmp._processes.messages.launcher_state import LauncherState
 
-__all__ = ["AfterFork", "ReplicaIdentity", "after_fork", "finish_multiprocessing"]
+__all__ = ["AfterFork", "ReplicaIdentity", "after_fork"]
+
+_process: Any = process
+_util: Any = util
 
 
 class _ReplicaProcess(process.BaseProcess):
@@ -41,24 +44,23 @@ class ReplicaIdentity:
     def __init__(
         self, state: LauncherState, rank: int, sentinel: int, after_fork: AfterFork | None
     ) -> None:
-        module: Any = process
         self._process = _ReplicaProcess(state, rank)
-        self._parent = module._ParentProcess(state.name, state.pid, sentinel)
+        self._parent = _process._ParentProcess(state.name, state.pid, sentinel)
         self._after_fork = after_fork
 
     def take(self) -> None:
         """Become a child of the launcher: proxies and locks must not share the parent's."""
-        util._finalizer_registry.clear()  # type: ignore[attr-defined]
+        _util._finalizer_registry.clear()
         if self._after_fork is None:
-            util._run_after_forkers()  # type: ignore[attr-defined]
+            _util._run_after_forkers()
         else:
             for run, thing in self._after_fork:
-                run(thing)
-        module: Any = process
-        module._process_counter = itertools.count(1)
-        module._children = set()
-        module._current_process = self._process
-        module._parent_process = self._parent
+                with contextlib.suppress(Exception):  # as multiprocessing does
+                    run(thing)
+        _process._process_counter = itertools.count(1)
+        _process._children = set()
+        _process._current_process = self._process
+        _process._parent_process = self._parent
 
 
 _ALIKE = {
@@ -75,25 +77,11 @@ def after_fork() -> AfterFork:
     This process is single-threaded: a lock that is new here is so in its forks.
     """
     left = []
-    registered = util._afterfork_registry.items()  # type: ignore[attr-defined]
-    for (_, _, run), thing in sorted(registered, key=lambda item: item[0][0]):
+    for (_, _, run), thing in sorted(
+        _util._afterfork_registry.items(), key=lambda item: item[0][0]
+    ):
         if getattr(run, "__qualname__", "") in _ALIKE:
             run(thing)
         else:
-            left.append((_guarded(run), thing))
+            left.append((run, thing))
     return left
-
-
-def _guarded(run: Callable[[Any], None]) -> Callable[[Any], None]:
-    """As multiprocessing does: a failure is ignored."""
-
-    def attempt(thing: Any) -> None:
-        with contextlib.suppress(Exception):
-            run(thing)
-
-    return attempt
-
-
-def finish_multiprocessing() -> None:
-    """Join the replica's own children and run the finalizers it registered."""
-    util._exit_function()  # type: ignore[attr-defined]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xmp._payload import Image, load
+from xmp._payload.script import MainSource, import_main
 from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
@@ -29,6 +31,7 @@ __all__ = [
     "Enter",
     "Role",
     "framework_entry",
+    "loader",
 ]
 
 Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
@@ -111,7 +114,6 @@ class Role:
 
     @classmethod
     def of(cls, common: CommonState, plan: ReplicaPlan, timeline: Timeline) -> Role:
-        """The role of the replica with this plan."""
         order = common.order
         info = ReplicaInfo(
             rank=plan.rank,
@@ -144,12 +146,29 @@ def framework_entry(
     module: Any = importlib.import_module(framework)
     prepare = getattr(module, "prepare", None) if forked else None
     enter: Enter = prepare() if prepare is not None else module.enter
-    return enter if channel is None else _reported(enter, channel)
+    if channel is None:
+        return enter
 
-
-def _reported(enter: Enter, channel: SupervisorChannel) -> Enter:
     def report_and_enter(info: ReplicaInfo) -> Framework | None:
         channel.report_phase("joining")
         return enter(info)
 
     return report_and_enter
+
+
+def loader(
+    image: Image,
+    arguments: list[int],
+    channel: SupervisorChannel | None,
+    script: MainSource | None = None,
+) -> Callable[[], Call]:
+    """What loads the call in a replica, after the script; reported like ``framework_entry``."""
+
+    def load_call() -> Call:
+        if channel is not None:
+            channel.report_phase("importing")
+        if script is not None:
+            import_main(script)
+        return load(image, arguments)
+
+    return load_call

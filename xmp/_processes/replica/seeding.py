@@ -11,13 +11,15 @@ import os
 import random
 import struct
 import sys
-from types import ModuleType
 from typing import Any
 
 from xmp._imports import on_import
 
 __all__ = ["OwnStreams", "seed_all", "watch_torch"]
 
+_WORDS = 624
+_END = struct.pack("i", _WORDS)
+"""The position behind the last word: the next draw makes new ones of all."""
 _at_import: list[int] = []
 
 
@@ -27,11 +29,7 @@ def watch_torch() -> None:
     If it is another one when replicas are forked, the user's own module has set it, for all of
     them: xmp keeps it.
     """
-
-    def note(torch: ModuleType) -> None:
-        _at_import[:] = [torch.initial_seed()]
-
-    on_import("torch", note)
+    on_import("torch", lambda torch: _at_import.append(torch.initial_seed()))
 
 
 class OwnStreams:
@@ -48,7 +46,6 @@ class OwnStreams:
         self._torch = torch.default_generator if torch is not None and untouched else None
 
     def begin(self) -> None:
-        """In the fork."""
         if self._state:
             ctypes.memmove(self._state, os.urandom(4 * _WORDS) + _END, 4 * _WORDS + 4)
         elif self._numpy is not None:
@@ -56,11 +53,6 @@ class OwnStreams:
             self._numpy.seed(list(struct.unpack("8I", os.urandom(32))))
         if self._torch is not None:
             self._torch.manual_seed(struct.unpack("q", os.urandom(8))[0])
-
-
-_WORDS = 624
-_END = struct.pack("i", _WORDS)
-"""The position behind the last word: the next draw makes new ones of all."""
 
 
 def _mersenne_state(numpy_random: Any) -> int:

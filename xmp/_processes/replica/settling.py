@@ -29,13 +29,13 @@ class ForkState(NamedTuple):
 
 def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> None:
     """Make the child safe to leave alone; ``variables`` are those of this replica only."""
-    layout, plan, leases = role.common.layout, role.plan, role.common.leases
+    layout, plan = role.common.layout, role.plan
     os.dup2(ends.channel, layout.channel, inheritable=False)
     os.dup2(ends.stacks, layout.stacks, inheritable=False)
     for number, descriptor in zip((2, 1), ends.streams, strict=False):
         os.dup2(descriptor, number)
     if not role.info.descriptors:
-        for descriptor in leases.values():
+        for descriptor in role.common.leases.values():
             os.close(descriptor)
     environment.change_environment(variables)
     signal.set_wakeup_fd(-1)
@@ -47,8 +47,8 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
     close_from(layout.above)
     if not armed:
         watch_by_thread(layout.lifeline)
-    limits = role.common.order.state.limits
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits["RLIMIT_NOFILE"])
+    open_files = role.common.order.state.limits["RLIMIT_NOFILE"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)
 

@@ -44,7 +44,13 @@ def run_threads(
 
     def run(each: ReplicaPlan, channel: SupervisorChannel) -> None:
         try:
-            info = _info(role.info, each)
+            info = replace(
+                role.info,
+                rank=each.rank,
+                local_rank=each.local_rank,
+                device=each.device,
+                settings=dict(each.settings),
+            )
             _inside.install(info, beside(info), channel)
             value = call(each.rank)
             channel.report_last_step()
@@ -62,13 +68,3 @@ def run_threads(
         if error is not None and not (isinstance(error, SystemExit) and exit_code(error) == 0):
             raise error
     return ThreadResults(values[each.rank] for each in plans)
-
-
-def _info(first: ReplicaInfo, plan: ReplicaPlan) -> ReplicaInfo:
-    return replace(
-        first,
-        rank=plan.rank,
-        local_rank=plan.local_rank,
-        device=plan.device,
-        settings=dict(plan.settings),
-    )

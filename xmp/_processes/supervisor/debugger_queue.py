@@ -10,20 +10,20 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from xmp._events import Event, Pause, Resume
+from xmp._events import Pause, Resume
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
 from xmp._processes.messages.replica import Synced, Synchronise
-from xmp._processes.output.event_loop import EventLoop
-from xmp._processes.output.pump import OutputPump
-from xmp._processes.output.streams import Sink
 
 from .replica_handle import ReplicaHandle
+
+if TYPE_CHECKING:
+    from .monitor import Monitor
 
 __all__ = ["DebuggerQueue"]
 
@@ -40,8 +40,8 @@ class _Turn:
     connection: Connection
     lent: bool = False
 
-    def answer(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self.connection.post(message, list(descriptors))
+    def answer(self, message: Message, *descriptors: int) -> None:
+        self.connection.post(message, descriptors)
         try:
             self.connection.flush()
         except Closed:
@@ -51,36 +51,21 @@ class _Turn:
 class DebuggerQueue:
     """Made at the first breakpoint of a launch."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        pump: OutputPump,
-        errors: Sink,
-        send: Callable[[Message], None],
-        feed: Callable[[Event], None],
-    ) -> None:
-        """``send`` sends to the launcher, ``feed`` lets ``_watch`` decide."""
-        self._loop = loop
-        self._pump = pump
-        self._errors = errors
-        self._send = send
-        self._feed = feed
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
         self._turns: deque[_Turn] = deque()
         """The first has the terminal, or waits for the launcher's answer."""
         self._interrupts = 0
         """How often Ctrl-C was passed on since the last prompt."""
-        self._ending = False
+        self._ending = monitor.ending
         self._paused = False
         self._said_failing = False
         self.quitters: set[ReplicaHandle] = set()
         """The replicas whose debugger was quit: they end by themselves."""
 
-    # --- the replicas --------------------------------------------------------------------------
-
     def arrive(self, replica: ReplicaHandle, rank: int, descriptor: int) -> None:
-        """A replica is at a breakpoint."""
         turn = _Turn(replica, rank, Connection(descriptor))
-        self._loop.listen(descriptor, partial(self._hear, turn))
+        self._monitor.loop.listen(descriptor, partial(self._hear, turn))
         self._turns.append(turn)
         if self._ending:
             turn.answer(AnswerDebugger(rank, "the launch is being ended"))
@@ -88,14 +73,14 @@ class DebuggerQueue:
             self._say(f"rank {rank} is at a breakpoint, too; it waits for its turn")
         else:
             self._paused = True
-            self._feed(Pause(time.monotonic_ns(), _WHY))
+            self._monitor.feed(Pause(time.monotonic_ns(), _WHY))
             self._next()
 
     def _next(self) -> None:
         turn = self._turns[0]
         self._interrupts = 0
         self._say(f"rank {turn.rank} is at a breakpoint (pid {turn.replica.pid})")
-        self._send(AtBreakpoint(turn.rank, turn.replica.pid))
+        self._monitor.connection.post(AtBreakpoint(turn.rank, turn.replica.pid))
 
     def _hear(self, turn: _Turn) -> None:
         try:
@@ -104,7 +89,7 @@ class DebuggerQueue:
             message = DebuggerLeft("")
         if isinstance(message, Synchronise):
             self._interrupts = 0
-            self._pump.hurry(turn.replica.sources)
+            self._monitor.pump.hurry(turn.replica.sources)
             turn.answer(Synced())
         elif isinstance(message, DebuggerLeft):
             if message.why:
@@ -113,12 +98,12 @@ class DebuggerQueue:
 
     def _leave(self, turn: _Turn, message: DebuggerLeft) -> None:
         """The replica runs on or has ended."""
-        self._loop.forget(turn.connection.fileno())
+        self._monitor.loop.forget(turn.connection.fileno())
         turn.connection.close()
         first = self._turns[0] is turn
         self._turns.remove(turn)
         if first and not self._ending:
-            self._send(message)
+            self._monitor.connection.post(message)
         self._ending = self._ending or bool(message.why)
         if self._turns and first and not self._ending:
             self._next()
@@ -129,10 +114,9 @@ class DebuggerQueue:
         """The deadlines run again."""
         if self._paused:
             self._paused = False
-            self._feed(Resume(time.monotonic_ns(), _WHY))
+            self._monitor.feed(Resume(time.monotonic_ns(), _WHY))
 
     def forget(self, replica: ReplicaHandle) -> None:
-        """A replica has ended."""
         for turn in [turn for turn in self._turns if turn.replica is replica]:
             self._leave(turn, DebuggerLeft(""))
 
@@ -142,28 +126,25 @@ class DebuggerQueue:
             self._said_failing = True
             self._say("a replica has failed; the launch ends when the debugger is left")
 
-    # --- the launcher --------------------------------------------------------------------------
-
     def answer(self, message: AnswerDebugger, descriptors: list[int]) -> None:
         """The launcher lends its terminal, or refuses."""
-        turn = self._turns[0] if self._turns else None
+        turn = next(iter(self._turns), None)
         if turn is not None and turn.rank == message.rank and not turn.lent:
             turn.lent = not message.refusal
-            turn.answer(message, descriptors)
+            turn.answer(message, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
     def interrupt(self) -> None:
         """Ctrl-C in the terminal that is lent."""
-        turn = self._turns[0] if self._turns else None
+        turn = next(iter(self._turns), None)
         if turn is None or self._interrupts == _PATIENCE:
             # No replica debugs any more, or the debugger does not react: Ctrl-C ends the launch.
-            self._send(DebuggerLeft("Ctrl-C"))
+            self._monitor.connection.post(DebuggerLeft("Ctrl-C"))
             return
         self._interrupts += 1
-        if (
-            not turn.replica.plan.thread_replicas
-        ):  # it would interrupt the thread that waits for all others
+        # It would interrupt the thread that waits for all others.
+        if not turn.replica.plan.thread_replicas:
             turn.replica.signal(signal.SIGINT)
         if self._interrupts == _PATIENCE:
             self._say(f"rank {turn.rank} has not reacted; Ctrl-C once more ends the launch")
@@ -174,4 +155,4 @@ class DebuggerQueue:
         self._release()
 
     def _say(self, line: str) -> None:
-        self._errors.put_lines(f"xmp: {line}\n".encode())
+        self._monitor.errors.put_lines(f"xmp: {line}\n".encode())

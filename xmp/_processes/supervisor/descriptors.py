@@ -12,7 +12,7 @@ from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 
-__all__ = ["OwnDescriptors", "Received"]
+__all__ = ["OwnDescriptors", "Received", "drain", "wake_on_ends"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class Received:
         image = order.take_image(rest)
         tracker = rest.pop(0) if order.state.tracker else None
         leases = dict(zip(order.leases, rest, strict=False))
-        arguments = rest[len(leases) :]
-        return cls(order, at, streams, image, tracker, leases, arguments)
+        return cls(order, at, streams, image, tracker, leases, rest[len(leases) :])
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,26 @@ class OwnDescriptors:
         linux.disarm(lifeline)
         lifeline = move_above(lifeline, above)
         watched, _ = (move_above(end, above) for end in os.pipe())
-        return cls(connection, lifeline, watched, _receive_ends(above))
+        # A child of Python's os.fork() forgets the signals that came before its first steps; one
+        # that is blocked waits, also across exec, until the replica can report it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return cls(connection, lifeline, watched, wake_on_ends(above)[0])
 
 
-def _receive_ends(above: int) -> int:
-    """A descriptor that becomes readable when a child has ended."""
+def wake_on_ends(above: int) -> tuple[int, int]:
+    """A pipe that becomes readable whenever a child has ended."""
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # A child of Python's os.fork() forgets the signals that came before its first steps; one
-    # that is blocked waits, also across exec, until the replica can report it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    wakeup, written = (move_above(end, above) for end in os.pipe())
-    for end in (wakeup, written):
+    heard, said = (move_above(end, above) for end in os.pipe())
+    for end in (heard, said):
         os.set_blocking(end, False)
-    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    return wakeup
+    signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+    return heard, said
+
+
+def drain(descriptor: int) -> None:
+    """Read what such a pipe holds."""
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -6,7 +6,6 @@ Made from the events that the failure rules get, and the actions that they decid
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,9 +22,6 @@ from .replica_handle import ReplicaHandle
 
 __all__ = ["EventRecorder"]
 
-_PLAIN: dict[type, str] = {Entered: "running", Returned: "returned", Raised: "raised"}
-_LAUNCH: dict[type, str] = {Pause: "paused", Resume: "resumed"}
-
 
 class EventRecorder:
     """Collects what happens in one turn of the loop and sends it in the order of time."""
@@ -35,8 +31,8 @@ class EventRecorder:
         self._phases: dict[int, str] = {}
         self._reported: set[int] = set()
         """The ranks that have reported how the function ended."""
-        self._sent: dict[int, set[int]] = {}
-        """The signals that were sent to each rank."""
+        self._sent: set[tuple[int, str]] = set()
+        """The signals that were sent: rank and name."""
         self._waiting: list[tuple[Any, ...]] = []
         loaded = min(replica.timeline.loaded for replica in replicas)
         self._note("started", loaded, None, os.getpid())
@@ -59,40 +55,37 @@ class EventRecorder:
 
     def take(self, event: Event, actions: Sequence[Action]) -> None:
         """Note an event that the failure rules got, and what they decided on."""
+        if isinstance(event, (Raised, Returned)):
+            self._reported.add(event.rank)
         if isinstance(event, Ended):
             self._ended(event)
         elif isinstance(event, Raised):
-            self._raised(event)
-        elif type(event) in _PLAIN:
-            if isinstance(event, Returned):
-                self._reported.add(event.rank)
-            self._note_all(_PLAIN[type(event)], event.at, self._replicas[event.rank])  # type: ignore[union-attr]
-        elif type(event) in _LAUNCH:
-            self._note(_LAUNCH[type(event)], event.at, None, None)
+            replica = self._replicas[event.rank]
+            failing_rank = replica.failure.rank if replica.failure is not None else event.rank
+            self._note("raised", event.at, failing_rank, replica.pid, event.words)
+        elif isinstance(event, (Entered, Returned)):
+            name = "running" if isinstance(event, Entered) else "returned"
+            self._note_all(name, event.at, self._replicas[event.rank])
+        elif isinstance(event, (Pause, Resume)):
+            name = "paused" if isinstance(event, Pause) else "resumed"
+            self._note(name, event.at, None, None)
         for action in actions:
             if action.name.startswith("SIG") and action.ranks:
                 self._signalled(action)
 
-    def _raised(self, event: Raised) -> None:
-        replica = self._replicas[event.rank]
-        self._reported.add(event.rank)
-        failing_rank = replica.failure.rank if replica.failure is not None else event.rank
-        self._note("raised", event.at, failing_rank, replica.pid, event.words)
-
     def _ended(self, event: Ended) -> None:
         replica = self._replicas[event.rank]
         if event.signal:
-            asked = event.signal in self._sent.get(event.rank, ())
-            name = "stopped" if asked else "died"
-            self._note_all(name, event.at, replica, "", None, signal_name(event.signal))
-            return
-        expected = event.exit_code == 0 or event.rank in self._reported
-        name = "exited" if expected else "died"
-        self._note_all(name, event.at, replica, "", event.exit_code)
+            name = signal_name(event.signal)
+            what = "stopped" if (event.rank, name) in self._sent else "died"
+            self._note_all(what, event.at, replica, "", None, name)
+        else:
+            expected = event.exit_code == 0 or event.rank in self._reported
+            what = "exited" if expected else "died"
+            self._note_all(what, event.at, replica, "", event.exit_code)
 
     def _signalled(self, action: Action) -> None:
-        for rank in action.ranks:
-            self._sent.setdefault(rank, set()).add(getattr(signal, action.name))
+        self._sent |= {(rank, action.name) for rank in action.ranks}
         receivers = [
             plan.rank for rank in action.ranks for plan in plans_of(self._replicas[rank].plan)
         ]
@@ -100,7 +93,6 @@ class EventRecorder:
         self._note("stopping", time.monotonic_ns(), None, None, words)
 
     def post(self, connection: Connection) -> None:
-        """Post what has been collected."""
         if self._waiting:
             records, self._waiting = _in_order(self._waiting), []
             connection.post(Events(records))

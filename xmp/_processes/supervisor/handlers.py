@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from xmp import _events
 from xmp._processes.messages import launch
+from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
-from xmp._processes.messages.replica import (
-    AskPreempted,
-    BreakpointReached,
-    ExceptionRaised,
-    ExitCalled,
-    FunctionEntered,
-    LastStep,
-    PhaseBegun,
-    PreemptedAt,
-    ResultReady,
-)
-from xmp._processes.messages.thread_replicas import plans_of
 
 from .replica_handle import ReplicaHandle
 
@@ -41,32 +29,37 @@ ReplicaMessages = Handlers[[ReplicaHandle, list[int]]]
 def replica_messages(monitor: Monitor) -> ReplicaMessages:
     """The table for ``handle(message, replica, descriptors)``."""
     table = ReplicaMessages()
-    table.on(FunctionEntered, partial(_entered, monitor))
-    table.on(PhaseBegun, partial(_phase, monitor))
-    table.on(ResultReady, partial(_returned, monitor))
-    table.on(ExitCalled, partial(_exited, monitor))
-    table.on(ExceptionRaised, partial(_raised, monitor))
-    table.on(BreakpointReached, partial(_breakpoint, monitor))
-    table.on(AskPreempted, partial(_asked_preempted, monitor))
-    table.on(LastStep, partial(_last_step, monitor))
+    table.on(messages.FunctionEntered, partial(_entered, monitor))
+    table.on(messages.PhaseBegun, partial(_phase, monitor))
+    table.on(messages.ResultReady, partial(_returned, monitor))
+    table.on(messages.ExitCalled, partial(_exited, monitor))
+    table.on(messages.ExceptionRaised, partial(_raised, monitor))
+    table.on(
+        messages.BreakpointReached,
+        lambda message, replica, ends: monitor.debugger().arrive(replica, message.rank, *ends),
+    )
+    table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
+    table.on(messages.LastStep, lambda message, *_: monitor.forget_steps(message.local_rank))
     monitor.shared.add_to(table)
     return table
 
 
-def _entered(monitor: Monitor, _: FunctionEntered, replica: ReplicaHandle, __: list[int]) -> None:
+def _entered(monitor: Monitor, _: object, replica: ReplicaHandle, __: list[int]) -> None:
     now = time.monotonic_ns()
     monitor.connection.post(launch.ReplicaEntered(replica.rank, now))
     monitor.feed(_events.Entered(replica.rank, now))
 
 
-def _phase(monitor: Monitor, message: PhaseBegun, replica: ReplicaHandle, _: list[int]) -> None:
+def _phase(
+    monitor: Monitor, message: messages.PhaseBegun, replica: ReplicaHandle, _: list[int]
+) -> None:
     if monitor.recorder is not None:
         monitor.recorder.phase(replica, message.name, message.at)
     monitor.connection.post(launch.ReplicaPhase(replica.rank, message.name))
 
 
 def _returned(
-    monitor: Monitor, message: ResultReady, replica: ReplicaHandle, descriptors: list[int]
+    monitor: Monitor, message: messages.ResultReady, replica: ReplicaHandle, descriptors: list[int]
 ) -> None:
     at, data, size, timeline, imported = message
     replica.returned, replica.timeline = True, timeline
@@ -74,11 +67,13 @@ def _returned(
     monitor.connection.post(result, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
-    monitor.forget_steps(*plans_of(replica.plan))
+    monitor.forget_steps(*replica.local_ranks)
     monitor.feed(_events.Returned(replica.rank, at))
 
 
-def _exited(monitor: Monitor, message: ExitCalled, replica: ReplicaHandle, _: list[int]) -> None:
+def _exited(
+    monitor: Monitor, message: messages.ExitCalled, replica: ReplicaHandle, _: list[int]
+) -> None:
     at, code, replica.timeline = message
     if code == 0:
         replica.returned = True
@@ -90,7 +85,7 @@ def _exited(monitor: Monitor, message: ExitCalled, replica: ReplicaHandle, _: li
 
 
 def _raised(
-    monitor: Monitor, message: ExceptionRaised, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.ExceptionRaised, replica: ReplicaHandle, _: list[int]
 ) -> None:
     replica.timeline = message.timeline
     kind = "interrupted" if message.interrupted else "raised"
@@ -102,25 +97,13 @@ def _raised(
     monitor.feed(_events.Raised(replica.rank, message.at, words))
 
 
-def _breakpoint(
-    monitor: Monitor, message: BreakpointReached, replica: ReplicaHandle, descriptors: list[int]
-) -> None:
-    monitor.debugger().arrive(replica, message.rank, *descriptors)
-
-
 def _asked_preempted(
-    monitor: Monitor, message: AskPreempted, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.AskPreempted, replica: ReplicaHandle, _: list[int]
 ) -> None:
     vote = monitor.preemption()
     step = vote.report(message.local_rank, message.calls)
     flag = [vote.flag] if message.wants_flag else []
-    replica.connection.post(PreemptedAt(message.number, step), flag)
-
-
-def _last_step(monitor: Monitor, message: LastStep, replica: ReplicaHandle, _: list[int]) -> None:
-    """A thread replica has ended; its process has not."""
-    plans = plans_of(replica.plan)
-    monitor.forget_steps(*(plan for plan in plans if plan.local_rank == message.local_rank))
+    replica.connection.post(messages.PreemptedAt(message.number, step), flag)
 
 
 # --- from the launcher --------------------------------------------------------------------------
@@ -128,34 +111,27 @@ def _last_step(monitor: Monitor, message: LastStep, replica: ReplicaHandle, _: l
 
 def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
     """The table for ``handle(message, descriptors)``."""
+
+    def end(event: type[_events.Interrupt | _events.Stop | _events.Kill], *_: object) -> None:
+        monitor.end(event(time.monotonic_ns()))
+
+    def signal_all(number: int, event: type[_events.Pause | _events.Resume], *_: object) -> None:
+        for replica in monitor.replicas:
+            replica.signal(number, group=True)
+        monitor.feed(event(time.monotonic_ns()))
+
     table = Handlers[[list[int]]]()
-    table.on(launch.Interrupt, partial(_end, monitor, _events.Interrupt))
-    table.on(launch.Stop, partial(_end, monitor, _events.Stop))
-    table.on(launch.Kill, partial(_end, monitor, _events.Kill))
-    table.on(launch.Pause, partial(_signal_all, monitor, signal.SIGSTOP, _events.Pause))
-    table.on(launch.Resume, partial(_signal_all, monitor, signal.SIGCONT, _events.Resume))
+    table.on(launch.Interrupt, partial(end, _events.Interrupt))
+    table.on(launch.Stop, partial(end, _events.Stop))
+    table.on(launch.Kill, partial(end, _events.Kill))
+    table.on(launch.Pause, partial(signal_all, signal.SIGSTOP, _events.Pause))
+    table.on(launch.Resume, partial(signal_all, signal.SIGCONT, _events.Resume))
     table.on(launch.SetGrace, partial(_set_grace, monitor))
     table.on(launch.TakeStacks, partial(_take_stacks, monitor))
     table.on(launch.Preempt, partial(_preempt, monitor))
-    table.on(launch.AnswerDebugger, partial(_answer_debugger, monitor))
-    table.on(launch.InterruptDebugger, partial(_interrupt_debugger, monitor))
+    table.on(launch.AnswerDebugger, lambda message, ends: monitor.debugger().answer(message, ends))
+    table.on(launch.InterruptDebugger, lambda *_: monitor.debugger().interrupt())
     return table
-
-
-def _end(monitor: Monitor, event: Callable[[int], _events.Event], _: object, __: list[int]) -> None:
-    monitor.end(event(time.monotonic_ns()))
-
-
-def _signal_all(
-    monitor: Monitor,
-    number: int,
-    event: Callable[[int], _events.Event],
-    _: object,
-    __: list[int],
-) -> None:
-    for replica in monitor.replicas:
-        replica.signal(number, group=True)
-    monitor.feed(event(time.monotonic_ns()))
 
 
 def _set_grace(monitor: Monitor, message: launch.SetGrace, _: list[int]) -> None:
@@ -173,13 +149,3 @@ def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:
     monitor.connection.post(launch.PreemptAnswer(agreed))
     if not agreed:
         monitor.end(_events.Stop(time.monotonic_ns()))
-
-
-def _answer_debugger(
-    monitor: Monitor, message: launch.AnswerDebugger, descriptors: list[int]
-) -> None:
-    monitor.debugger().answer(message, descriptors)
-
-
-def _interrupt_debugger(monitor: Monitor, _: launch.InterruptDebugger, __: list[int]) -> None:
-    monitor.debugger().interrupt()

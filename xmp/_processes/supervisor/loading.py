@@ -35,7 +35,10 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     Raises CannotFork. Under ``start_method="fork"`` the call itself is ``inherited``.
     """
     order = received.order
-    if order.method != "inherit":
+    inherits = order.method == "inherit"
+    if inherits:
+        main_is_shared(True)
+    else:
         launcher_state.apply(order.state, received.tracker)
     stdio.take_streams(received.streams)
     breakpoints.install()
@@ -45,15 +48,17 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     while_loading = environment.while_loading(order.rules)
     os.environ.update(while_loading)
     try:
-        call = _load(received) if order.method != "inherit" else _share_main(inherited)
+        call = inherited if inherits else _load(received)
         if order.framework:
             importlib.import_module(order.framework)
     except BaseException as error:
-        raise CannotFork(_failed(error)) from None
-    culprits = fork_safety.culprits(order.rules, sockets, order.method == "inherit")
-    if culprits and order.method == "fork":
+        words = f"{name_of(error)}: {message_of(error)}"
+        failed = launch.LoadFailed(format_error(error), words, pack_exception(error))
+        raise CannotFork(failed) from None
+    culprits = fork_safety.culprits(order.rules, sockets, inherits)
+    if culprits and not inherits:
         raise CannotFork(launch.UnsafeToFork(culprits))
-    if order.method != "inherit":
+    if not inherits:
         environment.restore_environment(while_loading, order.state.environment)
     launcher_state.restore_signals(order.state)
     gc.freeze()  # a collection in a replica would unshare what was loaded here
@@ -65,13 +70,3 @@ def _load(received: Received) -> Call | None:
     if order.main is not None and "__mp_main__" not in sys.modules:
         import_main(order.main)
     return None if order.touches_device else load(received.image, received.arguments)
-
-
-def _share_main(inherited: Call | None) -> Call | None:
-    main_is_shared(True)
-    return inherited
-
-
-def _failed(error: BaseException) -> launch.LoadFailed:
-    words = f"{name_of(error)}: {message_of(error)}"
-    return launch.LoadFailed(format_error(error), words, pack_exception(error))

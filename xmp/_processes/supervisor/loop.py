@@ -9,14 +9,14 @@ import os
 import signal
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from xmp._events import Progress, Tick
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import linux, processes
 
-from .descriptors import OwnDescriptors
+from .descriptors import OwnDescriptors, drain
 from .handlers import launcher_requests, replica_messages
 from .monitor import Monitor
 from .replica_handle import ReplicaHandle
@@ -38,7 +38,6 @@ class SupervisorLoop:
         heartbeats: Heartbeats | None,
     ) -> None:
         self._monitor = monitor
-        self._order = order
         self._connection = own.connection
         self._wakeup = own.wakeup
         self._heartbeats = heartbeats
@@ -47,16 +46,13 @@ class SupervisorLoop:
         self._pump = monitor.pump
         self._requests = launcher_requests(monitor)
         self._messages = replica_messages(monitor)
-        self._listen(own.lifeline)
-
-    def _listen(self, lifeline: int) -> None:
-        self._loop.listen(self._connection.fileno(), self._hear_launcher)
-        self._loop.listen(lifeline, self._launcher_gone)
-        self._loop.listen(self._wakeup, self._woken)
-        launcher = linux.open_pidfd(self._order.state.pid)
+        self._loop.listen(own.connection.fileno(), self._hear_launcher)
+        self._loop.listen(own.lifeline, self._launcher_gone)
+        self._loop.listen(own.wakeup, self._woken)
+        launcher = linux.open_pidfd(order.state.pid)
         if launcher is not None:
             self._loop.listen(launcher, self._launcher_gone)
-        for replica in self._monitor.replicas:
+        for replica in monitor.replicas:
             self._loop.listen(replica.connection.fileno(), partial(self._hear, replica))
             for source in replica.sources:
                 self._pump.add(source)
@@ -65,51 +61,46 @@ class SupervisorLoop:
         """Handle events until every replica has ended and everything has been reported."""
         self._reap()
         self._write_out()
-        while self._monitor.watch.phase != "done" or self._pump.waiting:
-            self._loop.turn(self._timeout())
-            now = time.monotonic_ns()
-            due = self._monitor.watch.deadline
-            if self._heartbeats is not None and due is not None and now >= due:
-                self._read_heartbeats(self._heartbeats)
+        watch = self._monitor.watch
+        while watch.phase != "done" or self._pump.waiting:
+            due = watch.deadline
+            self._loop.turn(None if due is None else max(0, due - time.monotonic_ns()) / 1e9)
+            now, due = time.monotonic_ns(), watch.deadline
+            if due is not None and now >= due:
+                self._read_heartbeats()
             self._monitor.feed(Tick(now))
             self._write_out()
         self._monitor.report()
 
-    def _timeout(self) -> float | None:
-        deadline = self._monitor.watch.deadline
-        return None if deadline is None else max(0.0, (deadline - time.monotonic_ns()) / 1e9)
-
-    def _read_heartbeats(self, heartbeats: Heartbeats) -> None:
+    def _read_heartbeats(self) -> None:
         """A deadline has passed: which replicas have made progress meanwhile?"""
+        if self._heartbeats is None:
+            return
         for replica in self._monitor.replicas:
-            at = 0 if replica.ended else heartbeats.last(replica.plan.local_rank)
+            at = 0 if replica.ended else self._heartbeats.last(replica.plan.local_rank)
             if at:
                 self._monitor.feed(Progress(replica.rank, at))
 
     def _write_out(self) -> None:
         """Send what the receivers take now; wake up when they take more."""
         self._monitor.post_events()
-        try:
-            wants = not self._connection.flush()
-        except Closed:
-            wants = False  # the launcher is gone: the lifeline reports that
-        self._loop.wake_for_write(self._connection.fileno(), wants)
-        for replica in self._monitor.replicas:
-            if not replica.ended and replica.connection.waiting:
-                self._loop.wake_for_write(replica.connection.fileno(), not replica.flush())
+        live = [replica.connection for replica in self._monitor.replicas if not replica.ended]
+        for connection in (self._connection, *(each for each in live if each.waiting)):
+            try:
+                wants = not connection.flush()
+            except Closed:
+                wants = False  # the lifeline reports the launcher's end, SIGCHLD a replica's
+            self._loop.wake_for_write(connection.fileno(), wants)
         self._pump.write_out()
-
-    # --- the launcher --------------------------------------------------------------------------
 
     def _hear_launcher(self) -> None:
         try:
             message, descriptors = self._connection.recv()
         except Closed:
             self._launcher_gone()
-            return
         self._requests.handle(message, descriptors)
 
-    def _launcher_gone(self) -> None:
+    def _launcher_gone(self) -> NoReturn:
         """No process is left to report to: end everything and exit."""
         for replica in self._monitor.replicas:
             replica.signal(signal.SIGKILL, group=True)
@@ -118,8 +109,6 @@ class SupervisorLoop:
             for source in replica.sources:
                 source.drain()  # into its log, if there is one
         os._exit(1)
-
-    # --- the replicas --------------------------------------------------------------------------
 
     def _hear(self, replica: ReplicaHandle) -> None:
         try:
@@ -130,11 +119,7 @@ class SupervisorLoop:
         self._messages.handle(message, replica, descriptors)
 
     def _woken(self) -> None:
-        try:
-            while len(os.read(self._wakeup, 4096)) == 4096:
-                pass
-        except BlockingIOError:
-            pass
+        drain(self._wakeup)
         self._reap()
 
     def _reap(self) -> None:

@@ -37,7 +37,7 @@ from .loop import SupervisorLoop
 from .making import ReplicaMaker
 from .monitor import Monitor
 
-__all__ = ["Call", "main"]
+__all__ = ["main"]
 
 
 def main(control: int, lifeline: int, inherited: Call | None) -> None:
@@ -56,7 +56,11 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
     except CannotFork as refusal:
         connection.send(refusal.message)
     else:
-        _log_debug("ready to make replicas in %.3f s", (time.monotonic_ns() - received.at) / 1e9)
+        if os.environ.get("XMP_LOG", "").lower() == "debug":
+            from xmp import _log  # what this imports costs every replica pages
+
+            seconds = (time.monotonic_ns() - received.at) / 1e9
+            _log.debug("ready to make replicas in %.3f s", seconds, process="supervisor")
         loop = _start(received, call, connection, lifeline)
         if loop is not None:
             loop.run()
@@ -74,7 +78,12 @@ def _start(
     own = OwnDescriptors.move_above(layout.above, connection, lifeline)
     outlets = _outlets(order, layout)
     thread_pools.pause()
-    _prepare_stacks(order, layout)
+    # A request for stacks must end no replica, however early it comes.
+    if order.method == "exec":
+        signal.signal(stack_dump.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps what is ignored
+    else:
+        os.dup2(0, layout.stacks, inheritable=False)
+        stack_dump.enable_stacks(layout.stacks)  # each child puts its own file there
     maker = ReplicaMaker(received, call, timeline, layout, outlets)
     try:
         maker.make_all(own.replicas_lifeline)
@@ -88,18 +97,11 @@ def _start(
     # a reader of them must see end-of-file when the replicas close theirs.
     redirect_others_to_null((), below=layout.above)
     pids = [(replica.rank, replica.pid, replica.forked) for replica in maker.replicas]
-    started = launch.ReplicasStarted(os.getpid(), pids, timeline.received, timeline.loaded)
-    own.connection.post(started)
+    own.connection.post(
+        launch.ReplicasStarted(os.getpid(), pids, timeline.received, timeline.loaded)
+    )
     monitor = Monitor(order, maker.replicas, own.connection, outlets)
     return SupervisorLoop(order, monitor, own, maker.heartbeats)
-
-
-def _log_debug(text: str, *values: object) -> None:
-    """Write to the log, if the user has asked: what this imports costs every replica pages."""
-    if os.environ.get("XMP_LOG", "").lower() == "debug":
-        from xmp import _log
-
-        _log.debug(text, *values, process="supervisor")
 
 
 def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
@@ -112,12 +114,3 @@ def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
 
     buffer_lines(inherited=order.method == "inherit")
     return Capture(errors, order.output, layout.above)
-
-
-def _prepare_stacks(order: LaunchOrder, layout: DescriptorLayout) -> None:
-    """See that a request for stacks ends no replica, however early it comes."""
-    if order.method == "exec":
-        signal.signal(stack_dump.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps what is ignored
-    else:
-        os.dup2(0, layout.stacks, inheritable=False)
-        stack_dump.enable_stacks(layout.stacks)  # each child puts its own file there

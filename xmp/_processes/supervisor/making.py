@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from xmp import _inside
-from xmp._payload import load
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
@@ -23,11 +23,11 @@ from xmp._processes.replica.main import be_replica
 from xmp._processes.replica.role import (
     Call,
     Changes,
-    ChildEnds,
     CommonState,
     DescriptorLayout,
     Role,
     framework_entry,
+    loader,
 )
 from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import environment, launcher_mark, linux, processes
@@ -50,44 +50,40 @@ _LIMITS = {
 }
 
 
+@dataclass
 class ReplicaMaker:
     """Makes every replica of the launch, or none."""
 
-    def __init__(
-        self,
-        received: Received,
-        call: Call | None,
-        timeline: Timeline,
-        layout: DescriptorLayout,
-        outlets: Outlets,
-    ) -> None:
-        """``timeline`` has the stages that are the same for all."""
-        self.replicas: list[ReplicaHandle] = []
-        self._received = received
-        self._order = received.order
-        self._call = call
-        self._timeline = timeline
-        self._layout = layout
-        self._outlets = outlets
-        self._environments = _prepare_environment(received.order.host.replicas)
-        self.heartbeats, self._heartbeats_file = _heartbeats(received.order)
+    received: Received
+    call: Call | None
+    timeline: Timeline
+    """The stages that are the same for all."""
+    layout: DescriptorLayout
+    outlets: Outlets
+    replicas: list[ReplicaHandle] = field(default_factory=list)
+    heartbeats: Heartbeats | None = None
 
     def make_all(self, lifeline: int) -> None:
         """Prepare some, fork some: what is written between two forks is copied page by page."""
-        plans = self._order.host.replicas
+        plans = self.received.order.host.replicas
+        environments = _prepare_environment(plans)
+        self.heartbeats = _heartbeats(self.received.order)
         with linux.preferred_victims():
             common = self._common_state()
-            unfinished = _open_first_batch(self._layout)
+            unfinished = _open_first_batch(self.layout)
             parent = ForkState(os.getpid(), lifeline, has_exit_handlers())
             for start in range(0, len(plans), _BATCH):
-                batch = [self._prepare(common, plan) for plan in plans[start : start + _BATCH]]
+                batch = []
+                for plan in plans[start : start + _BATCH]:
+                    replica, ends = ReplicaHandle.prepare(plan, self.layout, self.outlets)
+                    replica.timeline = replace(self.timeline)
+                    batch.append((Role.of(common, plan, replica.timeline), replica, ends))
                 _inside.install(batch[0][0].info, None, common.channel)
                 for role, replica, ends in batch:
-                    variables = self._environments[replica.rank]
                     role.timeline.forked = replica.forked = time.monotonic_ns()
                     replica.pid = os.fork()
                     if replica.pid == 0:
-                        be_replica(role, parent, ends, variables)
+                        be_replica(role, parent, ends, environments[replica.rank])
                     self.replicas.append(replica)
                 if start == 0:
                     os.close(unfinished)  # of hundreds all alive, each fork would cost more
@@ -95,49 +91,43 @@ class ReplicaMaker:
                 for _, _, ends in batch:
                     ends.close()
 
-    def _prepare(
-        self, common: CommonState, plan: ReplicaPlan
-    ) -> tuple[Role, ReplicaHandle, ChildEnds]:
-        replica, ends = ReplicaHandle.prepare(plan, self._layout, self._outlets)
-        known = self._timeline
-        replica.timeline = Timeline(known.called, known.received, known.loaded)
-        return Role.of(common, plan, replica.timeline), replica, ends
-
     def _common_state(self) -> CommonState:
-        order, layout = self._order, self._layout
+        received, layout, call = self.received, self.layout, self.call
+        order = received.order
         ours, theirs = pair()
         os.dup2(theirs.fileno(), layout.channel, inheritable=False)
         channel = SupervisorChannel(Connection(layout.channel))
         forked = order.method != "exec"
-        streams = seeding.OwnStreams() if forked and order.seed is None else None
         reporter = channel if order.reports_phases else None
         enter = framework_entry(order.framework if forked else "", forked, reporter)
         ours.close()
         theirs.close()
+        load = loader(received.image, received.arguments, reporter)
         return CommonState(
-            order=order,
-            layout=layout,
-            channel=channel,
-            enter=enter,
-            load=_loader(self._received, self._call, reporter),
-            leases=self._received.leases,
-            heartbeats=self.heartbeats,
-            streams=streams,
-            after_fork=mp_identity.after_fork(),
+            order,
+            layout,
+            channel,
+            enter,
+            load if call is None else lambda: call,
+            received.leases,
+            self.heartbeats,
+            seeding.OwnStreams() if forked and order.seed is None else None,
+            mp_identity.after_fork(),
         )
 
     def send_orders(self) -> None:
         """Give the fresh interpreters what forked replicas would have inherited."""
-        received = self._received
+        received = self.received
+        heartbeats = [self.heartbeats.descriptor] if self.heartbeats is not None else []
+        image = [received.image.descriptor] if received.order.has_file else []
         tracker = [received.tracker] if received.tracker is not None else []
-        image = [received.image.descriptor] if self._order.has_file else []
         for replica in self.replicas:
             variables = {k: v for k, v in os.environ.items() if k not in replica.plan.unset}
             variables.update(replica.plan.set)
             leases = list(received.leases.values()) if replica.plan.local_rank == 0 else []
-            descriptors = [*self._heartbeats_file, *image, *tracker, *leases, *received.arguments]
+            descriptors = [*heartbeats, *image, *tracker, *leases, *received.arguments]
             with contextlib.suppress(Closed):  # it was killed: its wait status says so
-                order = FreshReplicaOrder(self._order, replica.plan, variables)
+                order = FreshReplicaOrder(received.order, replica.plan, variables)
                 replica.connection.send(order, descriptors)
 
     def give_up(self, error: BaseException) -> str:
@@ -145,11 +135,11 @@ class ReplicaMaker:
         for replica in self.replicas:
             replica.signal(signal.SIGKILL, group=True)
         processes.end_descendants()
-        limits = {name: n for name, (n, _) in self._order.state.limits.items() if n >= 0}
+        limits = {name: n for name, (n, _) in self.received.order.state.limits.items() if n >= 0}
         known = ", ".join(
             f"{limits[name]} {what}" for name, what in _LIMITS.items() if name in limits
         )
-        count = len(self._order.host.replicas)
+        count = len(self.received.order.host.replicas)
         return (
             f"replica {len(self.replicas)} of {count} could not be started: {error}\n"
             f"Limits: {known or 'none'}; a container may have others. Raise the one that was "
@@ -159,32 +149,21 @@ class ReplicaMaker:
 
 def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
     """Make the changes that all replicas have in common; returns those of each rank alone."""
-    common = set.intersection(*(set(plan.set) for plan in plans))
-    gone = set.intersection(*(set(plan.unset) for plan in plans))
-    removed = [(name, None) for name in gone]
-    environment.change_environment(
-        environment.encoded([*removed, *common, *launcher_mark.variable()])
-    )
-    return {
-        plan.rank: environment.encoded(
-            [*((name, None) for name in set(plan.unset) - gone), *(set(plan.set) - common)]
-        )
-        for plan in plans
-    }
+    changes = {p.rank: {*{**dict.fromkeys(p.unset), **dict(p.set)}.items()} for p in plans}
+    common = set.intersection(*changes.values())
+    environment.change_environment(environment.encoded([*common, *launcher_mark.variable()]))
+    return {rank: environment.encoded(own - common) for rank, own in changes.items()}
 
 
-def _heartbeats(order: LaunchOrder) -> tuple[Heartbeats | None, list[int]]:
-    """The memory of the heartbeats, and its descriptor where fresh interpreters need one."""
+def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
+    """The memory of the heartbeats: a file where fresh interpreters need its descriptor."""
     if not order.hang:
-        return None, []
+        return None
     # Imported here: what a template has loaded costs every replica pages.
     from xmp._processes.replica.heartbeat import Heartbeats
 
     count = len(order.host.replicas)
-    if order.method != "exec":
-        return Heartbeats(count), []
-    heartbeats, descriptor = Heartbeats.file(count)
-    return heartbeats, [descriptor]
+    return Heartbeats.in_file(count) if order.method == "exec" else Heartbeats(count)
 
 
 def _open_first_batch(layout: DescriptorLayout) -> int:
@@ -193,18 +172,3 @@ def _open_first_batch(layout: DescriptorLayout) -> int:
     os.dup2(waits, layout.batch_made, inheritable=False)
     os.close(waits)
     return unfinished
-
-
-def _loader(
-    received: Received, call: Call | None, reporter: SupervisorChannel | None
-) -> Callable[[], Call]:
-    """What gives the call in a forked replica."""
-    if call is not None:
-        return lambda: call
-
-    def load_call() -> Call:
-        if reporter is not None:
-            reporter.report_phase("importing")
-        return load(received.image, received.arguments)
-
-    return load_call

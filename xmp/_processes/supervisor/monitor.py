@@ -13,13 +13,12 @@ from xmp._limits import SAY_AFTER
 from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
-from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.output.event_loop import EventLoop
 from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Outlets
 from xmp._processes.report import stacks
 from xmp._processes.system import processes, stack_dump
-from xmp._types import Limits, ReplicaPlan
+from xmp._types import Limits
 from xmp._watch import Action, Watch
 
 from .replica_handle import ReplicaHandle
@@ -58,18 +57,15 @@ class Monitor:
             time.monotonic_ns(),
         )
         self.vote: PreemptionVote | None = None
-        self.recorder = self._make_recorder() if order.events else None
+        self.recorder: EventRecorder | None = None
+        if order.events:
+            # Imported here: what a template has loaded costs every replica pages.
+            from .event_recorder import EventRecorder
+
+            self.recorder = EventRecorder(replicas)
+        self.ending = False
         self._stacks: dict[int, str] = {}
         self._debugger: DebuggerQueue | None = None
-        self._ending = False
-
-    def _make_recorder(self) -> EventRecorder:
-        # Imported here: what a template has loaded costs every replica pages.
-        from .event_recorder import EventRecorder
-
-        return EventRecorder(self.replicas)
-
-    # --- events --------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
         """Let ``_watch`` decide what follows from this event, and do it."""
@@ -83,7 +79,7 @@ class Monitor:
 
     def end(self, event: Event) -> None:
         """End the launch; a debugger does not hold it up."""
-        self._ending = True
+        self.ending = True
         if self._debugger is not None:
             self._debugger.end()
         self.feed(event)
@@ -92,7 +88,7 @@ class Monitor:
         """A replica has ended: when, its wait status, and its largest size in bytes."""
         replica.note_end(at, status)
         self.shared.forget(replica)
-        self.forget_steps(*plans_of(replica.plan))
+        self.forget_steps(*replica.local_ranks)
         if self._debugger is not None:
             self._debugger.forget(replica)
         code = os.waitstatus_to_exitcode(status)
@@ -102,15 +98,11 @@ class Monitor:
         words = replica.sources[0].tail()
         self.feed(Ended(replica.rank, at, max(code, 0), max(-code, 0), words))
 
-    # --- for the handlers ----------------------------------------------------------------------
-
     def returned_nothing(self, replica: ReplicaHandle) -> None:
         """Report a success without a result: ``sys.exit(0)``, ``os._exit(0)``."""
-        message = launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, [])
-        self.connection.post(message)
+        self.connection.post(launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, []))
 
     def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
-        """The stacks of these replicas, by rank."""
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
 
     def preemption(self) -> PreemptionVote:
@@ -121,32 +113,27 @@ class Monitor:
             self.vote = PreemptionVote()
         return self.vote
 
-    def forget_steps(self, *plans: ReplicaPlan) -> None:
+    def forget_steps(self, *local_ranks: int) -> None:
         """These replicas call ``preempted()`` no more."""
         if self.vote is not None:
-            self.vote.forget(*plans)
+            self.vote.forget(*local_ranks)
 
     def debugger(self) -> DebuggerQueue:
-        """The replicas at a breakpoint."""
         if self._debugger is None:
             # Imported here: what a template has loaded costs every replica pages.
             from .debugger_queue import DebuggerQueue
 
-            self._debugger = DebuggerQueue(
-                self.loop, self.pump, self.errors, self.connection.post, self.feed
-            )
-            if self._ending:
-                self._debugger.end()
+            self._debugger = DebuggerQueue(self)
         return self._debugger
-
-    # --- actions -------------------------------------------------------------------------------
 
     def _do(self, action: Action) -> None:
         chosen = [replica for replica in self.replicas if replica.rank in action.ranks]
         if action.name == "stacks":
             self._stacks = self.take_stacks(action.ranks)
         elif action.name == "phases":
-            self._print_phases(self.take_stacks(action.ranks))
+            taken = self.take_stacks(action.ranks)
+            line = stacks.not_in_function(taken, len(self.replicas), SAY_AFTER)
+            self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
         elif action.name == "SIGINT":
             quitters = self._debugger.quitters if self._debugger is not None else ()
             for replica in chosen:
@@ -159,12 +146,6 @@ class Monitor:
         elif action.name == "SIGKILL":
             for replica in chosen:
                 replica.signal(signal.SIGKILL, group=True)
-
-    def _print_phases(self, taken: dict[int, str]) -> None:
-        line = stacks.not_in_function(taken, len(self.replicas), SAY_AFTER)
-        self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
-
-    # --- reports -------------------------------------------------------------------------------
 
     def post_events(self) -> None:
         """Post what the launch's ``events=`` are to get, if it has them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from xmp._processes.system import linux
-from xmp._types import ReplicaPlan
 
 __all__ = ["PreemptionVote"]
 
@@ -44,11 +43,11 @@ class PreemptionVote:
         self._decide()
         return self._number
 
-    def forget(self, *plans: ReplicaPlan) -> None:
+    def forget(self, *local_ranks: int) -> None:
         """These replicas will make no further call."""
-        for plan in plans:
-            self._counts.pop(plan.local_rank, None)
-            self._silent.discard(plan.local_rank)
+        for local_rank in local_ranks:
+            self._counts.pop(local_rank, None)
+            self._silent.discard(local_rank)
         self._decide()
 
     def _decide(self) -> None:

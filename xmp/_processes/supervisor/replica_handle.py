@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.connection import Connection, pair
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.messages.timeline import Timeline
@@ -56,11 +56,14 @@ class ReplicaHandle:
 
     @property
     def rank(self) -> int:
-        """The global rank."""
         return self.plan.rank
 
+    @property
+    def local_ranks(self) -> list[int]:
+        """The local ranks of all replicas of the process."""
+        return [plan.local_rank for plan in plans_of(self.plan)]
+
     def signal(self, number: int, group: bool = False) -> None:
-        """Send a signal to the replica, or to its whole process group."""
         if self.ended:
             return
         # A fork that is still in its first lines has no group yet.
@@ -68,41 +71,25 @@ class ReplicaHandle:
             with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
                 send(self.pid, number)
 
-    def flush(self) -> bool:
-        """Send what was posted, as far as the socket takes it now; True when nothing is left."""
-        try:
-            return self.connection.flush()
-        except Closed:
-            return True  # its end is noticed where children are reaped
-
     def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
         """Note how it failed, or its thread replica ``failing_rank``; the first note counts."""
         if self.failure is None:
             plans = plans_of(self.plan)
             plan = next((each for each in plans if each.rank == failing_rank), self.plan)
             self.failure = Failure(
-                rank=plan.rank,
-                local_rank=plan.local_rank,
-                pid=self.pid,
-                device=plan.device,
-                **known,
+                plan.rank, plan.local_rank, self.pid, device=plan.device, **known
             )
         return self.failure
 
     def note_end(self, at: int, status: int) -> None:
-        """Take its wait status in."""
         self.ended = True
         code = os.waitstatus_to_exitcode(status)
-        if code < 0 and self.failure is not None:
-            return  # it has reported how it failed; the signal is xmp's, and later
-        if code < 0:
-            failure = self.fail(kind="signal", at=at)
-            failure.signal_name = processes.signal_name(-code)
-        elif code or self.failure is not None:
-            failure = self.fail(kind="exit", at=at)
-        else:
-            return
-        failure.exit_code = code
+        if code < 0 and self.failure is None:
+            name = processes.signal_name(-code)
+            self.fail(kind="signal", at=at, signal_name=name, exit_code=code)
+        elif code >= 0 and (code or self.failure is not None):
+            self.fail(kind="exit", at=at).exit_code = code
+        # A signal after it has reported how it failed is xmp's.
 
     def request_stacks(self) -> None:
         """Make it write the stacks of all threads to its stack file."""
@@ -118,17 +105,13 @@ class ReplicaHandle:
         # Another process may have requested what stands before the mark.
         _, mark, text = self.stacks.unrequested().partition(_FATAL)
         failure.stacks = mark + text
-        failure.stderr, failure.stdout = self.tails()
+        failure.stderr, *captured = [source.tail() for source in self.sources]
+        failure.stdout = "".join(captured)
         if not mark and failure.signal_name == "SIGABRT":
             written, mark, text = self.sources[0].kept().rpartition(_FATAL)
             if mark:
                 failure.stacks, failure.stderr = mark + text, last_lines(written)
         failure.stacks = failure.stacks or answered
-
-    def tails(self) -> tuple[str, str]:
-        """Its last lines of standard error, and of standard output where that is captured."""
-        errors, *output = [source.tail() for source in self.sources]
-        return errors, output[0] if output else ""
 
     def close(self) -> None:
         """Close the parent's descriptors."""

@@ -41,15 +41,6 @@ class Candidates:
         self.trial = ImportTrial(names, self._rules, leave)
         return self.trial
 
-    def hear(self) -> bool:
-        """Read what the trial has written; False when it will write no more."""
-        return self.trial is None or self.trial.hear()
-
-    def kill_overdue(self) -> None:
-        """End a trial whose module takes too long; its end is noticed when it is reaped."""
-        if self.trial is not None and self.trial.left == 0:
-            self.trial.kill()
-
     def trial_ended(self) -> None:
         """Keep what it found harmless, refuse the module at which it ended, queue the rest."""
         assert self.trial is not None

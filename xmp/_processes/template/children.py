@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Iterable
 
+from xmp import _proc
+from xmp._processes.supervisor.descriptors import drain, wake_on_ends
 from xmp._processes.system import processes
 
 __all__ = ["SUPERVISOR", "Children"]
@@ -22,25 +24,22 @@ class Children:
         self._adopts = adopts
         self._unkillable: set[int] = set()
         """They did not end after SIGKILL: do not wait for them again."""
-        self.wakeup = _wakeup_on_children()
+        self.wakeup = wake_on_ends(3)
 
     def fileno(self) -> int:
-        """The descriptor, for selectors."""
+        """For selectors."""
         return self.wakeup[0]
 
     def reap(self) -> list[tuple[int, int]]:
         """The pid and the wait status of each child that has ended."""
-        _drain(self.wakeup[0])
+        drain(self.wakeup[0])
         ended = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            self._unkillable.discard(pid)
-            ended.append((pid, status))
+        try:
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                self._unkillable.discard(child[0])
+                ended.append(child)
+        except ChildProcessError:
+            pass
         return ended
 
     def end_orphans(self, helpers: Iterable[int]) -> None:
@@ -50,7 +49,7 @@ class Children:
         """
         if self._adopts:
             strangers = set(processes.children(os.getpid())) - self.own
-            self.own |= {pid for pid in strangers if _command(pid) == SUPERVISOR}
+            self.own |= {pid for pid in strangers if _proc.text(f"/proc/{pid}/comm") == SUPERVISOR}
         keep = {*self.own, *helpers, *self._unkillable}
         self._unkillable |= processes.end_descendants(keep)
 
@@ -60,29 +59,3 @@ class Children:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in self.wakeup:
             os.close(end)
-
-
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _wakeup_on_children() -> tuple[int, int]:
-    """A pipe that becomes readable whenever a child has ended."""
-    heard, said = os.pipe()
-    os.set_blocking(heard, False)
-    os.set_blocking(said, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(said, warn_on_full_buffer=False)
-    return heard, said
-
-
-def _drain(descriptor: int) -> None:
-    try:
-        while os.read(descriptor, 4096):
-            pass
-    except BlockingIOError:
-        pass

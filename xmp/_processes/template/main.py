@@ -22,12 +22,14 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from typing import NoReturn
 
 from xmp._payload import pickler  # noqa: F401  (so that replicas find it imported)
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor, Ready, StartTemplate
 from xmp._processes.replica import seeding
+from xmp._processes.replica.role import Call
 from xmp._processes.supervisor import main as supervisor
 from xmp._processes.system import launcher_mark, linux
 from xmp._processes.system.descriptors import keep_from_exec
@@ -61,7 +63,7 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
         loaded = files_of(modules)
         connection.post(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed))
         linux.disarm(lifeline)
-        ForkServer(connection, lifeline, launcher, idle, become).run()
+        ForkServer(connection, lifeline, launcher, idle, partial(become, idle=idle)).run()
     except (Closed, KeyboardInterrupt):
         pass
     except BaseException:
@@ -70,20 +72,15 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
     os._exit(0)
 
 
-def serve(connection: Connection, lifeline: int, call: supervisor.Call) -> NoReturn:
+def serve(connection: Connection, lifeline: int, call: Call) -> NoReturn:
     """Be the keeper of one launch, in a process forked from the launcher; never returns."""
-
-    def become_supervisor(
-        request: ForkRequest, descriptors: list[int], idle: float | None
-    ) -> NoReturn:
-        become(request, descriptors, idle, call)
 
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     linux.subreaper()
     linux.set_name("xmp-keeper")
     try:
-        launcher = os.getppid()
-        ForkServer(connection, lifeline, launcher, None, become_supervisor, one_launch=True).run()
+        fork = partial(become, inherited=call)
+        ForkServer(connection, lifeline, os.getppid(), None, fork, one_launch=True).run()
     except Closed:
         pass
     finally:
@@ -93,8 +90,8 @@ def serve(connection: Connection, lifeline: int, call: supervisor.Call) -> NoRet
 def become(
     request: ForkRequest,
     descriptors: list[int],
-    idle: float | None,
-    inherited: supervisor.Call | None = None,
+    idle: float | None = None,
+    inherited: Call | None = None,
 ) -> NoReturn:
     """Turn a fresh child into the process that was asked for; never returns."""
     try:

@@ -27,7 +27,8 @@ from xmp._processes.report.tracebacks import format_error, message_of, name_of
 from xmp._processes.system import environment, fork_safety, linux, stdio
 
 from .imports import settle
-from .server import Become, ForkServer
+from .server import ForkServer
+from .spare import Become
 from .trial_import import silence
 
 __all__ = ["hold_script"]

@@ -9,37 +9,23 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable
-from typing import NoReturn
 
+from xmp._processes.messages import fork_server as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.connection import Closed, Connection
-from xmp._processes.messages.fork_server import (
-    Forked,
-    ForkRequest,
-    ForkSupervisor,
-    ImportModules,
-    ModulesImported,
-    ProcessEnded,
-    StartScriptHolder,
-    TryModules,
-)
 from xmp._processes.system import linux, processes
 from xmp._processes.system.descriptors import redirect_others_to_null
 
 from .candidates import Candidates
 from .children import Children
 from .imports import files_of, import_all, settle
-from .spare import Spare
+from .spare import Become, Spare
 
-__all__ = ["Become", "ForkServer"]
+__all__ = ["ForkServer"]
 
 _LOOK_SECONDS = 0.2
 _TRIAL_DELAY = 0.05  # a launch that follows at once goes first
 _SPARE_DELAY = 0.005  # modules may follow, which the spare should have imported
-
-Become = Callable[[ForkRequest, list[int], "float | None"], NoReturn]
-"""What a fresh child turns into: the request, its descriptors, the server's idle seconds."""
 
 
 class ForkServer:
@@ -69,7 +55,11 @@ class ForkServer:
         self._children = Children(adopts=not one_launch)
         self._spare = Spare()
         self._candidates = Candidates()
-        self._requests = self._handlers()
+        self._requests = Handlers[[list[int]]]()
+        self._requests.on(messages.ForkSupervisor, self._fork)
+        self._requests.on(messages.StartScriptHolder, self._fork)
+        self._requests.on(messages.ImportModules, lambda request, _: self._import(request.names))
+        self._requests.on(messages.TryModules, lambda request, _: self._candidates.add(*request))
         self._selector = selectors.DefaultSelector()
         self._open = True
         # A child that a C library forks from the launcher holds copies of connection and lifeline:
@@ -89,7 +79,9 @@ class ForkServer:
         """Serve until the launcher has gone, or sent nothing for long, and no supervisor runs."""
         while self._open or self._children.own:
             events = self._selector.select(self._timeout())
-            self._look_for_launcher()
+            # A closed connection alone may be a template that was replaced.
+            if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
+                self._launcher_has_ended()
             if self._ends is not None and time.monotonic() >= self._ends:
                 break  # a stopped supervisor does not notice that it should have ended
             if not events and not self._use_idle_time():
@@ -98,7 +90,9 @@ class ForkServer:
                 self._handle(key.fd)
             self._flush()
             self._import(self._candidates.take_harmless())
-            self._candidates.kill_overdue()
+            trial = self._candidates.trial
+            if trial is not None and trial.left == 0:
+                processes.kill(trial.pid)
         processes.end_descendants()
 
     def _timeout(self) -> float | None:
@@ -120,7 +114,7 @@ class ForkServer:
             trial = self._candidates.begin_trial(self._leave)
             self._selector.register(trial.pipe, selectors.EVENT_READ)
         elif self._is_time_for_spare():
-            self._spare.fork(self._leave, self._become_supervisor)
+            self._spare.fork(self._leave, self._become)
         else:
             return bool(self._children.own) or self._candidates.trial is not None
         return True
@@ -141,7 +135,7 @@ class ForkServer:
                 self._open = False
         elif descriptor == self._launcher:
             self._launcher_has_ended()
-        elif not self._candidates.hear():
+        elif self._candidates.trial is not None and not self._candidates.trial.hear():
             self._selector.unregister(descriptor)  # its end is noticed when it is reaped
 
     def _flush(self) -> None:
@@ -150,13 +144,6 @@ class ForkServer:
                 self._connection.flush()
         except Closed:
             pass  # the end of the connection is noticed where it is read
-
-    # --- the launcher's end --------------------------------------------------------------------
-
-    def _look_for_launcher(self) -> None:
-        """Without a pidfd: a closed connection alone may be a template that was replaced."""
-        if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
-            self._launcher_has_ended()
 
     def _launcher_has_ended(self) -> None:
         """The children end by themselves, or are ended after the grace period."""
@@ -169,30 +156,21 @@ class ForkServer:
 
     # --- requests ------------------------------------------------------------------------------
 
-    def _handlers(self) -> Handlers[[list[int]]]:
-        table = Handlers[[list[int]]]()
-        table.on(ForkSupervisor, self._fork)
-        table.on(StartScriptHolder, self._fork)
-        table.on(ImportModules, lambda request, _: self._import(request.names))
-        table.on(TryModules, lambda request, _: self._candidates.add(*request))
-        return table
-
-    def _fork(self, request: ForkRequest, descriptors: list[int]) -> None:
-        pid = self._spare.give(request, descriptors) if isinstance(request, ForkSupervisor) else 0
+    def _fork(self, request: messages.ForkRequest, descriptors: list[int]) -> None:
+        pid = 0
+        if isinstance(request, messages.ForkSupervisor):
+            pid = self._spare.give(request, descriptors)
         if not pid:
             pid = os.fork()
             if pid == 0:
                 self._leave()
-                self._become(request, descriptors, self._idle)
+                self._become(request, descriptors)
         self._children.own.add(pid)
-        self._connection.post(Forked(pid, request.token))
+        self._connection.post(messages.Forked(pid, request.token))
         for descriptor in descriptors:
             os.close(descriptor)
         if self._one_launch:
             redirect_others_to_null(self._descriptors())
-
-    def _become_supervisor(self, request: ForkSupervisor, descriptors: list[int]) -> NoReturn:
-        self._become(request, descriptors, self._idle)
 
     def _import(self, names: list[str]) -> None:
         if not names:
@@ -202,7 +180,7 @@ class ForkServer:
         import_all(names)
         settle()
         linux.disarm(self._lifeline)
-        self._connection.post(ModulesImported(files_of(names), dict(os.environ)))
+        self._connection.post(messages.ModulesImported(files_of(names), dict(os.environ)))
         self._flush()
 
     # --- children ------------------------------------------------------------------------------
@@ -227,23 +205,20 @@ class ForkServer:
 
     def _reap(self) -> None:
         """Report the supervisors that have ended, once nothing of them is left."""
-        supervisors = []
+        supervisors, trial = [], self._candidates.trial
         for pid, status in self._children.reap():
             if pid in self._children.own:
                 self._children.own.discard(pid)
-                supervisors.append(ProcessEnded(pid, status))
-            elif not self._spare.has_ended(pid):
-                self._end_trial(pid)
+                supervisors.append(messages.ProcessEnded(pid, status))
+            elif trial is not None and pid == trial.pid:
+                if trial.pipe in self._selector.get_map():
+                    self._selector.unregister(trial.pipe)
+                self._candidates.trial_ended()
+            else:
+                self._spare.has_ended(pid)
         if supervisors and not self._one_launch:
             self._spare.launch_has_ended()
         trial = self._candidates.trial
         self._children.end_orphans({self._spare.pid, trial.pid if trial else 0})
         for report in supervisors:
             self._connection.post(report)
-
-    def _end_trial(self, pid: int) -> None:
-        trial = self._candidates.trial
-        if trial is not None and pid == trial.pid:
-            if trial.pipe in self._selector.get_map():
-                self._selector.unregister(trial.pipe)
-            self._candidates.trial_ended()

@@ -7,21 +7,19 @@ without the spare (medians of four interleaved runs on two cores, 2026-11-22).
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from typing import NoReturn
 
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor
 from xmp._processes.system import linux, processes
 
 from .rehearsal import rehearse
 
-__all__ = ["NAME", "Spare"]
+__all__ = ["Become", "Spare"]
 
-NAME = "xmp-spare"
-
-Become = Callable[[ForkSupervisor, list[int]], NoReturn]
+Become = Callable[[ForkRequest, list[int]], NoReturn]
+"""What a fresh child turns into: the request, and its descriptors."""
 
 
 class Spare:
@@ -46,14 +44,15 @@ class Spare:
 
     def give(self, request: ForkSupervisor, descriptors: list[int]) -> int:
         """Give it a request; its pid, or 0 if there is none or it is of no use."""
-        if self._connection is None:
+        pid, connection = self.pid, self._connection
+        if connection is None:
             return 0
-        if processes.is_stopped(self.pid):
-            self._kill()
-            return 0
-        pid = self.pid
         try:
-            self._connection.send(request, descriptors)
+            if processes.is_stopped(pid):
+                processes.kill(pid)
+                pid = 0
+            else:
+                connection.send(request, descriptors)
         except Closed:  # it was killed; the server reaps it
             pid = 0
         self._forget()
@@ -62,28 +61,23 @@ class Spare:
     def replace(self) -> None:
         """End it, if there is one: it lacks modules that the server now imports."""
         if self._connection is not None:
-            self._kill()
+            processes.kill(self.pid)
+            self._forget()
             self.wanted = True
 
     def launch_has_ended(self) -> None:
         """A launch has used the last one: the next launch should find another."""
         self.wanted = self._connection is None
 
-    def has_ended(self, pid: int) -> bool:
-        """Whether the child that has ended was the spare; then there is none any more."""
-        was = self._connection is not None and pid == self.pid
-        if was:
+    def has_ended(self, pid: int) -> None:
+        """A child has ended, perhaps the spare."""
+        if pid == self.pid:
             self._forget()
-        return was
 
     def close(self) -> None:
         """In another child of the server: close our end, so that the spare sees the server's."""
         if self._connection is not None:
             self._connection.close()
-
-    def _kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        self._forget()
 
     def _forget(self) -> None:
         self.close()
@@ -93,7 +87,7 @@ class Spare:
 def _wait(connection: Connection, become: Become) -> NoReturn:
     """In the spare: become the supervisor that the next request asks for."""
     try:
-        linux.set_name(NAME)
+        linux.set_name("xmp-spare")
         rehearse()
         request, descriptors = connection.expect(ForkSupervisor)
     except BaseException:  # the server no longer needs it, or the rehearsal failed

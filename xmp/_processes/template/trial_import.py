@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -54,10 +53,6 @@ class ImportTrial:
         self._ends = time.monotonic() + _SECONDS
         return bool(data)
 
-    def kill(self) -> None:
-        """End it; the server reaps it with its other children."""
-        os.kill(self.pid, signal.SIGKILL)
-
     def close(self) -> tuple[list[str], list[str]]:
         """After its end: the harmless modules, and those behind the one at which it ended."""
         self.hear()
@@ -67,7 +62,6 @@ class ImportTrial:
 
 
 def silence() -> None:
-    """Redirect the standard streams to nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
