@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from xmp import _log
-from xmp._payload import Packed, pack
+from xmp._payload import pack
 from xmp._payload.script import main_source
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.connection import Connection
@@ -45,30 +44,29 @@ class PackedOrder:
         at_end: Callable[[Callable[[], None]], Any],
     ) -> None:
         inherits = job.method == "fork"
-        self.main = None if inherits else main_source()
-        state, self._tracker = launcher_state.capture()
-        self._packed = None if inherits else _pack(job, at_end)
-        self._leases = tuple(job.leases.values())
-        known = start_method.is_unsafe(job.identity, self.main)
-        forkable = job.method == "forkserver" and not known
-        method = "inherit" if inherits else "fork" if forkable else "exec"
-        _log.debug("start_method=%r: %s%s", job.method, _HOW[method], _KNOWN if known else "")
-        packed, plan = self._packed, job.plan
+        main = None if inherits else main_source()
+        state, tracker = launcher_state.capture()
+        packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
+        if packed is not None:
+            if packed.image.data is None:
+                linux.seal(packed.image.descriptor)
+            at_end(packed.close)
+        plan = job.plan
         self.order = LaunchOrder(
             host=job.host,
-            world_size=job.world_size,
+            world_size=plan.world_size,
             runtime=plan.runtime,
             framework=plan.framework,
             state=state,
-            main=self.main,
+            main=main,
             rules=start_method.key.rules,
-            method=method,
+            method=_method(job, start_method.is_unsafe(job.identity, main)),
             image_data=packed.image.data if packed else None,
             image_size=packed.image.size if packed else 0,
             touches_device=packed.touches_device if packed else False,
             leases=tuple(job.leases),
             grace=job.grace,
-            called=job.called or time.monotonic_ns(),
+            called=job.called,
             seed=job.seed,
             restart_count=job.restart_count,
             limits=job.limits,
@@ -76,6 +74,13 @@ class PackedOrder:
             output=job.output or output,
             phases=phases,
         )
+        self._packed = packed
+        self._descriptors = [
+            *([packed.image.descriptor] if packed and self.order.has_file else []),
+            *([] if tracker is None else [tracker]),
+            *job.leases.values(),
+            *(packed.descriptors if packed else []),
+        ]
 
     def use_fresh_interpreters(self) -> None:
         """Replicas must not be forked: each loads the call itself."""
@@ -83,12 +88,7 @@ class PackedOrder:
 
     def send(self, connection: Connection, streams: Sequence[int]) -> None:
         """Send it to a new supervisor, which gets these standard streams."""
-        packed = self._packed
-        descriptors = [packed.image.descriptor] if packed and self.order.has_file else []
-        descriptors += [self._tracker] if self._tracker is not None else []
-        descriptors += self._leases
-        descriptors += packed.descriptors if packed else []
-        connection.send(StartLaunch(self.order), [*streams, *descriptors])
+        connection.send(StartLaunch(self.order), [*streams, *self._descriptors])
 
     def taken_over(self) -> None:
         """All replicas exist: what was sent belongs to them."""
@@ -96,9 +96,10 @@ class PackedOrder:
             self._packed.sent()
 
 
-def _pack(job: Job, at_end: Callable[[Callable[[], None]], Any]) -> Packed:
-    packed = pack(job.fn, job.args, job.kwargs, linux.memory_file)
-    if packed.image.data is None:
-        linux.seal(packed.image.descriptor)
-    at_end(packed.close)
-    return packed
+def _method(job: Job, unsafe: bool) -> str:
+    if job.method == "fork":
+        method = "inherit"
+    else:
+        method = "fork" if job.method == "forkserver" and not unsafe else "exec"
+    _log.debug("start_method=%r: %s%s", job.method, _HOW[method], _KNOWN if unsafe else "")
+    return method

@@ -6,7 +6,7 @@ import os
 import sys
 
 from xmp._payload.script import MainSource
-from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import StartScriptHolder
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import stdio, thread_pools
@@ -48,8 +48,6 @@ class WarmTemplate(ForkServerHandle):
         others = [n for n, file in self.packages.items() if _file_here(n) not in ("", file)]
         return f"{others[0]} comes from another file here" if others else ""
 
-    # --- the script holder ---------------------------------------------------------------------
-
     def holder_of(
         self, source: MainSource, launcher: LauncherState, rules: ForkRules
     ) -> ForkServerHandle:
@@ -58,21 +56,15 @@ class WarmTemplate(ForkServerHandle):
             if self._holder[0] == source and self._holder[1].alive:
                 return self._holder[1]
             self.forget_holder()
-        ours, theirs = pair()
-        watched, lifeline = os.pipe()
         streams = stdio.standard_streams()
         try:
-            ends = [theirs.fileno(), watched, *streams]
-            self.request(lambda token: StartScriptHolder(token, source, launcher, rules), ends)
-        except Closed:
-            ours.close()
-            os.close(lifeline)
-            raise
+            _token, connection, lifeline = self.request(
+                lambda token: StartScriptHolder(token, source, launcher, rules), streams
+            )
         finally:
-            theirs.close()
-            for descriptor in (watched, *streams):
+            for descriptor in streams:
                 os.close(descriptor)
-        holder = ForkServerHandle(ours, lifeline)
+        holder = ForkServerHandle(connection, lifeline)
         holder.asked.update(self.asked)
         self._holder = (source, holder)
         return holder
@@ -85,8 +77,6 @@ class WarmTemplate(ForkServerHandle):
             holder.drop()
             if holder.pid and not self._dead:
                 self.wait_end(holder.pid, timeout)
-
-    # --- the end -------------------------------------------------------------------------------
 
     def close(self, timeout: float = 5.0) -> None:
         """End the script holder and the template and wait for them."""

@@ -59,9 +59,7 @@ class CellOutput:
                 if descriptor in cells and not cells[descriptor].copy():
                     poller.unregister(descriptor)
                     del cells[descriptor]
-            if self._end_read in ready and not any(
-                cell.descriptor in ready for cell in self._cells
-            ):
+            if ready == [self._end_read]:
                 break
         for cell in self._cells:
             cell.finish()
