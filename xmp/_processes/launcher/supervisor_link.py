@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _log
 from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.messages.launch import StartLaunch
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes, stdio
 from xmp._processes.terminal.console import in_notebook
@@ -21,7 +23,7 @@ from xmp._types import Output
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
 from .job import Job
-from .packed_order import PackedOrder
+from .packed_order import make_order
 from .start_methods import StartMethod
 from .template_key import TemplateKey
 from .template_pool import templates
@@ -43,7 +45,7 @@ class SupervisorLink:
     """
 
     connection: Connection
-    _packed: PackedOrder
+    order: LaunchOrder
 
     def __init__(
         self, job: Job, deadlines: Deadlines, at_end: Callable[[Callable[[], None]], Any]
@@ -64,11 +66,6 @@ class SupervisorLink:
         """Whether there may be a supervisor."""
         return self._lifeline >= 0
 
-    @property
-    def order(self) -> LaunchOrder:
-        """What the supervisor is to do."""
-        return self._packed.order
-
     def prepare(self) -> None:
         """Pack the call and write the order; TypeError for what cannot be packed."""
         # What the program has written must come before what its replicas write, and only once.
@@ -79,7 +76,9 @@ class SupervisorLink:
         else:
             phases = "fresh" if self._deadlines.progress.possible else ""
         output = Output() if self._in_notebook else None
-        self._packed = PackedOrder(self._job, self.start_method, phases, output, self._at_end)
+        self.order, self._packed, self._descriptors = make_order(
+            self._job, self.start_method, phases, output, self._at_end
+        )
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class SupervisorLink:
     def begin_with_fresh_interpreters(self, culprits: list[str]) -> None:
         """Forking is not safe after the call was loaded: start a supervisor that loads nothing."""
         self.start_method.remember_unsafe(self._job.identity, self._job.name, culprits)
-        self._packed.use_fresh_interpreters()
+        self.order = replace(self.order, method="exec")
         self.end()  # first: it may hold what the replicas need
         assert self._template is not None  # only its supervisors load anything
         try:
@@ -141,7 +140,7 @@ class SupervisorLink:
             holder = start_method.holder(template, main, self.order.state, self._deadlines)
             if holder is not None:
                 return holder
-            self._packed.use_fresh_interpreters()
+            self.order = replace(self.order, method="exec")
         return template
 
     def _send_order(self, server: ForkServerHandle) -> None:
@@ -149,7 +148,7 @@ class SupervisorLink:
         self._server = server
         streams = self._streams()
         try:
-            self._packed.send(self.connection, streams)
+            self.connection.send(StartLaunch(self.order), [*streams, *self._descriptors])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
@@ -169,9 +168,10 @@ class SupervisorLink:
         return streams
 
     def has_started(self, supervisor: int) -> None:
-        """All replicas exist."""
+        """All replicas exist: what was sent belongs to them."""
         self.supervisor = supervisor
-        self._packed.taken_over()
+        if self._packed is not None:
+            self._packed.sent()
 
     def is_stopped(self) -> bool:
         """Whether the supervisor is stopped, as by SIGSTOP."""
