@@ -111,14 +111,13 @@ class Deadlines:
 
     def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
         """The error for a supervisor that has not; ``writes``: it only waits to write output."""
-        limit = seconds(self._clocks.limits.total or 0)
         why = f"supervisor {supervisor} did not end the launch"
         if writes:
             why = (
                 "all replicas have ended, but xmp cannot write the rest of their output: nothing "
                 "reads the launcher's standard output or error"
             )
-        return ReplicaTimeout(f"{TOTAL}={limit}: {why}")
+        return ReplicaTimeout(f"{TOTAL}={seconds(self._clocks.limits.total or 0)}: {why}")
 
 
 def soonest(*waits: float | None) -> float | None:

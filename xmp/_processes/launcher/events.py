@@ -112,7 +112,7 @@ class EventStream(NullEvents):
                 _log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
 
     def end(self, error: BaseException | None) -> None:
-        """The launch, or this attempt, has ended, with this error or without one."""
+        """The launch, or this attempt, has ended."""
         if isinstance(error, ReplicaError):
             caused = not isinstance(error, ReplicaTimeout)
             rank, pid = (error.rank, error.pid) if caused else (None, None)

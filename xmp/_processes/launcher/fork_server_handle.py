@@ -22,7 +22,7 @@ from xmp._processes.system import interpreter, launcher_mark, linux, processes, 
 from xmp._processes.system.descriptors import redirect_to_null
 from xmp._types import ForkRules
 
-from .server_process import FreshInterpreter, search_path, wait_for_fork
+from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
 from .shared_reader import SharedReader
 from .template_key import TemplateKey
 
@@ -93,8 +93,8 @@ class ForkServerHandle:
             raise StartError(words) from None
         return self
 
-    @classmethod
-    def fork(cls: type[H], call: Any, without: Iterable[int]) -> H:
+    @staticmethod
+    def fork(call: Any, without: Iterable[int]) -> ForkServerHandle:
         """Fork this process into a keeper, for ``start_method="fork"``, without these open files.
 
         The supervisor that the keeper forks runs ``call``, which need not be packed.
@@ -114,7 +114,7 @@ class ForkServerHandle:
             template.serve(theirs, watched, call)
         theirs.close()
         os.close(watched)
-        return cls(ours, lifeline, pid)
+        return ForkServerHandle(ours, lifeline, pid)
 
     @property
     def alive(self) -> bool:
@@ -122,17 +122,17 @@ class ForkServerHandle:
         self._until(lambda: not self._connection.readable(0), None)  # take in what has come
         return not self._dead
 
-    def close(self, timeout: float = 5.0) -> None:
-        """End the process and wait for it; SIGKILL when it takes longer than ``timeout``."""
+    def close(self) -> None:
+        """End the process and wait for it; SIGKILL when it takes longer than 5 s."""
         if self._dead and self._lifeline < 0 and self._process is None:
             return
         self.kill_if_stopped()
         self.drop()
         if self._process is not None:
-            self._process.wait(timeout)
+            self._process.wait()
             self._process = None
         elif self.pid:
-            wait_for_fork(self.pid, timeout)
+            wait_for_fork(self.pid)
 
     def kill_if_stopped(self) -> None:
         """A stopped process does not notice that its lifeline is closed."""
@@ -193,7 +193,7 @@ class ForkServerHandle:
         if names := self._not_asked(key.modules):
             self._send(fork_server.ImportModules(names))
 
-    def offer(self, key: TemplateKey, more: Iterable[str] = ()) -> None:
+    def offer(self, key: TemplateKey, more: Iterable[str]) -> None:
         """Offer modules to be tried while the process is idle."""
         offered = (name for name in (*key.candidates, *more) if not key.bars(name))
         if names := self._not_asked(offered):
@@ -219,14 +219,14 @@ class ForkServerHandle:
         self._until(lambda: self._ready or self.refusal is not None, timeout)
         return self._ready
 
-    def wait_end(self, pid: int, timeout: float) -> int | None:
+    def wait_end(self, pid: int, timeout: float = END_WAIT) -> int | None:
         """The wait status of a process that it forked, once nothing of that is left."""
         self._until(lambda: pid in self._ended, timeout)
         return self._ended.get(pid)
 
-    def pid_of(self, token: int, timeout: float = 5.0) -> int | None:
+    def pid_of(self, token: int) -> int | None:
         """The pid of the process that was forked for a request."""
-        self._until(lambda: token in self._forked, timeout)
+        self._until(lambda: token in self._forked, END_WAIT)
         return self._forked.get(token)
 
     def _until(self, done: Callable[[], bool], timeout: float | None) -> None:

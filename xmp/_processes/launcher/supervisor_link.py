@@ -24,6 +24,7 @@ from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
 from .job import Job
 from .packed_order import make_order
+from .server_process import END_WAIT
 from .start_methods import StartMethod
 from .template_key import TemplateKey
 from .template_pool import templates
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SupervisorLink"]
 
-_END_WAIT = 5.0
 _FIRST_WAIT = 0.25
 
 
@@ -195,8 +195,8 @@ class SupervisorLink:
                 if processes.is_stopped(pid):
                     _log.warning("supervisor %d is stopped and does not answer: killed", pid)
                     processes.kill(pid)  # its replicas end with it
-                if self._server.wait_end(pid, _END_WAIT) is None:
-                    processes.wait_gone(pid, _END_WAIT)
+                if self._server.wait_end(pid) is None:
+                    processes.wait_gone(pid, END_WAIT)
         self._end_cell_output()
 
     def _end_cell_output(self) -> None:
@@ -214,7 +214,7 @@ class SupervisorLink:
     def how_it_ended(self) -> str:
         """How a supervisor ended that sent no last message."""
         pid = self._server.pid_of(self._token)
-        status = self._server.wait_end(pid, _END_WAIT) if pid else None
+        status = self._server.wait_end(pid) if pid else None
         if status is None:
             return f"the process that forked it has ended as well. {self._server.log()}"
         code = os.waitstatus_to_exitcode(status)

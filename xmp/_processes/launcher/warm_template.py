@@ -21,8 +21,8 @@ __all__ = ["WarmTemplate"]
 class WarmTemplate(ForkServerHandle):
     """A template that has imported modules, and at most one script holder that it has forked."""
 
-    def __init__(self, connection: Connection, lifeline: int, pid: int = 0) -> None:
-        super().__init__(connection, lifeline, pid)
+    def __init__(self, connection: Connection, lifeline: int) -> None:
+        super().__init__(connection, lifeline)
         self.used = False
         """Whether a launch has used it."""
         self._identity = identity_key()
@@ -69,20 +69,20 @@ class WarmTemplate(ForkServerHandle):
         self._holder = (source, holder)
         return holder
 
-    def forget_holder(self, timeout: float = 5.0) -> None:
+    def forget_holder(self) -> None:
         """End the script holder and wait for it."""
         if self._holder is not None:
             holder, self._holder = self._holder[1], None
             holder.kill_if_stopped()
             holder.drop()
             if holder.pid and not self._dead:
-                self.wait_end(holder.pid, timeout)
+                self.wait_end(holder.pid)
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self) -> None:
         """End the script holder and the template and wait for them."""
         self.kill_if_stopped()  # one that is stopped would not report the holder's end
-        self.forget_holder(timeout)
-        super().close(timeout)
+        self.forget_holder()
+        super().close()
 
     def drop(self) -> None:
         """Close our ends of both without waiting."""
