@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from xmp._errors import PlanError, StartError
 
 if TYPE_CHECKING:
-    from xmp._types import JobPlan, Limits, Observer
+    from xmp._types import JobPlan, Observer
 
     from .launcher.context import ProcessContext
     from .launcher.events import EventStream
@@ -79,22 +79,17 @@ def launch(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
     number of attempts before it.
     """
-    launch = _restarting(call, attempt) if call.max_restarts else attempt(call)
+    launch: Launch | RestartingLaunch
+    if call.max_restarts:
+        from .launcher.restarts import RestartingLaunch
+
+        call = replace(call, telling=event_stream(call.observer, several=True))
+        launch = RestartingLaunch(call, attempt)
+    else:
+        launch = attempt(call)
     from .launcher.context import ProcessContext  # not above: see _head_start
 
     return ProcessContext(launch)
-
-
-def _restarting(call: Call, attempt: Callable[[Call], Launch]) -> RestartingLaunch:
-    telling = event_stream(call.observer, several=True)
-    call = replace(call, telling=telling)
-
-    def again(count: int, limits: Limits | None, grace: float) -> Launch:
-        return attempt(replace(call, restart_count=count, limits=limits, grace=grace))
-
-    from .launcher.restarts import RestartingLaunch
-
-    return RestartingLaunch(again, call.max_restarts, call.limits, call.grace, telling)
 
 
 def start(
@@ -124,7 +119,7 @@ def start(
         try:
             launch.start()
         except StartError:
-            if not (call.max_restarts and launch.orphaned):
+            if not (call.max_restarts and launch.outcome.orphaned):
                 raise
             # An attempt that failed, as it would have a moment later.
     return launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,12 @@ from xmp._processes.terminal.console import on_quit, say
 from xmp._types import Limits
 from xmp._watch import KILL_WAIT
 
+from .job import Job
+
 if TYPE_CHECKING:
     from xmp._processes.terminal.progress import Progress
 
-__all__ = ["Deadlines"]
+__all__ = ["Deadlines", "soonest"]
 
 _TO_END = KILL_WAIT / 1e9 + 6.0
 """Seconds beside the grace that a supervisor has to end a launch: at most 1 to take the stacks,
@@ -33,15 +35,13 @@ _TO_ACT = 0.25
 class Deadlines:
     """How long one launch may take, as its launcher measures it."""
 
-    def __init__(
-        self, ranks: Iterable[int], called: int, limits: Limits | None, progress: Progress
-    ) -> None:
+    def __init__(self, job: Job, progress: Progress) -> None:
         self.progress = progress
         """What the user sees of the start."""
-        self._ranks = set(ranks)
+        self._ranks = {plan.rank for plan in job.host.replicas}
         # Only the supervisor sees the progress of replicas.
-        limits = replace(limits or Limits(), hang=None)
-        self._clocks = Clocks(self._ranks, limits, called, begun=called)
+        limits = replace(job.limits or Limits(), hang=None)
+        self._clocks = Clocks(self._ranks, limits, job.called, begun=job.called)
 
     def wait(
         self,
@@ -55,15 +55,12 @@ class Deadlines:
         the launch exceeds a limit. ``step``: the longest single wait, in seconds.
         """
         with on_quit(lambda: say(f"xmp: no replica exists yet: {doing()}")):
-            while not until(self._next(step)):
+            while True:
+                deadline = self._clocks.deadline
+                left = None if deadline is None else (deadline - time.monotonic_ns()) / 1e9
+                if until(soonest(left, step, self.progress.next())):
+                    return
                 self._check(doing)
-
-    def _next(self, step: float | None) -> float | None:
-        """Seconds until ``_check`` may have something to do."""
-        deadline = self._clocks.deadline
-        left = None if deadline is None else max(0, deadline - time.monotonic_ns()) / 1e9
-        waits = [wait for wait in (left, step, self.progress.next()) if wait is not None]
-        return min(waits, default=None)
 
     def _check(self, doing: Callable[[], str]) -> None:
         self.progress.glance(doing)
@@ -77,8 +74,6 @@ class Deadlines:
         if self._clocks.late(now):
             waited = seconds(SAY_AFTER)
             _log.warning("%s s after the call no replica exists yet: %s", waited, doing())
-
-    # --- pauses --------------------------------------------------------------------------------
 
     @property
     def paused_for(self) -> int:
@@ -100,8 +95,6 @@ class Deadlines:
         """Remove a reason; after the last one the clocks run again."""
         self._clocks.resume(time.monotonic_ns(), why)
 
-    # --- while there is a supervisor -----------------------------------------------------------
-
     def left_to_supervisor(self, grace: float, stopped: Callable[[], bool]) -> float | None:
         """Seconds until the supervisor must have ended a launch with a ``timeout``, else None.
 
@@ -118,11 +111,15 @@ class Deadlines:
 
     def not_ended(self, supervisor: int, writes: bool) -> ReplicaTimeout:
         """The error for a supervisor that has not; ``writes``: it only waits to write output."""
-        limit = seconds(self._clocks.limits.total or 0)
         why = f"supervisor {supervisor} did not end the launch"
         if writes:
             why = (
                 "all replicas have ended, but xmp cannot write the rest of their output: nothing "
                 "reads the launcher's standard output or error"
             )
-        return ReplicaTimeout(f"{TOTAL}={limit}: {why}")
+        return ReplicaTimeout(f"{TOTAL}={seconds(self._clocks.limits.total or 0)}: {why}")
+
+
+def soonest(*waits: float | None) -> float | None:
+    """The shortest of these waits, at least 0; None without any."""
+    return min((max(0.0, wait) for wait in waits if wait is not None), default=None)

@@ -23,6 +23,7 @@ from xmp._types import Event, JobPlan, Observer
 __all__ = ["EventStream", "NullEvents"]
 
 Listener = Callable[[Event], None]
+_DETAILS = ("rank", "pid", "message", "exit_code", "signal")
 _count = itertools.count(1)
 
 
@@ -68,7 +69,8 @@ class EventStream(NullEvents):
             self._called = called
             self._clock = time.time() - (time.monotonic_ns() - called) / 1e9
             self._launch = f"{os.getpid()}-{next(_count)}"
-            self._listeners = [_listener(self._observer.events)]
+            events: Any = self._observer.events
+            self._listeners = [events if callable(events) else _File(events)]
         words = f"runtime {plan.runtime}, nprocs {len(plan.hosts[0].replicas)}" if plan else ""
         self.say("planned", pid=os.getpid(), words=words)
 
@@ -94,23 +96,11 @@ class EventStream(NullEvents):
             if self._over:
                 self.drop()
 
-    def _event(
-        self,
-        name: str,
-        at: int,
-        rank: int | None = None,
-        pid: int | None = None,
-        words: str = "",
-        exit_code: int | None = None,
-        signal: str | None = None,
-    ) -> Event:
+    def _event(self, name: str, at: int, *details: Any) -> Event:
         # An event that arrives late is not sorted in among those already reported.
         self._last = max(self._last, round((at - self._called) / 1e9, 6))
-        moment = round(self._clock + self._last, 6)
-        return Event(
-            name, self._last, moment, self._launch, rank, pid, exit_code, signal, words,
-            self._restart,
-        )  # fmt: skip
+        moment, known = round(self._clock + self._last, 6), dict(zip(_DETAILS, details))
+        return Event(name, self._last, moment, self._launch, restart=self._restart, **known)
 
     def _deliver(self, listener: Listener, event: Event) -> None:
         try:
@@ -122,12 +112,11 @@ class EventStream(NullEvents):
                 _log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
 
     def end(self, error: BaseException | None) -> None:
-        """The launch, or this attempt, has ended, with this error or without one."""
+        """The launch, or this attempt, has ended."""
         if isinstance(error, ReplicaError):
-            first = f"{error}".partition("\n")[0]
             caused = not isinstance(error, ReplicaTimeout)
             rank, pid = (error.rank, error.pid) if caused else (None, None)
-            self.say("verdict", rank, pid, first)
+            self.say("verdict", rank, pid, f"{error}".partition("\n")[0])
         if not self._several:
             self.finish(error)
 
@@ -156,10 +145,6 @@ class EventStream(NullEvents):
             if isinstance(listener, _File):
                 listener.close()
         self._listeners = []
-
-
-def _listener(events: Any) -> Listener:
-    return events if callable(events) else _File(events)
 
 
 class _File:

@@ -15,26 +15,14 @@ from typing import Any, TypeVar
 
 from xmp import _log, _marks
 from xmp._errors import StartError
+from xmp._processes.messages import fork_server
 from xmp._processes.messages.catalog import Handlers, Message
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.fork_server import (
-    Forked,
-    ForkSupervisor,
-    ForkUnsafe,
-    ImportFailed,
-    ImportModules,
-    ModulesImported,
-    ProcessEnded,
-    Ready,
-    StartScriptHolder,
-    StartTemplate,
-    TryModules,
-)
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
 from xmp._processes.system.descriptors import redirect_to_null
 from xmp._types import ForkRules
 
-from .server_process import FreshInterpreter, search_path, wait_for_fork
+from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
 from .shared_reader import SharedReader
 from .template_key import TemplateKey
 
@@ -51,7 +39,7 @@ class ForkServerHandle:
 
     def __init__(self, connection: Connection, lifeline: int, pid: int = 0) -> None:
         self.pid = pid
-        self.refusal: ForkUnsafe | ImportFailed | None = None
+        self.refusal: fork_server.ForkUnsafe | fork_server.ImportFailed | None = None
         """Why a script holder has ended."""
         self.slowest: list[tuple[str, float]] = []
         """Its slowest imports at the start: module and seconds."""
@@ -98,15 +86,15 @@ class ForkServerHandle:
         self.environments.append(environment)
         idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
         try:
-            ours.send(StartTemplate(search_path(), list(modules), idle, title))
+            ours.send(fork_server.StartTemplate(search_path(), list(modules), idle, title))
         except Closed:
             words = self.last_words()
             self.close()
             raise StartError(words) from None
         return self
 
-    @classmethod
-    def fork(cls: type[H], call: Any, without: Iterable[int]) -> H:
+    @staticmethod
+    def fork(call: Any, without: Iterable[int]) -> ForkServerHandle:
         """Fork this process into a keeper, for ``start_method="fork"``, without these open files.
 
         The supervisor that the keeper forks runs ``call``, which need not be packed.
@@ -126,25 +114,25 @@ class ForkServerHandle:
             template.serve(theirs, watched, call)
         theirs.close()
         os.close(watched)
-        return cls(ours, lifeline, pid)
+        return ForkServerHandle(ours, lifeline, pid)
 
     @property
     def alive(self) -> bool:
         """Whether the process still answers, as far as it has reported."""
-        self._take_in()
+        self._until(lambda: not self._connection.readable(0), None)  # take in what has come
         return not self._dead
 
-    def close(self, timeout: float = 5.0) -> None:
-        """End the process and wait for it; SIGKILL when it takes longer than ``timeout``."""
+    def close(self) -> None:
+        """End the process and wait for it; SIGKILL when it takes longer than 5 s."""
         if self._dead and self._lifeline < 0 and self._process is None:
             return
         self.kill_if_stopped()
         self.drop()
         if self._process is not None:
-            self._process.wait(timeout)
+            self._process.wait()
             self._process = None
         elif self.pid:
-            wait_for_fork(self.pid, timeout)
+            wait_for_fork(self.pid)
 
     def kill_if_stopped(self) -> None:
         """A stopped process does not notice that its lifeline is closed."""
@@ -177,35 +165,44 @@ class ForkServerHandle:
     # --- requests ------------------------------------------------------------------------------
 
     def request(
-        self,
-        make: Callable[[int], ForkSupervisor | StartScriptHolder],
-        descriptors: Sequence[int] = (),
-    ) -> int:
-        """Ask for a fork; returns the request's token. Raises Closed when the process is gone.
+        self, make: Callable[[int], fork_server.ForkRequest], streams: Sequence[int] = ()
+    ) -> tuple[int, Connection, int]:
+        """Ask for a fork: returns the request's token, and a connection and a lifeline to the fork.
 
-        ``make`` gets the token.
+        ``make`` gets the token. Raises Closed when the process that should fork is gone.
         """
-        with self._sending:
-            if self._dead:
-                raise Closed("the template is gone")
-            self._token += 1
-            self._connection.send(make(self._token), list(descriptors))
-            return self._token
+        ours, theirs = pair()
+        watched, lifeline = os.pipe()
+        try:
+            with self._sending:
+                if self._dead:
+                    raise Closed("the template is gone")
+                self._token += 1
+                self._connection.send(make(self._token), [theirs.fileno(), watched, *streams])
+                return self._token, ours, lifeline
+        except Closed:
+            ours.close()
+            os.close(lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(watched)
 
     def prepare(self, key: TemplateKey) -> None:
         """Have the modules imported that this launch needs and that are known to be harmless."""
-        missing = [name for name in key.modules if name not in self.asked]
-        if missing:
-            self.asked.update(missing)
-            self._send(ImportModules(missing))
+        if names := self._not_asked(key.modules):
+            self._send(fork_server.ImportModules(names))
 
-    def offer(self, key: TemplateKey, more: Iterable[str] = ()) -> None:
+    def offer(self, key: TemplateKey, more: Iterable[str]) -> None:
         """Offer modules to be tried while the process is idle."""
-        offered = (*key.candidates, *more)
-        names = [name for name in offered if name not in self.asked and not key.bars(name)]
-        if names:
-            self.asked.update(names)
-            self._send(TryModules(names, key.rules))
+        offered = (name for name in (*key.candidates, *more) if not key.bars(name))
+        if names := self._not_asked(offered):
+            self._send(fork_server.TryModules(names, key.rules))
+
+    def _not_asked(self, modules: Iterable[str]) -> list[str]:
+        names = [name for name in modules if name not in self.asked]
+        self.asked.update(names)
+        return names
 
     def _send(self, message: Message) -> None:
         with self._sending:
@@ -222,19 +219,15 @@ class ForkServerHandle:
         self._until(lambda: self._ready or self.refusal is not None, timeout)
         return self._ready
 
-    def wait_end(self, pid: int, timeout: float) -> int | None:
+    def wait_end(self, pid: int, timeout: float = END_WAIT) -> int | None:
         """The wait status of a process that it forked, once nothing of that is left."""
         self._until(lambda: pid in self._ended, timeout)
         return self._ended.get(pid)
 
-    def pid_of(self, token: int, timeout: float = 5.0) -> int | None:
+    def pid_of(self, token: int) -> int | None:
         """The pid of the process that was forked for a request."""
-        self._until(lambda: token in self._forked, timeout)
+        self._until(lambda: token in self._forked, END_WAIT)
         return self._forked.get(token)
-
-    def _take_in(self) -> None:
-        """Take in the reports that have arrived."""
-        self._until(lambda: not self._connection.readable(0), None)
 
     def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take in reports until ``done()`` or until the process is gone."""
@@ -264,36 +257,32 @@ class ForkServerHandle:
 
     def _handlers(self) -> Handlers[[]]:
         table = Handlers[[]]()
-        table.on(Ready, self._on_ready)
-        table.on(ModulesImported, self._on_imported)
-        table.on(Forked, self._on_forked)
-        table.on(ProcessEnded, self._on_ended)
-        table.on(ForkUnsafe, self._on_refused)
-        table.on(ImportFailed, self._on_refused)
+        table.on(fork_server.Ready, self._on_ready)
+        table.on(fork_server.ModulesImported, self._on_imported)
+        table.on(fork_server.Forked, self._on_forked)
+        table.on(fork_server.ProcessEnded, self._on_ended)
+        table.on(fork_server.ForkUnsafe, self._on_refused)
+        table.on(fork_server.ImportFailed, self._on_refused)
         return table
 
-    def _on_ready(self, report: Ready) -> None:
+    def _on_ready(self, report: fork_server.Ready) -> None:
         self._ready, self.pid, self.slowest = True, report.pid, report.slowest
         self._on_imported(report)
-        _log.debug(
-            "process %d is ready; slowest imports: %s; failed: %s",
-            report.pid,
-            report.slowest,
-            report.failed,
-        )
+        text = "process %d is ready; slowest imports: %s; failed: %s"
+        _log.debug(text, report.pid, report.slowest, report.failed)
 
-    def _on_imported(self, report: Ready | ModulesImported) -> None:
+    def _on_imported(self, report: fork_server.Ready | fork_server.ModulesImported) -> None:
         self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)
         self.environments.append(report.environment)
 
-    def _on_forked(self, report: Forked) -> None:
+    def _on_forked(self, report: fork_server.Forked) -> None:
         self._forked[report.token] = report.pid
         self._ended.pop(report.pid, None)  # of an earlier process with the same number
 
-    def _on_ended(self, report: ProcessEnded) -> None:
+    def _on_ended(self, report: fork_server.ProcessEnded) -> None:
         self._ended[report.pid] = report.status
 
-    def _on_refused(self, report: ForkUnsafe | ImportFailed) -> None:
+    def _on_refused(self, report: fork_server.ForkUnsafe | fork_server.ImportFailed) -> None:
         self.refusal = report
 
 

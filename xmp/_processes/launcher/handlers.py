@@ -6,114 +6,77 @@ from typing import TYPE_CHECKING
 
 from xmp import _log
 from xmp._errors import StartError
+from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers
-from xmp._processes.messages.launch import (
-    AtBreakpoint,
-    CannotMake,
-    DebuggerLeft,
-    Done,
-    Events,
-    LoadFailed,
-    PreemptAnswer,
-    ReplicaEnded,
-    ReplicaEntered,
-    ReplicaPhase,
-    ReplicaReturned,
-    ReplicasStarted,
-    StackTexts,
-    UnsafeToFork,
-)
-from xmp._processes.report import replica_error
+from xmp._processes.report.replica_error import not_loaded
 
 if TYPE_CHECKING:
     from .launch import Launch
 
 __all__ = ["supervisor_messages"]
 
-# Not bound to one launch: a table in each would close a reference cycle, and results, which may be
-# large, would stay until the next garbage collection.
-supervisor_messages: Handlers[[Launch, list[int]]] = Handlers()
-"""The table for ``handle(message, launch, descriptors)``."""
 
-
-def _started(message: ReplicasStarted, launch: Launch, _: list[int]) -> None:
-    order = launch.link.order
+def _started(message: messages.ReplicasStarted, launch: Launch, _: list[int]) -> None:
     launch.link.has_started(message.supervisor)
-    launch.outcome.started(message, order.called)
+    launch.outcome.started(message)
     pids = [pid for _rank, pid, _at in message.replicas]
     _log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
     for rank, _pid, _at in message.replicas:
-        launch.progress.reached(rank, order.first_phase)
+        launch.progress.reached(rank, launch.link.order.first_phase)
 
 
-def _phase(message: ReplicaPhase, launch: Launch, _: list[int]) -> None:
-    launch.progress.reached(message.rank, message.name)
-
-
-def _entered(message: ReplicaEntered, launch: Launch, _: list[int]) -> None:
+def _entered(message: messages.ReplicaEntered, launch: Launch, _: list[int]) -> None:
     launch.outcome.entered(message.rank, message.at)
     launch.progress.reached(message.rank, "running")
 
 
-def _returned(message: ReplicaReturned, launch: Launch, descriptors: list[int]) -> None:
-    launch.outcome.returned(message, descriptors)
-
-
-def _ended(message: ReplicaEnded, launch: Launch, _: list[int]) -> None:
+def _ended(message: messages.ReplicaEnded, launch: Launch, _: list[int]) -> None:
     launch.outcome.ended(message)
     launch.progress.reached(message.rank, "failed" if message.exit_code else "done")
 
 
-def _events(message: Events, launch: Launch, _: list[int]) -> None:
-    launch.events.add(message.records)
-
-
-def _stacks(message: StackTexts, launch: Launch, _: list[int]) -> None:
-    launch.stacks_taken(message.by_rank)
-
-
-def _preempted(message: PreemptAnswer, launch: Launch, _: list[int]) -> None:
-    launch.sigterm.answered(message.agreed)
-
-
-def _breakpoint(message: AtBreakpoint, launch: Launch, _: list[int]) -> None:
+def _breakpoint(message: messages.AtBreakpoint, launch: Launch, _: list[int]) -> None:
     launch.progress.close()
     launch.lender.at_breakpoint(message)
 
 
-def _debugger_left(message: DebuggerLeft, launch: Launch, _: list[int]) -> None:
+def _debugger_left(message: messages.DebuggerLeft, launch: Launch, _: list[int]) -> None:
     launch.progress.close()
     launch.lender.left(message)
 
 
-def _unsafe(message: UnsafeToFork, launch: Launch, _: list[int]) -> None:
-    launch.link.begin_with_fresh_interpreters(message.culprits)
-
-
-def _load_failed(message: LoadFailed, launch: Launch, _: list[int]) -> None:
-    launch.fail(replica_error.not_loaded(*message))
-
-
-def _cannot_make(message: CannotMake, launch: Launch, _: list[int]) -> None:
-    launch.fail(StartError(message.message))
-
-
-def _done(message: Done, launch: Launch, _: list[int]) -> None:
+def _done(message: messages.Done, launch: Launch, _: list[int]) -> None:
     launch.outcome.done(message)
     launch.finish()
 
 
-supervisor_messages.on(ReplicasStarted, _started)
-supervisor_messages.on(ReplicaPhase, _phase)
-supervisor_messages.on(ReplicaEntered, _entered)
-supervisor_messages.on(ReplicaReturned, _returned)
-supervisor_messages.on(ReplicaEnded, _ended)
-supervisor_messages.on(Events, _events)
-supervisor_messages.on(StackTexts, _stacks)
-supervisor_messages.on(PreemptAnswer, _preempted)
-supervisor_messages.on(AtBreakpoint, _breakpoint)
-supervisor_messages.on(DebuggerLeft, _debugger_left)
-supervisor_messages.on(UnsafeToFork, _unsafe)
-supervisor_messages.on(LoadFailed, _load_failed)
-supervisor_messages.on(CannotMake, _cannot_make)
-supervisor_messages.on(Done, _done)
+def _handlers() -> Handlers[[Launch, list[int]]]:
+    table = Handlers[["Launch", list[int]]]()
+    on = table.on
+    on(messages.ReplicasStarted, _started)
+    on(messages.ReplicaPhase, lambda phase, launch, _: launch.progress.reached(*phase))
+    on(messages.ReplicaEntered, _entered)
+    on(
+        messages.ReplicaReturned,
+        lambda result, launch, files: launch.outcome.returned(result, files),
+    )
+    on(messages.ReplicaEnded, _ended)
+    on(messages.Events, lambda events, launch, _: launch.events.add(events.records))
+    on(messages.StackTexts, lambda stacks, launch, _: launch.stacks_taken(stacks.by_rank))
+    on(messages.PreemptAnswer, lambda answer, launch, _: launch.sigterm.answered(answer.agreed))
+    on(messages.AtBreakpoint, _breakpoint)
+    on(messages.DebuggerLeft, _debugger_left)
+    on(
+        messages.UnsafeToFork,
+        lambda unsafe, launch, _: launch.link.begin_with_fresh_interpreters(unsafe.culprits),
+    )
+    on(messages.LoadFailed, lambda failed, launch, _: launch.fail(not_loaded(*failed)))
+    on(messages.CannotMake, lambda failed, launch, _: launch.fail(StartError(failed.message)))
+    on(messages.Done, _done)
+    return table
+
+
+# Not bound to one launch: a table in each would close a reference cycle, and results, which may be
+# large, would stay until the next garbage collection.
+supervisor_messages = _handlers()
+"""The table for ``handle(message, launch, descriptors)``."""

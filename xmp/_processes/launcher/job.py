@@ -57,17 +57,11 @@ class Job(Call):
     @classmethod
     def of(cls, call: Call, plan: JobPlan, called: int, leases: Mapping[str, int]) -> Job:
         """The job of this host, which is the first of the plan."""
-        from xmp._processes.messages.thread_replicas import (
-            by_process,  # not before the template starts
-        )
+        # Not before the template starts.
+        from xmp._processes.messages.thread_replicas import by_process
 
         host = by_process(plan.hosts[0])
         return cls(**vars(call), plan=plan, host=host, called=called, leases=leases)
-
-    @property
-    def world_size(self) -> int:
-        """The number of replicas on all hosts."""
-        return self.plan.world_size
 
     @property
     def name(self) -> str:

@@ -18,14 +18,14 @@ from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
 
 from . import leftovers
-from .deadlines import Deadlines
+from .deadlines import Deadlines, soonest
 from .events import NullEvents
 from .handlers import supervisor_messages
 from .job import Job
 from .launch_registry import preempt_all, reap_finished, running_launches
 from .outcome import Outcome
 from .preemption import Sigterm
-from .shared_reader import SharedReader
+from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 
 __all__ = ["Launch"]
@@ -38,7 +38,7 @@ _ENDINGS = (Interrupt, Stop, Kill, Preempt)
 class Launch:
     """One launch, from the packed call to the last report."""
 
-    def __init__(self, job: Job, release: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, job: Job, release: Callable[[], None]) -> None:
         self.job = job
         self.grace = job.grace
         """Seconds; a ``join`` may have given others than the job has."""
@@ -50,10 +50,9 @@ class Launch:
         self.progress = Progress(job.host.replicas, job.called, job.progress)
         self._at_end = ExitStack()
         self._at_end.callback(release)
-        ranks = [plan.rank for plan in job.host.replicas]
-        self._deadlines = Deadlines(ranks, job.called, job.limits, self.progress)
-        self.link = SupervisorLink(job, self._deadlines, self._at_end.callback)
-        self.lender = TerminalLender(self.ask, self._deadlines.pause, self._deadlines.resume)
+        self.deadlines = Deadlines(job, self.progress)
+        self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
+        self.lender = TerminalLender(self.ask, self.deadlines.pause, self.deadlines.resume)
         self._reader = SharedReader(self._readable, self._read)
         self._stacks: dict[int, str] | None = None
         """The answer to ``live_stacks``."""
@@ -93,7 +92,7 @@ class Launch:
             return False
 
         try:
-            self._deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
+            self.deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
         except KeyboardInterrupt:
             # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
             # that have just reached the user's function must end in order.
@@ -124,7 +123,7 @@ class Launch:
             self.sigterm.came(self.link.supervisor)
         if not self.finished:
             self.progress.asked(message)
-            self._deadlines.asked(message)
+            self.deadlines.asked(message)
             try:
                 self.link.connection.send(message, list(descriptors))
             except Closed:
@@ -173,16 +172,10 @@ class Launch:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             look = self.lender.look
-            left = None if end is None or look else max(0.0, end - time.monotonic())
-            last = self._deadlines.left_to_supervisor(self.grace, self.link.is_stopped)
-            waits = [
-                max(0.0, seconds)
-                for seconds in (left, last, look, self.progress.next())
-                if seconds is not None
-            ]
-            if self._reader.until(
-                lambda: self.finished or self.lender.pending, min(waits, default=None)
-            ):
+            left = None if look else seconds_to(end)
+            last = self.deadlines.left_to_supervisor(self.grace, self.link.is_stopped)
+            wait = soonest(left, last, look, self.progress.next())
+            if self._reader.until(lambda: self.finished or self.lender.pending, wait):
                 if self.lender.settle() or not self.finished:
                     continue  # of several threads or launches one lends, and the others wait on
                 self.sigterm.carry_out()
@@ -197,7 +190,7 @@ class Launch:
         """Kill a supervisor that did not end the launch in time."""
         codes = [process.exitcode for process in self.outcome.processes.values()]
         writes = None not in codes and not self.link.is_stopped()
-        self.outcome.broken = self._deadlines.not_ended(self.link.supervisor, writes)
+        self.outcome.broken = self.deadlines.not_ended(self.link.supervisor, writes)
         self.end_within(0)
 
     def end_within(self, seconds: float) -> None:
@@ -218,7 +211,8 @@ class Launch:
         if self.finished:
             return
         self.finished = True
-        counts = len(self.outcome.results), len(self.outcome.failures)
+        outcome, start_method = self.outcome, self.link.start_method
+        counts = len(outcome.results), len(outcome.failures)
         _log.debug("launch over: %d results, %d failures", *counts)
         self.progress.close()
         running_launches.discard(self)
@@ -226,17 +220,14 @@ class Launch:
         self.lender.end()
         self._reader.close()
         self.link.end()
-        start_method = self.link.start_method
-        self.outcome.leftovers = leftovers.after(
-            self.outcome.processes.values(), start_method.key.rules
-        )
+        outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
         if line := slow_start(self.start_timeline()):
             _log.warning(line)
-        start_method.offer(self.outcome.imported)
+        start_method.offer(outcome.imported)
         reap_finished()
         if self.job.telling is not None:
-            self.events.end(self.outcome.error())
+            self.events.end(outcome.error())
 
     def drop(self) -> None:
         """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
@@ -248,16 +239,6 @@ class Launch:
         self.events.drop()
 
     # --- questions -----------------------------------------------------------------------------
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether the supervisor ended without a last message."""
-        return self.outcome.orphaned
-
-    @property
-    def paused_for(self) -> int:
-        """Nanoseconds for which the user has stopped the launch or debugged a replica."""
-        return self._deadlines.paused_for
 
     def start_timeline(self) -> StartTimeline:
         """How long each part of the start took."""

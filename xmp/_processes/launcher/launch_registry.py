@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Preempt
 
-from .job import Job
+if TYPE_CHECKING:
+    from .launch import Launch
+    from .restarts import RestartingLaunch
 
-__all__ = ["RunningLaunch", "preempt_all", "reap_finished", "running_launches"]
+__all__ = ["preempt_all", "reap_finished", "running_launches"]
 
-
-class RunningLaunch(Protocol):
-    """What this process asks of a launch without its handle."""
-
-    @property
-    def job(self) -> Job:
-        """What was launched."""
-
-    def ask(self, message: Message) -> None:
-        """Send a request to the supervisor."""
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for the end."""
-
-    def raise_error(self) -> None:
-        """Raise the error that the launch has ended with, if there is one."""
-
-    def reap(self) -> None:
-        """Take in the messages that have arrived, and so the end; does not wait."""
-
-    def drop(self) -> None:
-        """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
-
-
-running_launches: set[RunningLaunch] = set()
+running_launches: set[Launch | RestartingLaunch] = set()
 
 
 def reap_finished() -> None:

@@ -48,13 +48,9 @@ def _line(process: ReplicaProcess, rules: ForkRules) -> str:
     from xmp._probe.holders import open_files  # most launches leave nothing
 
     files = open_files(Path(f"/proc/{process.pid}"))
-    held = sorted({path for path in files if _is_device(path, rules)})
+    held = sorted({f for f in files if any(fnmatch.fnmatch(f, p) for p in rules.device_files)})
     what = f"holds {', '.join(held)} and " if held else ""
     return (
         f"process {process.pid} (rank {process.rank}) {what}did not end by SIGKILL: the kernel "
         "ends it when its system call returns or its control group is thawed"
     )
-
-
-def _is_device(path: str, rules: ForkRules) -> bool:
-    return any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files)

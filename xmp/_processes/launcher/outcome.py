@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from xmp._errors import StartError, XmpError
 from xmp._limits import Overdue
-from xmp._processes.messages.launch import Done, ReplicaEnded, ReplicaReturned, ReplicasStarted
+from xmp._processes.messages import launch
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
@@ -40,7 +39,7 @@ class Outcome:
         """Installed modules that the first replica had to import itself."""
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
-        self._world_size = job.world_size
+        self._job = job
         self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._timelines: dict[int, Timeline] = {}
         self._stacks: dict[int, str] = {}
@@ -50,34 +49,33 @@ class Outcome:
         """Count out-of-memory kills from now on."""
         self._oom_counters = OomCounters()
 
-    # --- reports of the supervisor ---------------------------------------------------------------
-
-    def started(self, message: ReplicasStarted, called: int) -> None:
+    def started(self, message: launch.ReplicasStarted) -> None:
         """All replicas exist."""
         for rank, pid, forked in message.replicas:
             self.processes[rank] = ReplicaProcess(rank, pid)
-            self._timelines[rank] = Timeline(called, message.received, message.loaded, forked)
+            times = self._job.called, message.received, message.loaded, forked
+            self._timelines[rank] = Timeline(*times)
 
     def entered(self, rank: int, at: int) -> None:
         """A replica is in the user's function."""
         self._timelines[rank].entered = at
 
-    def returned(self, message: ReplicaReturned, descriptors: Sequence[int]) -> None:
+    def returned(self, message: launch.ReplicaReturned, files: list[int]) -> None:
         """A replica has returned a result."""
         rank, data, size, timeline, imported = message
         self._timelines[rank] = timeline.completed(self._timelines[rank])
         self.imported += imported
         try:
-            self.results |= received(self._plans[rank], data, size, descriptors)
+            self.results |= received(self._plans[rank], data, size, files)
         except XmpError as error:
             self.broken = self.broken or error
 
-    def ended(self, message: ReplicaEnded) -> None:
+    def ended(self, message: launch.ReplicaEnded) -> None:
         """The process of a replica has ended."""
         self.processes[message.rank].exitcode = message.exit_code
         self._oom_counters.largest[message.rank] = message.peak
 
-    def done(self, message: Done) -> None:
+    def done(self, message: launch.Done) -> None:
         """No process of the launch is left."""
         self.overdue, self.failures, self._stacks = message
         if self.failures:
@@ -85,14 +83,11 @@ class Outcome:
 
     def supervisor_lost(self, how: str) -> None:
         """The supervisor has ended without a last message; ``how`` it ended."""
-        self.orphaned = self.broken is None
-        parts = [
-            f"the supervisor ended early: {how}",
-            self._oom_counters.look().found(killed=False),
-        ]
-        self.broken = self.broken or StartError("\n".join(filter(None, parts)))
-
-    # --- what the user gets ----------------------------------------------------------------------
+        if self.broken is None:
+            self.orphaned = True
+            memory = self._oom_counters.look().found(killed=False)
+            parts = [f"the supervisor ended early: {how}", memory]
+            self.broken = StartError("\n".join(filter(None, parts)))
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:
         """How long each part of the start took; ``imports`` are the template's slowest."""
@@ -111,8 +106,8 @@ class Outcome:
 
     def error(self) -> BaseException | None:
         """What the launch has failed with: a time limit, a replica, or its supervisor."""
-        host = os.uname().nodename
-        known = (self.failures, self._world_size, host, self.results, self._stacks)
+        size, host = self._job.plan.world_size, os.uname().nodename
+        known = (self.failures, size, host, self.results, self._stacks)
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
             return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)

@@ -39,9 +39,7 @@ class Sigterm:
         """The launch has ended: end this process as the signal would have without xmp."""
         if not self._pending or threading.current_thread() is not threading.main_thread():
             return
-        if (
-            os.getpid() == 1
-        ):  # the kernel ignores signals for which the first process has no handler
+        if os.getpid() == 1:  # the kernel ignores its signals that have no handler
             raise SystemExit(128 + signal.SIGTERM)
         flush()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -10,48 +10,34 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xmp import _log
 from xmp._errors import ReplicaError, ReplicaTimeout, XmpError
 from xmp._limits import TOTAL
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
-from xmp._processes.messages.order import Failure
 from xmp._processes.messages.timeline import StartTimeline
-from xmp._types import Limits
 
-from .job import Job
+from .job import Call, Job
 from .launch import Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
+from .shared_reader import seconds_to
 
-if TYPE_CHECKING:
-    from .events import EventStream
-
-__all__ = ["Again", "RestartingLaunch"]
+__all__ = ["RestartingLaunch"]
 
 _ANSWER_WAIT = 5.0  # seconds beside the grace, as for a single launch
-Again = Callable[[int, "Limits | None", float], Launch]
-"""Makes and starts an attempt; takes the number of attempts before it, its limits, its grace."""
 
 
 class RestartingLaunch:
-    """All attempts of one call of ``spawn``."""
+    """All attempts of one call of ``spawn``; ``make`` makes and starts one."""
 
-    def __init__(
-        self,
-        again: Again,
-        most: int,
-        limits: Limits | None,
-        grace: float,
-        events: EventStream | None,
-    ) -> None:
+    def __init__(self, call: Call, make: Callable[[Call], Launch]) -> None:
         self.finished = False
-        self._again = again
-        self._most = most
-        self._limits = limits
-        self.grace = grace
+        self._call = call
+        self._make = make
+        self.grace = call.grace
         """Seconds, for this attempt and those after it."""
         self._past: list[tuple[str, Exception]] = []
         """Of each earlier attempt: a line that says when and how it failed, and its error."""
@@ -64,35 +50,30 @@ class RestartingLaunch:
         self._changed = threading.Condition()
         self._busy = False
         """Whether a thread makes the next attempt."""
-        self._events = events
         try:
-            self._attempt = again(0, limits, grace)
+            self._attempt = make(call)
         except BaseException as error:
-            if events is not None:
-                events.finish(error)
+            if call.telling is not None:
+                call.telling.finish(error)
             raise
         self._called = self._attempt.job.called
         running_launches.discard(self._attempt)
         running_launches.add(self)
 
-    # --- the present attempt -------------------------------------------------------------------
+    # --- as a Launch, of the present attempt ---------------------------------------------------
 
     @property
     def job(self) -> Job:
-        """What was launched."""
         return self._attempt.job
 
     @property
     def outcome(self) -> Outcome:
-        """What it has come to."""
         return self._attempt.outcome
 
     def start_timeline(self) -> StartTimeline:
-        """How long each part of its start took."""
         return self._attempt.start_timeline()
 
     def live_stacks(self) -> dict[int, str]:
-        """The current stacks of its live replicas, by rank."""
         return self._attempt.live_stacks()
 
     def reap(self) -> None:
@@ -100,7 +81,6 @@ class RestartingLaunch:
         self._attempt.reap()
 
     def drop(self) -> None:
-        """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
         self._attempt.drop()
         self.finished = True
 
@@ -120,7 +100,7 @@ class RestartingLaunch:
         try:
             while not self.finished:
                 attempt = self._attempt
-                if not (attempt.wait(_left(end)) and self._continue(attempt, end)):
+                if not (attempt.wait(seconds_to(end)) and self._continue(attempt, end)):
                     return False
         except (KeyboardInterrupt, SystemExit) as asked:
             self.ask(Stop() if isinstance(asked, SystemExit) else Interrupt())
@@ -132,7 +112,7 @@ class RestartingLaunch:
         """Wait for the end that was asked for."""
         end = time.monotonic() + seconds
         with self._changed:
-            while self._busy and self._changed.wait(_left(end)):
+            while self._busy and self._changed.wait(seconds_to(end)):
                 pass
         self._attempt.end_within(max(0.0, end - time.monotonic()))
         self._finish()
@@ -140,16 +120,17 @@ class RestartingLaunch:
     def raise_error(self) -> None:
         """Raise the error of the last attempt, if there is one, with those of the earlier ones."""
         error = self._failed or _error_of(self._attempt)
-        if error is None:
-            return
-        if self._past and not getattr(error, "history", ()):
-            self._add_history(error)
-        raise error
+        if error is not None:
+            if self._past and not getattr(error, "history", ()):
+                self._add_history(error)
+            raise error
 
     def _add_history(self, error: Any) -> None:
         earlier = "\n".join(line for line, _ in self._past)
         if isinstance(error, (XmpError, TypeError)):
-            text = f"{error}\n\nEarlier attempts (max_restarts={self._most}):\n{earlier}"
+            text = (
+                f"{error}\n\nEarlier attempts (max_restarts={self._call.max_restarts}):\n{earlier}"
+            )
             error.args = (text, *error.args[1:])
         error.history = tuple(past for _, past in self._past)
 
@@ -161,7 +142,7 @@ class RestartingLaunch:
         try:
             with self._changed:
                 while self._busy:
-                    if not self._changed.wait(_left(end)):
+                    if not self._changed.wait(seconds_to(end)):
                         return False
                 if attempt is not self._attempt or self.finished:
                     return True
@@ -183,9 +164,13 @@ class RestartingLaunch:
             self._finish()
             return
         self._note(attempt, error)
-        _log.warning("restart %d of %d: %s", len(self._past), self._most, _words(error))
+        count, limits = len(self._past), self._call.limits
+        _log.warning("restart %d of %d: %s", count, self._call.max_restarts, _words(error))
+        # `timeout` counts for all attempts together, the other limits for each.
+        limits = limits and replace(limits, first=self._called + self._paused_for)
+        next_call = replace(self._call, restart_count=count, limits=limits, grace=self.grace)
         try:
-            self._attempt = self._again(len(self._past), self._limits_left(), self.grace)
+            self._attempt = self._make(next_call)
             running_launches.discard(self._attempt)
         except Exception as failed:
             self._failed = failed
@@ -200,10 +185,11 @@ class RestartingLaunch:
         """Why no attempt follows; empty if one does."""
         if self._asked is not None or attempt.asked_to_end:
             return "the program or its user has ended the launch"
-        if len(self._past) >= self._most:
-            return f"max_restarts={self._most} are made"
-        total = self._limits.total if self._limits else None
-        if total is not None and time.monotonic_ns() >= self._first(attempt) + total:
+        if len(self._past) >= self._call.max_restarts:
+            return f"max_restarts={self._call.max_restarts} are made"
+        total = self._call.limits.total if self._call.limits else None
+        paused_for = self._paused_for + attempt.deadlines.paused_for
+        if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
             return "timeout= is over"
         return "" if _helps(attempt, error) else "the next attempt would fail in the same way"
 
@@ -215,25 +201,14 @@ class RestartingLaunch:
         if isinstance(error, ReplicaError):
             error.results = {}
         self._past.append((line, error))
-        self._paused_for += attempt.paused_for
-
-    def _limits_left(self) -> Limits | None:
-        """``timeout`` counts for all attempts together, the other limits for each."""
-        return self._limits and replace(self._limits, first=self._called + self._paused_for)
-
-    def _first(self, attempt: Launch) -> int:
-        return self._called + self._paused_for + attempt.paused_for
+        self._paused_for += attempt.deadlines.paused_for
 
     def _finish(self) -> None:
         if not self.finished:
             self.finished = True
             running_launches.discard(self)
-            if self._events is not None:
-                self._events.finish(self._failed or _error_of(self._attempt))
-
-
-def _left(end: float | None) -> float | None:
-    return None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)
+            if self._call.telling is not None:
+                self._call.telling.finish(self._failed or _error_of(self._attempt))
 
 
 def _error_of(attempt: Launch) -> Exception | None:
@@ -250,12 +225,9 @@ def _helps(attempt: Launch, error: Exception) -> bool:
     if isinstance(error, ReplicaTimeout):
         return outcome.overdue is not None and outcome.overdue.name != TOTAL
     if isinstance(error, ReplicaError):
-        return not _is_final(outcome.failures[0])
+        cause = outcome.failures[0]
+        return not (cause.final or cause.kind == "interrupted" or cause.signal_name == "SIGINT")
     return outcome.orphaned
-
-
-def _is_final(cause: Failure) -> bool:
-    return cause.final or cause.kind == "interrupted" or cause.signal_name == "SIGINT"
 
 
 def _words(error: Exception) -> str:

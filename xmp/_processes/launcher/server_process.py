@@ -11,7 +11,10 @@ from collections.abc import Mapping
 
 from xmp._processes.system import interpreter, linux
 
-__all__ = ["FreshInterpreter", "search_path", "wait_for_fork"]
+__all__ = ["END_WAIT", "FreshInterpreter", "search_path", "wait_for_fork"]
+
+END_WAIT = 5.0
+"""Seconds in which a process that was asked to end has ended."""
 
 
 class FreshInterpreter:
@@ -35,13 +38,13 @@ class FreshInterpreter:
             raise
         self.pid = self._process.pid
 
-    def wait(self, timeout: float) -> None:
-        """Wait for its end; SIGKILL when it takes longer than ``timeout``."""
+    def wait(self) -> None:
+        """Wait for its end; SIGKILL when it takes too long."""
         try:
-            self._process.wait(timeout)
+            self._process.wait(END_WAIT)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(timeout)
+            self._process.wait(END_WAIT)
 
     def has_ended(self) -> bool:
         """Whether it has ended and is reaped."""
@@ -83,13 +86,13 @@ def search_path() -> list[str]:
     return kept if interpreter.package_root in kept else [*kept, interpreter.package_root]
 
 
-def wait_for_fork(pid: int, timeout: float) -> None:
-    """Wait for a child that the subprocess module does not know; SIGKILL after ``timeout``."""
+def wait_for_fork(pid: int) -> None:
+    """As ``FreshInterpreter.wait``, for a child that the subprocess module does not know."""
     watch = linux.open_pidfd(pid)
     if watch is not None:
         poller = select.poll()
         poller.register(watch, select.POLLIN)
-        if not poller.poll(timeout * 1000):
+        if not poller.poll(END_WAIT * 1000):
             os.kill(pid, signal.SIGKILL)
         os.close(watch)
     try:

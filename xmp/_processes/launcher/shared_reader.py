@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from threading import TIMEOUT_MAX
 
-__all__ = ["SharedReader"]
+__all__ = ["SharedReader", "seconds_to"]
 
 
 class SharedReader:
@@ -31,12 +30,8 @@ class SharedReader:
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not done():
-                left = None if end is None else max(0.0, end - time.monotonic())
-                if self._reading:
-                    again = self._changed.wait(None if left is None else min(left, TIMEOUT_MAX))
-                else:
-                    again = self._read_one(left)
-                if not again:
+                left = seconds_to(end)
+                if not (self._changed.wait(left) if self._reading else self._read_one(left)):
                     return done()
         return True
 
@@ -56,22 +51,18 @@ class SharedReader:
 
     def take_in(self) -> None:
         """Take in what has come, unless another thread does; other launches' locks may be held."""
-        if not self._changed.acquire(blocking=False):
-            return
-        try:
-            while not self._reading and self._readable(0) and self._read():
-                pass
-        finally:
-            self._changed.release()
+        if self._changed.acquire(blocking=False):
+            try:
+                while not self._reading and self._readable(0) and self._read():
+                    pass
+            finally:
+                self._changed.release()
 
     def close(self) -> None:
         """Nothing more comes; drop the references to the owner, which refers to this reader."""
-        self._readable, self._read = _never, _nothing
+        self._readable, self._read = lambda _: False, lambda: False
 
 
-def _never(_: float | None) -> bool:
-    return False
-
-
-def _nothing() -> bool:
-    return False
+def seconds_to(end: float | None) -> float | None:
+    """Seconds until ``end``, at most what a lock can wait for; None without an end."""
+    return None if end is None else min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)

@@ -58,14 +58,11 @@ class StartMethod:
                 f'start_method="fork" is not safe here: {"; ".join(culprits)}; '
                 'use start_method="forkserver"'
             )
-        self._note_threads()
-        return self._owned(ForkServerHandle.fork(call, leases))
-
-    def _note_threads(self) -> None:
         current = threading.current_thread()
         names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not current)
         if names:
             _log.warn_caller(f"Python threads are not forked and may hold locks: {names}")
+        return self._owned(ForkServerHandle.fork(call, leases))
 
     def warm(self) -> WarmTemplate:
         """A template that fits; one that ends with the launch if the user wants no others."""
@@ -101,9 +98,9 @@ class StartMethod:
             return holder
         refusal = holder.refusal
         template.forget_holder()
-        if refusal is None and not template.alive:
-            raise StartError(template.last_words())
         if refusal is None:
+            if not template.alive:
+                raise StartError(template.last_words())
             raise StartError(f"the process that imported {main.path} ended during the import")
         if isinstance(refusal, ImportFailed):
             text = refusal.traceback.rstrip()
@@ -128,9 +125,6 @@ class StartMethod:
     def remember_unsafe(self, what: Any, name: str, culprits: Sequence[str]) -> None:
         """Report once why replicas get fresh interpreters from now on."""
         if what not in _unsafe:
-            _log.warning(
-                "replicas get fresh interpreters: after loading %s a fork is not safe (%s)",
-                name,
-                "; ".join(culprits),
-            )
+            text = "replicas get fresh interpreters: after loading %s a fork is not safe (%s)"
+            _log.warning(text, name, "; ".join(culprits))
         _unsafe.add(what)

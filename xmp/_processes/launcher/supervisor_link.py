@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _log
 from xmp._errors import StartError
-from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkSupervisor
+from xmp._processes.messages.launch import StartLaunch
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes, stdio
 from xmp._processes.terminal.console import in_notebook
@@ -21,7 +23,8 @@ from xmp._types import Output
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
 from .job import Job
-from .packed_order import PackedOrder
+from .packed_order import make_order
+from .server_process import END_WAIT
 from .start_methods import StartMethod
 from .template_key import TemplateKey
 from .template_pool import templates
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SupervisorLink"]
 
-_END_WAIT = 5.0
 _FIRST_WAIT = 0.25
 
 
@@ -43,7 +45,7 @@ class SupervisorLink:
     """
 
     connection: Connection
-    _packed: PackedOrder
+    order: LaunchOrder
 
     def __init__(
         self, job: Job, deadlines: Deadlines, at_end: Callable[[Callable[[], None]], Any]
@@ -64,28 +66,19 @@ class SupervisorLink:
         """Whether there may be a supervisor."""
         return self._lifeline >= 0
 
-    @property
-    def order(self) -> LaunchOrder:
-        """What the supervisor is to do."""
-        return self._packed.order
-
     def prepare(self) -> None:
         """Pack the call and write the order; TypeError for what cannot be packed."""
         # What the program has written must come before what its replicas write, and only once.
         stdio.flush()
-        self._packed = PackedOrder(
-            self._job,
-            self.start_method,
-            self._phases(),
-            Output() if self._in_notebook else None,
-            self._at_end,
-        )
-
-    def _phases(self) -> str:
-        """Which replicas report their phases: forked ones join their framework at once."""
+        # Forked replicas join their framework at once: only "all" or none report their phases.
         if self._job.telling is not None or self._job.progress:
-            return "all"
-        return "fresh" if self._deadlines.progress.possible else ""
+            phases = "all"
+        else:
+            phases = "fresh" if self._deadlines.progress.possible else ""
+        output = Output() if self._in_notebook else None
+        self.order, self._packed, self._descriptors = make_order(
+            self._job, self.start_method, phases, output, self._at_end
+        )
 
     # --- starting ------------------------------------------------------------------------------
 
@@ -125,7 +118,7 @@ class SupervisorLink:
     def begin_with_fresh_interpreters(self, culprits: list[str]) -> None:
         """Forking is not safe after the call was loaded: start a supervisor that loads nothing."""
         self.start_method.remember_unsafe(self._job.identity, self._job.name, culprits)
-        self._packed.use_fresh_interpreters()
+        self.order = replace(self.order, method="exec")
         self.end()  # first: it may hold what the replicas need
         assert self._template is not None  # only its supervisors load anything
         try:
@@ -142,30 +135,20 @@ class SupervisorLink:
         if job.method == "spawn":
             return start_method.keeper()
         self._template = template = start_method.warm()
-        main = self._packed.main
+        main = self.order.main
         if self.order.method == "fork" and main is not None:
             holder = start_method.holder(template, main, self.order.state, self._deadlines)
             if holder is not None:
                 return holder
-            self._packed.use_fresh_interpreters()
+            self.order = replace(self.order, method="exec")
         return template
 
     def _send_order(self, server: ForkServerHandle) -> None:
-        ours, theirs = pair()
-        watched, lifeline = os.pipe()
-        try:
-            token = server.request(ForkSupervisor, [theirs.fileno(), watched])
-        except Closed:
-            ours.close()
-            os.close(lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(watched)
-        self.connection, self._lifeline, self._token, self._server = ours, lifeline, token, server
+        self._token, self.connection, self._lifeline = server.request(ForkSupervisor)
+        self._server = server
         streams = self._streams()
         try:
-            self._packed.send(ours, streams)
+            self.connection.send(StartLaunch(self.order), [*streams, *self._descriptors])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
@@ -179,15 +162,16 @@ class SupervisorLink:
 
             self._end_cell_output()
             self._cell_output = CellOutput()
-            for end, descriptor in zip(self._cell_output.ends(), streams[1:], strict=True):
-                os.dup2(end, descriptor, inheritable=False)
-                os.close(end)
+            for number, end in enumerate(self._cell_output.ends(), 1):
+                os.close(streams[number])
+                streams[number] = end
         return streams
 
     def has_started(self, supervisor: int) -> None:
-        """All replicas exist."""
+        """All replicas exist: what was sent belongs to them."""
         self.supervisor = supervisor
-        self._packed.taken_over()
+        if self._packed is not None:
+            self._packed.sent()
 
     def is_stopped(self) -> bool:
         """Whether the supervisor is stopped, as by SIGSTOP."""
@@ -197,26 +181,23 @@ class SupervisorLink:
 
     def kill(self) -> None:
         """End a supervisor that does not answer; its replicas end with it."""
-        pid = self.supervisor or self._server.pid_of(self._token, _END_WAIT) or 0
+        pid = self.supervisor or self._server.pid_of(self._token) or 0
         _log.warning("supervisor %d does not answer: killed", pid)
         processes.kill(pid)
 
     def end(self) -> None:
         """Close our ends and wait until nothing of the supervisor is left."""
         if self.open:
-            pid = self._server.pid_of(self._token, _END_WAIT) or self.supervisor or None
+            pid = self._server.pid_of(self._token) or self.supervisor
             self.drop()
-            if pid is not None and self._server.wait_end(pid, _FIRST_WAIT) is None:
-                self._wait_longer(pid)
+            if pid and self._server.wait_end(pid, _FIRST_WAIT) is None:
+                # It is slow, or stopped and so does not notice the end, or its parent died.
+                if processes.is_stopped(pid):
+                    _log.warning("supervisor %d is stopped and does not answer: killed", pid)
+                    processes.kill(pid)  # its replicas end with it
+                if self._server.wait_end(pid) is None:
+                    processes.wait_gone(pid, END_WAIT)
         self._end_cell_output()
-
-    def _wait_longer(self, pid: int) -> None:
-        """The supervisor is slow, or stopped and so does not notice the end, or its parent died."""
-        if processes.is_stopped(pid):
-            _log.warning("supervisor %d is stopped and does not answer: killed", pid)
-            processes.kill(pid)  # its replicas end with it
-        if self._server.wait_end(pid, _END_WAIT) is None:
-            processes.wait_gone(pid, _END_WAIT)
 
     def _end_cell_output(self) -> None:
         if self._cell_output is not None:
@@ -233,7 +214,7 @@ class SupervisorLink:
     def how_it_ended(self) -> str:
         """How a supervisor ended that sent no last message."""
         pid = self._server.pid_of(self._token)
-        status = None if pid is None else self._server.wait_end(pid, _END_WAIT)
+        status = self._server.wait_end(pid) if pid else None
         if status is None:
             return f"the process that forked it has ended as well. {self._server.log()}"
         code = os.waitstatus_to_exitcode(status)

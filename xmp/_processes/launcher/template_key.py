@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from xmp import _proc
@@ -22,30 +22,29 @@ _NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
 class TemplateKey:
     """What one launch needs of a template."""
 
-    modules: tuple[str, ...] = ()
+    modules: tuple[str, ...]
     """The template imports these without a trial."""
-    candidates: tuple[str, ...] = ()
+    candidates: tuple[str, ...]
     """Also loaded in the launcher; the template tries them while idle, but for ``barred``."""
-    barred: tuple[str, ...] = ()
+    barred: tuple[str, ...]
     """Packages that the template must not even try."""
-    import_variables: tuple[str, ...] = ()
-    first_use_variables: tuple[str, ...] = ()
-    rules: ForkRules = field(default_factory=ForkRules)
+    import_variables: tuple[str, ...]
+    first_use_variables: tuple[str, ...]
+    rules: ForkRules
 
     @classmethod
-    def of(cls, plan: JobPlan | None, wanted: Iterable[str] = ()) -> TemplateKey:
+    def of(cls, plan: JobPlan, wanted: Iterable[str] = ()) -> TemplateKey:
         """From a plan, the user's ``wanted`` packages, and what this process has imported."""
-        packages = {*(plan.preload if plan else ()), *wanted}
-        roots = frozenset(_root(name) for name in packages)
-        known, others = _by_root(third_party(), roots)
-        framework = (plan.framework,) if plan and plan.framework else ()
+        packages = {*plan.preload, *wanted}
+        known, others = _by_root(third_party(), frozenset(map(_root, packages)))
+        framework = [plan.framework] if plan.framework else []
         return cls(
             modules=tuple(dict.fromkeys([*sorted(packages), *known, *framework])),
             candidates=others,
-            barred=plan.not_preloaded if plan else (),
-            import_variables=plan.import_variables if plan else (),
-            first_use_variables=plan.first_use_variables if plan else (),
-            rules=plan.fork_rules if plan else ForkRules(),
+            barred=plan.not_preloaded,
+            import_variables=plan.import_variables,
+            first_use_variables=plan.first_use_variables,
+            rules=plan.fork_rules,
         )
 
     def bars(self, name: str) -> bool:
@@ -54,12 +53,12 @@ class TemplateKey:
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The part of an environment that an import reads."""
-        return {name: value for name, value in environment.items() if self._at_import(name)}
-
-    def _at_import(self, name: str) -> bool:
-        return _matches(name, self.import_variables) and not _matches(
-            name, self.first_use_variables
-        )
+        return {
+            name: value
+            for name, value in environment.items()
+            if _matches(name, self.import_variables)
+            and not _matches(name, self.first_use_variables)
+        }
 
 
 def _root(name: str) -> str:
@@ -91,11 +90,6 @@ def identity_key() -> tuple[Any, ...]:
     """What no request can change in a process that is up."""
     capabilities = tuple(item for item in _proc.status().items() if item[0].startswith("Cap"))
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
-    flags = (
-        sys.executable,
-        tuple(sys.flags),
-        tuple(sys.warnoptions),
-        tuple(sorted(sys._xoptions.items())),
-    )
+    options = tuple(sys.flags), tuple(sys.warnoptions), tuple(sorted(sys._xoptions.items()))
     place = (_proc.text("/proc/self/cgroup"), *map(_proc.namespace, _NAMESPACES))
-    return (flags, ids, tuple(os.getgroups()), capabilities, place)
+    return (sys.executable, options, ids, tuple(os.getgroups()), capabilities, place)

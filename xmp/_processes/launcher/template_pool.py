@@ -49,13 +49,14 @@ class TemplatePool:
     def get(self, key: TemplateKey) -> WarmTemplate:
         """A template that fits; starts one if there is none."""
         with self._lock:
-            self._tidy()
+            for gone in [t for t in self._warm if not t.alive]:
+                self.discard(gone)
+            self._leaving = [t for t in self._leaving if not t.has_exited()]
             fitting = next((t for t in self._warm if _fits(t, key)), None)
             if fitting is None:
                 while len(self._warm) >= _MOST:
-                    old = self._warm.pop(0)
-                    old.drop()
-                    self._leaving.append(old)
+                    self._leaving.append(self._warm.pop(0))
+                    self._leaving[-1].drop()
                 fitting = WarmTemplate.start(key.modules, key.rules, "xmp-template")
                 _log.debug("template %d started for %s", fitting.pid, ", ".join(key.modules))
             else:
@@ -64,19 +65,14 @@ class TemplatePool:
             self._warm.append(fitting)
             return fitting
 
-    def _tidy(self) -> None:
-        for template in [t for t in self._warm if not t.alive]:
-            self.discard(template)
-        self._leaving = [t for t in self._leaving if not t.has_exited()]
-
     def discard(self, template: ForkServerHandle) -> str:
         """Forget one that does not answer; returns the last lines that it wrote."""
-        said = template.log()
+        written = template.log()
         with self._lock:
             if template in self._warm:
                 self._warm.remove(template)
         template.close()
-        return said
+        return written
 
     def close(self) -> None:
         """End them and wait; one on which launches still run ends with the last of them."""

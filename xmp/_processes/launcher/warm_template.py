@@ -6,7 +6,7 @@ import os
 import sys
 
 from xmp._payload.script import MainSource
-from xmp._processes.messages.connection import Closed, Connection, pair
+from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import StartScriptHolder
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import stdio, thread_pools
@@ -21,8 +21,8 @@ __all__ = ["WarmTemplate"]
 class WarmTemplate(ForkServerHandle):
     """A template that has imported modules, and at most one script holder that it has forked."""
 
-    def __init__(self, connection: Connection, lifeline: int, pid: int = 0) -> None:
-        super().__init__(connection, lifeline, pid)
+    def __init__(self, connection: Connection, lifeline: int) -> None:
+        super().__init__(connection, lifeline)
         self.used = False
         """Whether a launch has used it."""
         self._identity = identity_key()
@@ -48,8 +48,6 @@ class WarmTemplate(ForkServerHandle):
         others = [n for n, file in self.packages.items() if _file_here(n) not in ("", file)]
         return f"{others[0]} comes from another file here" if others else ""
 
-    # --- the script holder ---------------------------------------------------------------------
-
     def holder_of(
         self, source: MainSource, launcher: LauncherState, rules: ForkRules
     ) -> ForkServerHandle:
@@ -58,41 +56,33 @@ class WarmTemplate(ForkServerHandle):
             if self._holder[0] == source and self._holder[1].alive:
                 return self._holder[1]
             self.forget_holder()
-        ours, theirs = pair()
-        watched, lifeline = os.pipe()
         streams = stdio.standard_streams()
         try:
-            ends = [theirs.fileno(), watched, *streams]
-            self.request(lambda token: StartScriptHolder(token, source, launcher, rules), ends)
-        except Closed:
-            ours.close()
-            os.close(lifeline)
-            raise
+            _token, connection, lifeline = self.request(
+                lambda token: StartScriptHolder(token, source, launcher, rules), streams
+            )
         finally:
-            theirs.close()
-            for descriptor in (watched, *streams):
+            for descriptor in streams:
                 os.close(descriptor)
-        holder = ForkServerHandle(ours, lifeline)
+        holder = ForkServerHandle(connection, lifeline)
         holder.asked.update(self.asked)
         self._holder = (source, holder)
         return holder
 
-    def forget_holder(self, timeout: float = 5.0) -> None:
+    def forget_holder(self) -> None:
         """End the script holder and wait for it."""
         if self._holder is not None:
             holder, self._holder = self._holder[1], None
             holder.kill_if_stopped()
             holder.drop()
             if holder.pid and not self._dead:
-                self.wait_end(holder.pid, timeout)
+                self.wait_end(holder.pid)
 
-    # --- the end -------------------------------------------------------------------------------
-
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self) -> None:
         """End the script holder and the template and wait for them."""
         self.kill_if_stopped()  # one that is stopped would not report the holder's end
-        self.forget_holder(timeout)
-        super().close(timeout)
+        self.forget_holder()
+        super().close()
 
     def drop(self) -> None:
         """Close our ends of both without waiting."""

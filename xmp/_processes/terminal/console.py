@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from xmp._log import say
@@ -30,12 +30,11 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-@contextmanager
 def signals_of_the_user(
     ask: Callable[[Interrupt | Pause | Resume], None],
     show: Callable[[], None],
     preempt: Callable[[], None],
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``.
 
     Ctrl-C is asked about: ``Interrupt`` raises KeyboardInterrupt, unless it was for a debugger.
@@ -48,21 +47,19 @@ def signals_of_the_user(
         signal.signal(signal.SIGTSTP, stop)
         ask(Resume())
 
-    wanted: dict[int, Handler] = {
-        signal.SIGTSTP: stop,
-        signal.SIGQUIT: lambda *_: show(),
-        signal.SIGTERM: lambda *_: preempt(),
-        signal.SIGINT: lambda *_: ask(Interrupt()),
-    }
-    with _handled(wanted):
-        yield
+    return _handled(
+        {
+            signal.SIGTSTP: stop,
+            signal.SIGQUIT: lambda *_: show(),
+            signal.SIGTERM: lambda *_: preempt(),
+            signal.SIGINT: lambda *_: ask(Interrupt()),
+        }
+    )
 
 
-@contextmanager
-def on_quit(show: Callable[[], None]) -> Iterator[None]:
+def on_quit(show: Callable[[], None]) -> AbstractContextManager[None]:
     """While inside, Ctrl-\\ (SIGQUIT) calls ``show``."""
-    with _handled({signal.SIGQUIT: lambda *_: show()}):
-        yield
+    return _handled({signal.SIGQUIT: lambda *_: show()})
 
 
 @contextmanager

@@ -15,15 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from xmp._processes.messages.launch import (
-    AnswerDebugger,
-    AtBreakpoint,
-    DebuggerLeft,
-    Interrupt,
-    InterruptDebugger,
-    Pause,
-    Resume,
-)
+from xmp._processes.messages import launch
 from xmp._processes.system.processes import is_stopped
 
 from .console import in_notebook, say
@@ -87,14 +79,10 @@ class TerminalLender:
     _busy: TerminalLender | None = None
 
     def __init__(
-        self,
-        ask: Callable[..., None],
-        pause: Callable[[str], None],
-        resume: Callable[[str], None],
+        self, ask: Callable[..., None], pause: Callable[[str], None], resume: Callable[[str], None]
     ) -> None:
         """``ask`` sends to the supervisor, ``pause`` and ``resume`` the launcher's deadlines."""
-        self._ask = ask
-        self._pause, self._resume = pause, resume
+        self._ask, self._pause, self._resume = ask, pause, resume
         self._wanted: int | None = None
         """The rank that waits for the terminal."""
         self._pid = 0
@@ -103,12 +91,12 @@ class TerminalLender:
 
     # --- messages of the supervisor ------------------------------------------------------------
 
-    def at_breakpoint(self, message: AtBreakpoint) -> None:
+    def at_breakpoint(self, message: launch.AtBreakpoint) -> None:
         """A replica asks for the terminal."""
         self._pause(_WHY)
         self._wanted, self._pid = message
 
-    def left(self, message: DebuggerLeft) -> None:
+    def left(self, message: launch.DebuggerLeft) -> None:
         """It continues, or was quit, which ends the launch."""
         self.close()
         self._end = message.why
@@ -126,7 +114,7 @@ class TerminalLender:
     def end(self) -> None:
         """The launch is over; forget ``ask``, whose owner refers to this object."""
         self.close()
-        self._ask = _do_nothing
+        self._ask = lambda *_: None
 
     # --- while the launcher waits --------------------------------------------------------------
 
@@ -158,37 +146,34 @@ class TerminalLender:
         self._wanted = None
         found = self._find()
         if isinstance(found, str):
-            self._ask(AnswerDebugger(rank, found))
+            self._ask(launch.AnswerDebugger(rank, found))
             return True
         TerminalLender._busy = self
         try:
-            self._ask(AnswerDebugger(rank), found)
+            self._ask(launch.AnswerDebugger(rank), found)
         finally:
             for descriptor in found:
                 os.close(descriptor)
         return True
 
-    def by_signal(self, message: Interrupt | Pause | Resume) -> None:
+    def by_signal(self, message: launch.Interrupt | launch.Pause | launch.Resume) -> None:
         """The user's Ctrl-C, or Ctrl-Z and what continues this process."""
-        if isinstance(message, Interrupt):
+        if isinstance(message, launch.Interrupt):
             if self._terminal is None:
                 raise KeyboardInterrupt
-            self._ask(InterruptDebugger())
-        elif isinstance(message, Pause):
+            self._ask(launch.InterruptDebugger())
+        elif isinstance(message, launch.Pause):
             self._ask(message)
             if self._terminal is not None:
-                self._await_stop()
+                end = time.monotonic() + _LOOK
+                # The shell reads from here on, and the replica must not.
+                while not is_stopped(self._pid) and time.monotonic() < end:
+                    time.sleep(_GLANCE)
                 self._terminal.suspend()
         else:
             if self._terminal is not None:
                 self._terminal.resume()
             self._ask(message)
-
-    def _await_stop(self) -> None:
-        """Wait until the supervisor has stopped the replica: the shell reads from here on."""
-        end = time.monotonic() + _LOOK
-        while not is_stopped(self._pid) and time.monotonic() < end:
-            time.sleep(_GLANCE)
 
     # --- what there is to lend -----------------------------------------------------------------
 
@@ -210,10 +195,6 @@ class TerminalLender:
             return _BEHIND
         self._terminal = _Terminal(descriptor)
         return os.dup(descriptor), os.dup(descriptor)
-
-
-def _do_nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _reads_something() -> bool:

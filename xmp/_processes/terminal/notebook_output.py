@@ -59,9 +59,7 @@ class CellOutput:
                 if descriptor in cells and not cells[descriptor].copy():
                     poller.unregister(descriptor)
                     del cells[descriptor]
-            if self._end_read in ready and not any(
-                cell.descriptor in ready for cell in self._cells
-            ):
+            if ready == [self._end_read]:
                 break
         for cell in self._cells:
             cell.finish()
@@ -102,31 +100,25 @@ class _CellStream:
     def copy(self) -> bool:
         """Pass a portion on; False when no more will come."""
         data = os.read(self.descriptor, _PORTION)
-        self._write(self._decoder.decode(data, final=not data))
+        self._pass_on(self._decoder.decode(data, final=not data))
         self._ahead += len(data)
         if self._ahead >= _AHEAD:
             time.sleep(self._ahead / _RATE)
-            self._flush()
+            self._ahead = 0
+            self._pass_on("", flush=True)
         return bool(data)
 
-    def _write(self, text: str) -> None:
+    def _pass_on(self, text: str, flush: bool = False) -> None:
         try:
-            if text and self._stream is not None:
+            if text:
                 self._stream.write(text)
+            if flush:
+                self._stream.flush()
         except Exception:
             self._stream = None  # closed meanwhile: go on reading, or replicas would wait
 
-    def _flush(self) -> None:
-        self._ahead = 0
-        try:
-            if self._stream is not None:
-                self._stream.flush()
-        except Exception:
-            self._stream = None
-
     def finish(self) -> None:
-        self._write(self._decoder.decode(b"", final=True))
-        self._flush()
+        self._pass_on(self._decoder.decode(b"", final=True), flush=True)
 
     def close(self) -> None:
         for descriptor in (self.descriptor, self._end):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
 from xmp._processes.messages.order import PHASES
+from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.report.stacks import ranks
 from xmp._types import ReplicaPlan
 
@@ -39,11 +40,9 @@ class Progress:
         if not self._asked and (progress is False or not status_line.possible()):
             return
         self._called = called / 1e9
-        self._processes = {
-            plan.rank: [plan.rank, *(m.rank for m in plan.thread_replicas)] for plan in plans
-        }
-        several = sorted(rank for together in self._processes.values() for rank in together)
-        self._phases = dict.fromkeys(several, PHASES[0])
+        self._processes = {plan.rank: [*spread(plan, None)] for plan in plans}
+        known = sorted(rank for together in self._processes.values() for rank in together)
+        self._phases = dict.fromkeys(known, PHASES[0])
         self._next = time.monotonic() if progress else self._called + _PATIENCE
         self._forked = False
         self._said = ""
