@@ -1,4 +1,4 @@
-"""``python -m xmp``: plans for this host, its facts and health, and launches that run on it."""
+"""The command line, ``xmp`` and ``python -m xmp``: one module of ``_commands`` for each word."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="xmp", description=__doc__)
+    what = "Plan launches, check this host, and look at the launches that run on it."
+    parser = argparse.ArgumentParser(prog="xmp", description=what)
     parser.add_argument("--version", action="version", version=f"xmp {__version__}")
     commands = parser.add_subparsers(required=True, dest="word", metavar="COMMAND")
     plan = commands.add_parser("plan", help="what each replica would get, and why")
     plan.add_argument(
-        "-n", "--nprocs", type=int, help="replicas on each host; all devices if absent"
+        "-n", "--nprocs", type=int, help="replicas on each host (default: one per device)"
     )
-    plan.add_argument("--runtime", help="a runtime by name; chosen if absent")
-    plan.add_argument("--devices", type=_positions, help='positions in the mask, as in "0,2"')
+    plan.add_argument("--runtime", help="a runtime by name (default: chosen)")
+    plan.add_argument(
+        "--devices", type=_positions, help='positions among the visible devices, as in "0,2"'
+    )
     plan.add_argument(
         "--facts", type=Path, action="append", metavar="FILE", help="recorded facts, one per host"
     )
-    plan.add_argument("--json", action="store_true", help="machine-readable, version 1")
+    plan.add_argument("--json", action="store_true", help="print JSON, version 1")
     facts = commands.add_parser("facts", help="what this host is: attach it to a bug report")
-    facts.add_argument("--json", action="store_true", help="machine-readable, version 1")
+    facts.add_argument("--json", action="store_true", help="print JSON, version 1")
     stacks = commands.add_parser("stacks", help="where every replica of a running launch is")
     pid_help = "of launcher, supervisor or replica; not needed where only one launch runs"
     stacks.add_argument("pid", type=int, nargs="?", help=pid_help)
@@ -50,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     cleaning.add_argument("--dry-run", action="store_true", help="print what it would end")
     health = commands.add_parser("doctor", help="whether a launch would work here, and what to do")
     health.add_argument("-n", "--nprocs", type=int, help="replicas of the launch")
-    health.add_argument("--runtime", help="its runtime")
+    health.add_argument("--runtime", help="runtime of the launch (default: chosen)")
     health.add_argument(
         "--needs", type=_bytes, default=0, metavar="SIZE",
         help="memory that each replica needs (model, gradients, batches), as in 2GiB",
@@ -63,14 +66,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positions(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        allowed = "positions among the visible devices, as in 0,2"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {allowed}") from None
 
 
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]+\.?[0-9]*) *(?:([KMGT])(i?)(B?))?", text.strip(), re.IGNORECASE)
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size. Allowed: 2GiB, 512M, 1.5GB, bytes."
+            f"{text!r} is not a size. Allowed: 2GiB, 512M, 1.5GB, bytes; K, M, G or T."
         )
     # As with `docker --memory`, a bare letter is binary: only KB, MB, ... are decimal.
     base = 1000 if found[4] and not found[3] else 1024

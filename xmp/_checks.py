@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,6 @@ def check_call(
     kwargs: object,
     start_method: str | None,
     grace: object,
-    seed: object,
 ) -> str:
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
@@ -46,9 +45,7 @@ def check_call(
     if isinstance(grace, bool) or not isinstance(grace, (int, float)):
         raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}: {grace!r}")
     if not 0 <= grace < _YEARS:
-        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed must be a whole number, not {type(seed).__name__}: {seed!r}")
+        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up, and below 1e9")
     return _method(start_method)
 
 
@@ -83,7 +80,8 @@ def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
         kind = type(value).__name__
         raise TypeError(f"{name} must be a number of seconds or None, not {kind}: {value!r}")
     if not 0 < value < _YEARS:
-        raise PlanError(f"{name}={value!r}: give a number of seconds above 0, or None for no limit")
+        allowed = "a number of seconds above 0 and below 1e9, or None for no limit"
+        raise PlanError(f"{name}={value!r}: give {allowed}")
     if value < least:
         raise PlanError(
             f"{name}={value!r}: a busy host may make no progress for that long; give a number of "
@@ -148,6 +146,7 @@ def _prefix(prefix: object) -> str | None:
         names = {name for _, name, _, _ in Formatter().parse(prefix) if name is not None}
         fits = names <= {"rank", "local_rank", "host"}
         text = prefix.format(rank=0, local_rank=0, host="") if fits else "\n"
+        text.encode()  # an unpaired surrogate has no UTF-8
     except (LookupError, ValueError, AttributeError):
         text = "\n"
     if "\n" in text or "\r" in text:
@@ -239,7 +238,12 @@ def make_request(
 
 
 def _devices(devices: Sequence[int] | str) -> tuple[int, ...]:
-    items = devices.split(",") if isinstance(devices, str) else list(devices)
+    if not isinstance(devices, Iterable):
+        kind = type(devices).__name__
+        raise TypeError(
+            f'devices must be positions such as [4, 5] or "4,5", not {kind}: {devices!r}'
+        )
+    items = devices.split(",") if isinstance(devices, str) else devices
     try:
         return tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
     except ValueError:
@@ -270,7 +274,20 @@ def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
     for name, value in variables.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"env must map strings to strings: {name!r}: {value!r}")
+        if not (name and "=" not in name and _is_for_the_system(name + value)):
+            raise PlanError(
+                f"env={{{name!r}: {value!r}}}: the name of a variable is not empty and has no '=', "
+                "and neither name nor value has a NUL character or an unpaired surrogate"
+            )
     return tuple(sorted(variables.items()))
+
+
+def _is_for_the_system(text: str) -> bool:
+    """Whether the C library takes this text."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _text(name: str, value: object) -> None:

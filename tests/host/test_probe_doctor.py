@@ -151,6 +151,12 @@ def test_findings(tmp_path: Path, facts: HostFacts, level: str, text: str) -> No
     assert any(text in line for line in found), found
 
 
+def test_replicas_of_one_thread_share_the_cores(tmp_path: Path) -> None:
+    found = texts(host(), tree(tmp_path), nprocs=8)
+    assert "note: 8 replicas with 1 thread on 2 cores: they share the cores" in found["note"]
+    assert "OMP_NUM_THREADS" not in str(found)
+
+
 def test_a_request_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
     assert any(
         "nprocs=3" in t for t in texts(host(), tmp_path, runtime="fake", nprocs=3)["problem"]

@@ -20,7 +20,7 @@ from tests.support.launching import BEGIN, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._frameworks.torch_dist import enter as join
-from xmp._processes.report.stacks import phases
+from xmp._processes.report.stacks import not_in_function
 
 pytestmark = pytest.mark.failing
 
@@ -161,7 +161,8 @@ def test_after_30_seconds_it_is_said_where_everybody_is(script: Script) -> None:
 def test_replicas_in_the_same_place_are_listed_together() -> None:
     here = 'Current thread 0x1 (most recent call first):\n  File "/x/train.py", line 3 in main\n'
     file = join.__code__.co_filename
-    first, second = phases({0: here, 1: here, 2: here.replace("/x/train.py", file)})
+    stacks = {0: here, 1: here, 2: here.replace("/x/train.py", file)}
+    first, second = not_in_function(stacks, 3, 30).rstrip().partition("function: ")[2].split("; ")
     assert first == 'ranks 0-1: starting (File "/x/train.py", line 3 in main)'
     assert second.startswith("rank 2: starting the runtime and joining the others (File ")
 

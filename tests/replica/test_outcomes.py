@@ -214,6 +214,11 @@ def test_sys_exit_0_is_success(method: str, code: Any) -> None:
     assert list(launch(method, exits, code)) == [0, None]
 
 
+@pytest.mark.parametrize("code", [2**70, -(2**70)])
+def test_sys_exit_with_a_number_that_no_c_long_holds(method: str, code: int) -> None:
+    assert failure(method, exits, code).exit_code == 255
+
+
 def test_sys_exit_with_a_number(method: str) -> None:
     error = failure(method, exits, 123)
     assert isinstance(error, xmp.ReplicaDied)

@@ -89,6 +89,29 @@ def test_a_launch_that_runs_goes_on(stage: Stage, method: str) -> None:
         assert not said["same"]
 
 
+def test_a_launch_that_begins_meanwhile_gets_its_template(stage: Stage) -> None:
+    source = (
+        HEAD
+        + """
+    if __name__ == "__main__":
+        import threading
+        go()
+        done = threading.Event()
+        def shut():
+            while not done.wait(0.004):
+                xmp.shutdown()
+        thread = threading.Thread(target=shut)
+        thread.start()
+        ranks = [each[0] for _ in range(4) for each in xmp.spawn(work, nprocs=2, runtime="cpu")]
+        done.set()
+        thread.join()
+        xmp.shutdown()
+        in_script.say(ranks=ranks, left=in_script.belongings()["processes"])
+    """
+    )
+    assert stage.run(source).said == {"ranks": [0, 1] * 4, "left": []}
+
+
 def test_it_is_harmless_in_a_replica(stage: Stage) -> None:
     source = (
         HEAD

@@ -18,4 +18,6 @@ def run(options: argparse.Namespace) -> int:
     findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load)
     for finding in findings:
         print(finding)
-    return int(any(finding.level == "problem" for finding in findings))
+    problems = sum(finding.level == "problem" for finding in findings)
+    print("a launch would not work here" if problems else "a launch would work here")
+    return int(problems > 0)

@@ -22,4 +22,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _recorded(path: Path) -> HostFacts:
-    return _planner.facts_from_json(json.loads(path.read_text(encoding="utf-8")))
+    text = path.read_text(encoding="utf-8")
+    try:
+        return _planner.facts_from_json(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} holds no JSON: {error}") from None

@@ -133,9 +133,17 @@ def _threads(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
     replicas = plan.hosts[0].replicas
     total = sum(replica.threads or 1 for replica in replicas)
     if total > 2 * len(facts.cpus):
-        each = f"{len(replicas)} replicas with {replicas[0].threads} threads"
-        text = f"{each} on {len(facts.cpus)} cores"
-        yield Finding("warning", text, "unset OMP_NUM_THREADS, or pass threads=")
+        threads = replicas[0].threads or 1
+        kinds = "1 thread" if threads == 1 else f"{threads} threads"
+        text = f"{len(replicas)} replicas with {kinds} on {len(facts.cpus)} cores"
+        if threads == 1:
+            yield Finding("note", f"{text}: they share the cores")
+        else:
+            given = "OMP_NUM_THREADS" in facts.env
+            advice = (
+                "unset OMP_NUM_THREADS, or pass threads=" if given else "pass a smaller threads="
+            )
+            yield Finding("warning", text, advice)
 
 
 LOOKS: tuple[Callable[[JobPlan, HostFacts], Iterator[Finding]], ...] = (_plan, _threads)

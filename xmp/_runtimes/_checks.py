@@ -19,6 +19,9 @@ __all__ = [
     "count",
 ]
 
+_MOST_THREADS = 2**16
+"""More are a mistake: they would not fit into memory."""
+
 
 def check_types(request: Request) -> None:
     """Check ``nprocs`` and ``threads``; raises TypeError or PlanError."""
@@ -30,7 +33,11 @@ def check_types(request: Request) -> None:
             kind = type(value).__name__
             raise TypeError(f"{name}={value!r} is a {kind}. Allowed: an int, or None.")
         if value < least or value == 0:
-            raise PlanError(f"{name}={value} is too small. Allowed: 1 or more, or None.")
+            raise PlanError(
+                f"{name}={value} is too small. Allowed: 1 or more; None for the default."
+            )
+        if name == "threads" and value > _MOST_THREADS:
+            raise PlanError(f"threads={value} is too large. Allowed: {_MOST_THREADS} at most.")
 
 
 def check_installed(runtime: Runtime, facts: HostFacts) -> None:

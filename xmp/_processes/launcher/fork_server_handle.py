@@ -268,8 +268,11 @@ class ForkServerHandle:
     def _on_ready(self, report: fork_server.Ready) -> None:
         self._ready, self.pid, self.slowest = True, report.pid, report.slowest
         self._on_imported(report)
-        text = "process %d is ready; slowest imports: %s; failed: %s"
-        _log.debug(text, report.pid, report.slowest, report.failed)
+        slowest = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.slowest)
+        failed = "".join(f"; could not import {name}: {why}" for name, why in report.failed.items())
+        _log.debug(
+            "process %d is ready; slowest imports: %s%s", report.pid, slowest or "none", failed
+        )
 
     def _on_imported(self, report: fork_server.Ready | fork_server.ModulesImported) -> None:
         self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)

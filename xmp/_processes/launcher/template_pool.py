@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from xmp import _log
@@ -45,6 +45,13 @@ class TemplatePool:
     def _give_back(self, template: WarmTemplate) -> None:
         with self._lock:
             self._users -= Counter([template])  # removes those that no launch uses
+            self._drop_unused([template] if template in self._leaving else [])
+
+    def _drop_unused(self, leaving: Iterable[WarmTemplate]) -> None:
+        """Let those end on which no launch runs, or still waits for its supervisor."""
+        for template in leaving:
+            if template not in self._users:
+                template.drop()
 
     def get(self, key: TemplateKey) -> WarmTemplate:
         """A template that fits; starts one if there is none."""
@@ -56,9 +63,10 @@ class TemplatePool:
             if fitting is None:
                 while len(self._warm) >= _MOST:
                     self._leaving.append(self._warm.pop(0))
-                    self._leaving[-1].drop()
+                    self._drop_unused(self._leaving[-1:])
                 fitting = WarmTemplate.start(key.modules, key.rules, "xmp-template")
-                _log.debug("template %d started for %s", fitting.pid, ", ".join(key.modules))
+                names = ", ".join(sorted({name.partition(".")[0] for name in key.modules}))
+                _log.debug("template %d started for %s", fitting.pid, names or "no module")
             else:
                 _log.debug("template %d fits", fitting.pid)
                 self._warm.remove(fitting)
@@ -79,11 +87,9 @@ class TemplatePool:
         with self._lock:
             all_of_them = [*self._warm, *self._leaving]
             self._warm, self._leaving = [], [t for t in all_of_them if t in self._users]
-        for template in all_of_them:
-            if template in self._users:
-                template.drop()
-            else:
-                template.close()
+            unused = [t for t in all_of_them if t not in self._users]
+        for template in unused:
+            template.close()
 
     def forget(self) -> None:
         """Start again empty, in a forked child: another thread of the parent may hold the lock."""

@@ -33,7 +33,8 @@ class LaunchOrder:
     main: MainSource | None
     rules: ForkRules
     method: str
-    """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves."""
+    """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves;
+    "inherit": fork them from a fork of the launcher (``start_method="fork"``)."""
     image_data: bytes | None
     image_size: int
     touches_device: bool

@@ -54,7 +54,8 @@ def exit_code(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
-        return error.code & 0xFF
+        # What a C long cannot hold becomes -1 there (CPython, handle_system_exit).
+        return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 255
     sys.stderr.write(f"{error.code}\n")
     return 1
 

@@ -68,7 +68,12 @@ def _users_frames(lines: list[str]) -> list[str]:
     """Without xmp's frames below the user's, as while an argument is loaded."""
     files = [_file(line) for line in lines]
     users = [n for n, file in enumerate(files) if file and not file.startswith(package_folder)]
-    return lines[: users[-1] + 1] if users else lines
+    # An import has about four frames of these for each of the user's.
+    return [
+        line
+        for line in (lines[: users[-1] + 1] if users else lines)
+        if not _file(line).startswith("<frozen importlib")
+    ]
 
 
 def _shortened(lines: list[str]) -> list[str]:
