@@ -237,7 +237,7 @@ def make_request(
     return _with_environment(request, env)
 
 
-def _devices(devices: Sequence[int] | str) -> tuple[int, ...]:
+def _devices(devices: object) -> tuple[int, ...]:
     if not isinstance(devices, Iterable):
         kind = type(devices).__name__
         raise TypeError(

@@ -2,8 +2,9 @@
 
 Its rooms are the processes that run their code, ``launcher > template > supervisor > replica``, and
 what these use: ``terminal``, ``output``, ``report``, ``messages``, ``system``. This module is its
-face: the rest of xmp imports nothing else of it. It loads a room when one of its functions needs
-it, so that ``import xmp`` and a template stay small.
+face: the rest of xmp imports nothing else of it, but ``_commands``, which look at launches of other
+programs (``system``, ``report``). It loads a room when one of its functions needs it, so that
+``import xmp`` and a template stay small.
 """
 
 from __future__ import annotations

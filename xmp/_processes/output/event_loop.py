@@ -1,4 +1,4 @@
-"""The supervisor's loop: it waits for descriptors and calls their handlers."""
+"""A selector loop: it waits for descriptors and calls their handlers. The supervisor's uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica begins with: its descriptor numbers, what all replicas share, its own role."""
+"""What a replica gets at its start: descriptor numbers, what all replicas share, its own plan."""
 
 from __future__ import annotations
 

@@ -1,3 +1,7 @@
-"""The text and the exceptions for failures, time-outs and stacks."""
+"""Texts and exceptions for failures, time-outs and stacks.
+
+The launcher makes them; a replica formats its own traceback, and the supervisor says where the
+replicas of a slow start are.
+"""
 
 __all__: list[str] = []

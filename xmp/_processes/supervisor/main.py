@@ -3,8 +3,9 @@
 A template, script holder or keeper forks one for each launch; the launcher's order is the first
 message to it.
 
-It has loaded what its parent has imported, then the script and the call; with fresh interpreters
-neither. What it touches every replica inherits, so it opens no device and starts no thread.
+It has what its parent has imported, then loads the script, unless its parent has it, and the
+call; if the replicas are fresh interpreters, they load both. Every replica inherits what it
+touches, so it opens no device and starts no thread.
 
 It ends when every replica has ended and the launcher has the report, and at once, with all
 replicas, when the launcher is gone. If it is killed, the kernel kills the replicas.

@@ -1,4 +1,4 @@
-"""A child that waits to be the next supervisor, forked and rehearsed while no launch waits for it.
+"""The spare: a fork server's child that waits to be the next supervisor, rehearsed while idle.
 
 A warm spawn of eight replicas takes 106 ms with it, 117 ms without its rehearsal, 122 ms
 without the spare (medians of four interleaved runs on two cores, 2026-11-22).

@@ -1,4 +1,4 @@
-"""The launcher and its user: lines on standard error, and the signals that the user sends.
+"""The signals that the user sends while the launcher waits: Ctrl-C, Ctrl-Z, Ctrl-\\\\, SIGTERM.
 
 Replicas are in another session, where the signals of the terminal do not reach them.
 """
