@@ -104,15 +104,15 @@ class ReplicaMaker:
         theirs.close()
         load = loader(received.image, received.arguments, reporter)
         return CommonState(
-            order,
-            layout,
-            channel,
-            enter,
-            load if call is None else lambda: call,
-            received.leases,
-            self.heartbeats,
-            seeding.OwnStreams() if forked and order.seed is None else None,
-            mp_identity.after_fork(),
+            order=order,
+            layout=layout,
+            channel=channel,
+            enter=enter,
+            load=load if call is None else lambda: call,
+            leases=received.leases,
+            heartbeats=self.heartbeats,
+            streams=seeding.OwnStreams() if forked and order.seed is None else None,
+            after_fork=mp_identity.after_fork(),
         )
 
     def send_orders(self) -> None:
