@@ -9,7 +9,7 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,7 +72,12 @@ def tree_of(path: Path) -> ast.Module:
 def imports(path: Path) -> Iterator[str]:
     """Absolute dotted names of everything that ``path`` imports, wherever in it."""
     package = ["xmp", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(tree_of(path)):
+    return imported(ast.walk(tree_of(path)), package)
+
+
+def imported(nodes: Iterable[ast.AST], package: list[str]) -> Iterator[str]:
+    """The dotted names that these statements of a module in ``package`` import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

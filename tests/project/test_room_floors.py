@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import xmp
+from tests.project.test_floors import imported
 
 PACKAGE = Path(xmp.__file__).parent
 ENGINE = "xmp._processes."
@@ -52,18 +53,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 @functools.cache
 def imports(module: str, text: str) -> tuple[str, ...]:
     """Absolute dotted names of everything that a module imports, wherever in it."""
-    return tuple(_imports(module, text))
-
-
-def _imports(module: str, text: str) -> Iterator[str]:
-    package = module.split(".")[:-1]
-    for node in statements(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            dotted = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{dotted}.{alias.name}" for alias in node.names)
+    return tuple(imported(statements(ast.parse(text)), module.split(".")[:-1]))
 
 
 def room_of(name: str) -> str:
