@@ -184,8 +184,8 @@ def test_many_threads_join_and_one_restarts(method: str, tmp_path: Path) -> None
     (tmp_path / "go-0").touch()
     until(lambda: (tmp_path / "1-1").exists(), 25)
     assert context.join(timeout=0.01) is False
-    second = context.pids()
-    assert not set(first) & set(second)
+    # Its replicas may run before the launcher has read that they were made.
+    until(lambda: not set(first) & set(context.pids()))
     assert context.plan != plan
     (tmp_path / "go-1").touch()
     for thread in threads:
