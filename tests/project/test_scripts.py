@@ -163,3 +163,18 @@ def test_the_demo_keeps_its_promises(tmp_path: Path, runtime: str) -> None:
     assert "0 processes left" in text
     assert "dropped XRT_TPU_CONFIG" in text  # the plan for Kaggle's TPU host
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("ci", "codes", "end"),
+    [("true", "1 0", 0), ("true", "1 1", 1), ("true", "2 0", 2), ("true", "0", 0), ("", "1 0", 1)],
+)
+def test_in_ci_what_failed_runs_once_more(tmp_path: Path, ci: str, codes: str, end: int) -> None:
+    """``codes`` are pytest's exit statuses: 1 for failed tests, 2 for an interrupted run."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nset -- {codes}\n[ -e ran ] && exit $2\ntouch ran\nexit $1\n")
+    python.chmod(0o755)
+    script = (ROOT / "scripts/test").read_text()
+    (function,) = re.findall(r"^run_tests\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
+    source = f"say() {{ :; }}\nlane=x\n{function}\nrun_tests ./python"
+    assert run(["sh", "-euc", source], tmp_path, CI=ci).endswith(f"exit {end}")
