@@ -137,7 +137,7 @@ class Round:
         kind = next(kind for kind in KINDS if kind.name == self.kind)
         if self.moment == "import" and kind.name.startswith("sys-exit"):
             # A script must not take the process with it that imports it: an error of its import.
-            return replace(kind, verdict="ReplicaRaised", exit_code=None, words="ended itself")
+            return replace(kind, verdict="ReplicaRaised", exit_code=None, words="exited with")
         return kind
 
     @property
