@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 import xmp
+from tests.support.fresh import in_fresh_interpreter
 from tests.support.launching import nothing_started
 from tests.support.stage import Script
 
@@ -256,5 +255,4 @@ def test_standard_input_belongs_to_a_function_in_the_caller(script: Script) -> N
 
 def test_importing_xmp_starts_nothing_and_reads_little() -> None:
     code = "import sys, xmp, threading; print(threading.active_count(), 'numpy' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout == "1 False\n"
+    assert in_fresh_interpreter(code).stdout == "1 False\n"

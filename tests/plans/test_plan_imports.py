@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
+from tests.support.fresh import in_fresh_interpreter
 from xmp import _planner, _ports, _probe, _runtimes
 from xmp._runtimes import _imports, _tpu
 from xmp._types import HostFacts, Request
@@ -21,14 +20,7 @@ print(json.dumps({k: v for k, v in os.environ.items() if before.get(k) != v}))
 
 def test_a_jax_replica_has_what_importing_jax_writes() -> None:
     clean = {k: v for k, v in os.environ.items() if k not in _imports.NAMES}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**clean, "JAX_PLATFORMS": "cpu"},
-    )
+    done = in_fresh_interpreter(PROGRAM, {**clean, "JAX_PLATFORMS": "cpu"})
     written = json.loads(done.stdout)
     made = _planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
     ours = dict(made.hosts[0].replicas[0].set)

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.fresh import in_fresh_interpreter
+
 FOREIGN = {"torch", "jax", "jaxlib", "numpy", "cloudpickle", "psutil", "rich", "yaml", "ray"}
 LIMIT = 0.050  # seconds
 ROUNDS = 7
@@ -20,27 +22,16 @@ print("\\n".join(sorted({name.partition(".")[0] for name in set(sys.modules) - b
 """
 
 
-def run(code: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, **env},
-    )
-    return done.stdout
-
-
 def seconds(code: str, cache: Path) -> float:
     """With bytecode cached, as when a package is imported a second time."""
+    cached = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache)}
     start = time.perf_counter()
-    run(code, PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=str(cache))
+    in_fresh_interpreter(code, {**os.environ, **cached})
     return time.perf_counter() - start
 
 
 def test_import_brings_the_standard_library_alone() -> None:
-    brought = set(run(SHOW_MODULES).split())
+    brought = set(in_fresh_interpreter(SHOW_MODULES).stdout.split())
     assert not brought & FOREIGN
     assert brought <= sys.stdlib_module_names | {"xmp"}
 
@@ -58,7 +49,7 @@ def test_import_is_quick(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_there() -> None:
-    run("import xmp.__main__; assert callable(xmp.__main__.main)")
+    in_fresh_interpreter("import xmp.__main__; assert callable(xmp.__main__.main)")
 
 
 def test_the_first_template_starts_before_the_engine_is_imported(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.fresh import in_fresh_interpreter
 from xmp import _log
 
 LINE = re.compile(r"^xmp \d\d:\d\d:\d\d\.\d{3} (\w+) (\d+) ([A-Z]+): (.*)$", re.MULTILINE)
@@ -125,13 +126,7 @@ def test_an_unknown_level_is_one_line(tmp_path: Path) -> None:
 def test_importing_xmp_does_not_import_logging(tmp_path: Path) -> None:
     code = "import sys, xmp; print('logging' in sys.modules)"
     for env in ({}, {"XMP_LOG": "debug"}):
-        out = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, **env},
-        )
+        out = in_fresh_interpreter(code, {**os.environ, **env})
         assert (out.stdout, out.stderr) == ("False\n", "")
 
 
