@@ -18,7 +18,8 @@ import pytest
 import xmp
 from tests.support.frameworks import OPS
 from tests.support.frameworks import replicas as any_replicas
-from tests.support.launching import METHODS
+from tests.support.launching import METHODS, never_returns
+from tests.support.waiting import until
 
 replicas = partial(any_replicas, runtime="jax", nprocs=2)
 
@@ -61,20 +62,30 @@ def test_a_program_over_the_global_mesh() -> None:
     assert replicas(with_jit) == [6.0, 6.0]
 
 
-def first_one_leaves_early(rank: int) -> int:
-    if rank:
-        time.sleep(1.0)  # still works when rank 0, the coordinator, is done
+def first_one_leaves_early(rank: int, leaving: Path) -> int:
+    import jax
+
+    shutdown = jax.distributed.shutdown
+
+    def noted() -> None:
+        leaving.touch()
+        shutdown()
+
+    if rank == 0:
+        jax.distributed.shutdown = noted
+    else:
+        until(leaving.exists, 30, "rank 0, the coordinator, is done")
     return rank
 
 
-def test_rank_zero_waits_for_the_others_at_the_end() -> None:
-    assert replicas(first_one_leaves_early, nprocs=3) == [0, 1, 2]
+def test_rank_zero_waits_for_the_others_at_the_end(tmp_path: Path) -> None:
+    assert replicas(first_one_leaves_early, tmp_path / "leaving", nprocs=3) == [0, 1, 2]
 
 
 def terminated(rank: int) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(300)
+    never_returns()
 
 
 def test_sigterm_ends_a_replica() -> None:

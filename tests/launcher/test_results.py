@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import enum
 import gc
+import os
 import time
 import weakref
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import xmp
 from tests.support.launching import launch, who_by_reference
 from tests.support.stage import Script
+from tests.support.waiting import until
 
 
 @dataclasses.dataclass
@@ -37,9 +39,11 @@ class Pair(NamedTuple):
     right: int
 
 
-def test_results_come_in_rank_order(method: str) -> None:
+def test_results_come_in_rank_order(method: str, tmp_path: Path) -> None:
     def fn(rank: int) -> int:
-        time.sleep(0.1 * (3 - rank))  # the last is done first
+        (tmp_path / str(rank)).symlink_to(f"/proc/{os.getpid()}")
+        after = tmp_path / str(rank + 1)
+        until(lambda: rank == 3 or (after.is_symlink() and not after.exists()))  # it has ended
         return rank * 10
 
     results = launch(method, fn, nprocs=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 import xmp
 from tests.support.launching import launch, who_by_reference
+from tests.support.waiting import until
 
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 GREETING = "hello"
@@ -139,12 +140,13 @@ def test_what_a_replica_changes_stays_with_it(method: str) -> None:
     assert data == {"seen": []}
 
 
-def test_big_arrays_are_private(method: str) -> None:
+def test_big_arrays_are_private(method: str, tmp_path: Path) -> None:
     array = np.zeros(1 << 20)
 
     def fn(rank: int, array: Any) -> float:
         array += rank + 1  # writable, and the replica's own
-        time.sleep(0.05)
+        (tmp_path / str(rank)).touch()
+        until(lambda: len(os.listdir(tmp_path)) == 2)  # both have written
         return float(array.sum())
 
     assert list(launch(method, fn, array)) == [float(1 << 20), float(2 << 20)]
