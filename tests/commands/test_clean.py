@@ -43,8 +43,7 @@ SOURCE = """
             if os.fork() == 0:
                 os.closerange(0, 4096)
                 note("forked")
-                while True:
-                    time.sleep(60)
+                in_script.never_returns()
             os._exit(0)
 
     def escaping(rank):
@@ -55,13 +54,12 @@ SOURCE = """
         while not (os.path.exists("forked") and os.path.exists("executed")):
             time.sleep(0.01)
         note(f"in-fn-{rank}")
-        time.sleep(600)
+        in_script.never_returns()
 
     def saving(rank):
         signal.signal(signal.SIGTERM, lambda *_: (note(f"saved-{rank}"), os._exit(0)))
         note(f"in-fn-{rank}")
-        while True:
-            time.sleep(60)
+        in_script.never_returns()
 
     def patient(rank):
         note(f"patient-{rank}")

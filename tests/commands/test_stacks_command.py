@@ -23,7 +23,7 @@ pytestmark = pytest.mark.failing
 
 SOURCE = """
     import ctypes, faulthandler, os, signal, sys, time
-    import xmp
+    import in_script, xmp
 
     def load_batch(name):
         sleep = ctypes.PyDLL(None).sleep
@@ -145,7 +145,7 @@ def test_adopted_children_are_no_replicas(stage: Stage) -> None:
             if os.fork() == 0:
                 os.setsid()
                 open("orphan-" + str(os.getpid()), "w").close()
-                time.sleep(60)
+                in_script.never_returns()
             os._exit(0)
 
     def own(""",

@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import surroundings
 from kinds import MEETING, Round
 
-from tests.support.in_script import is_alive
+from tests.support.in_script import is_alive, never_returns
 
 __all__ = ["STEPS", "at_import", "value", "work"]
 
@@ -46,12 +46,6 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
-def sleep_for_ever() -> NoReturn:
-    """Nothing that is awaited ends it; a signal that only asks for stacks neither."""
-    while True:
-        signal.pause()
-
-
 def value(rank: int) -> list[Any]:
     """What a replica returns to which nothing has happened."""
     return ["fine", rank]
@@ -67,7 +61,7 @@ def leave_daemon() -> None:
         if os.fork() == 0:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
-            time.sleep(300)
+            never_returns()
         os._exit(0)
 
 
@@ -244,7 +238,7 @@ def other(rank: int, round: Round) -> Any:
         return value(rank)
     if round.others == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return sleep_for_ever()
+    return never_returns()
 
 
 def meet(rank: int, round: Round) -> Any:

@@ -41,7 +41,8 @@ def fails(rank: int, framework: str, how: str, step: int) -> None:
         if rank == CULPRIT and number == step:
             fail(how)
         value = add(value)
-    time.sleep(300)  # a rank that returned would hide that the others did not
+    while True:  # a rank that returned would hide that the others did not
+        signal.pause()
 
 
 def torchs_all_reduce() -> Any:
@@ -81,7 +82,9 @@ def verdict(framework: str, how: str, step: int) -> tuple[bool, str]:
     """Launch once; whether the culprit was named, and what was said."""
     wanted = xmp.ReplicaDied if how == "SIGKILL" else xmp.ReplicaRaised
     try:
-        xmp.spawn(fails, (framework, how, step), nprocs=NPROCS, runtime=RUNTIMES[framework])
+        xmp.spawn(
+            fails, (framework, how, step), nprocs=NPROCS, runtime=RUNTIMES[framework], timeout=300
+        )
     except xmp.ReplicaError as error:
         labels = {failure.rank: failure.label for failure in error.failures}
         causes = [rank for rank, label in labels.items() if label == "cause"]

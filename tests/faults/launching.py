@@ -48,7 +48,7 @@ def fork_child():
     """A child of the launcher's own, with copies of every descriptor."""
     pid = os.fork()
     if pid == 0:
-        acts.sleep_for_ever()
+        in_script.never_returns()
     acts.mark("child", str(pid))
 
 

@@ -29,7 +29,7 @@ INIT = """
 
     def waiting(rank):
         open(f"in-fn-{rank}", "w").close()
-        time.sleep(60)
+        in_script.never_returns()
 
     if __name__ == "__main__":
         in_script.say(own=os.getpid())

@@ -76,7 +76,7 @@ HEAD = """
 
     def helped(rank):
         '''Has a child in its own group, and a handler that looks whether it still works.'''
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 
         def end(*_):
             time.sleep(0.1)

@@ -172,7 +172,7 @@ HEAD = """
         if rank == 1:
             mark()
             raise ValueError("the cause")
-        time.sleep(60)
+        in_script.never_returns()
 
     def stuck(rank):
         '''Its handler of SIGTERM can never run.'''
@@ -195,14 +195,14 @@ HEAD = """
 
     def parents(rank):
         '''Children that only their replica knows of end with it.'''
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         obedient(rank)
 
     def holding_stderr(rank):
         '''A daemon that keeps the replica's standard error open must not keep the launch.'''
         if rank == 1 and os.fork() == 0:
             os.setsid()
-            time.sleep(60)
+            in_script.never_returns()
         obedient(rank)
 
     if __name__ == "__main__":

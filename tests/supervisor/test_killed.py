@@ -139,7 +139,7 @@ def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str
     def inner(rank, outer):
         grandchild()
         open(f"in-fn-{outer}-{rank}", "w").close()
-        time.sleep(300)
+        in_script.never_returns()
 
     def outer(rank):
         open(f"pid-{rank}", "w").write(str(os.getpid()))
@@ -177,7 +177,7 @@ def test_killed_while_replicas_wait_for_each_other(stage: Stage, runtime: str, v
         open(f"in-fn-{rank}", "w").close()
         if rank != 2:
             xmp.all_reduce(1.0)
-        time.sleep(300)
+        in_script.never_returns()
 
     if __name__ == "__main__":
         xmp.spawn(collective, nprocs=3, runtime=sys.argv[1])
@@ -197,7 +197,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
         + """
     def leaves(rank):
         grandchild()
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"],
+        subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"],
                          start_new_session=True)
         return rank
 
@@ -206,7 +206,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
         os.closerange(3, 1024)
         grandchild()
         open(f"in-fn-{rank}", "w").close()
-        time.sleep(300)
+        in_script.never_returns()
 
     if __name__ == "__main__":
         results = list(xmp.spawn(leaves, nprocs=3, runtime="cpu", start_method=sys.argv[1]))

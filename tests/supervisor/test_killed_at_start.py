@@ -50,10 +50,10 @@ def test_launcher_killed_at_any_moment(stage: Stage, method: str) -> None:
 def test_launcher_killed_while_the_template_imports(stage: Stage) -> None:
     """Python reads no pipe in the middle of ``import torch``: the kernel ends the process."""
     source = """
-        import sys, time, xmp
+        import in_script, xmp
         xmp.preload("torch", "jax", "sklearn")
         open("begun", "w").close()
-        time.sleep(60)
+        in_script.never_returns()
     """
     for delay in (0.0, 0.2, 0.5, 1.0):
         (stage.folder / "begun").unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
     def outlive():
         import signal
         open("outliving", "w").close()
-        time.sleep(300)
+        in_script.never_returns()
 
     if __name__ == "__main__":
         context = xmp.spawn(sleeping, nprocs=3, runtime="cpu", join=False)
@@ -138,7 +138,7 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
             if ctypes.CDLL(None).fork() == 0:
                 outlive()
         else:
-            code = "import time; open('outliving', 'w').close(); time.sleep(300)"
+            code = "import signal; open('outliving', 'w').close(); signal.pause()"
             subprocess.Popen([sys.executable, "-c", code], close_fds=False)
         context.join()
     """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import threading
 import time
+from typing import NoReturn
 
 TOKEN = "XMP_TEST_STAGE"
 PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
@@ -16,6 +18,12 @@ PF_FORKNOEXEC = 0x40  # Linux: forked, and has not called exec since
 def say(**facts: object) -> None:
     """One line to standard output, in one write."""
     os.write(1, b"@" + json.dumps(facts).encode() + b"\n")
+
+
+def never_returns() -> NoReturn:
+    """Wait for what ends this process; a signal that only asks for stacks ends no waiting."""
+    while True:
+        signal.pause()
 
 
 def forked() -> bool:

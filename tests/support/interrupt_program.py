@@ -22,7 +22,7 @@ HEAD = """
     def waiting(rank):
         try:
             note(f"in-fn-{rank}")
-            time.sleep(60)
+            in_script.never_returns()
         except KeyboardInterrupt:
             note(f"interrupted-{rank}")
             raise
@@ -32,7 +32,7 @@ HEAD = """
     def swallowing(rank):
         try:
             note(f"in-fn-{rank}")
-            time.sleep(60)
+            in_script.never_returns()
         except KeyboardInterrupt:
             note(f"interrupted-{rank}")
         return rank
@@ -42,7 +42,7 @@ HEAD = """
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # that it has come can be seen
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note(f"in-fn-{rank}")
-        time.sleep(60)
+        in_script.never_returns()
 
     def stuck(rank):
         '''In native code with the GIL held, which no signal interrupts: a lock taken twice.'''

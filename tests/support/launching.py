@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 import xmp
+from tests.support.in_script import never_returns
 
 __all__ = [
     "BEGIN",
@@ -85,12 +86,6 @@ def always_fails(rank: int) -> None:
     if rank == 1:
         raise ValueError(f"attempt {xmp.restart_count()}")
     never_returns()
-
-
-def never_returns() -> None:
-    """Wait for what ends this process; a signal that only asks for stacks ends no waiting."""
-    while True:
-        signal.pause()
 
 
 class nothing_started:  # noqa: N801 - reads as a statement: `with nothing_started():`

@@ -17,7 +17,7 @@ TREE = """
             if os.fork() == 0:
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                     signal.signal(number, signal.SIG_IGN)
-                time.sleep(300)
+                in_script.never_returns()
             os._exit(0)
 
     def native(rank):
@@ -25,14 +25,14 @@ TREE = """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
             grandchild()
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+            subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         open(f"in-fn-{rank}", "w").close()
         ctypes.PyDLL(None).sleep(300)
 
     def sleeping(rank):
         grandchild()
         open(f"in-fn-{rank}", "w").close()
-        time.sleep(300)
+        in_script.never_returns()
 
     def quick(rank):
         return rank

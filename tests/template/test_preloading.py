@@ -33,16 +33,17 @@ PACKAGES = {
             os.abort()
     """,
     "hangone": """
-        import os, time
-        if os.environ.get("USERS_LAUNCHER") != str(os.getpid()):
-            time.sleep(600)
+        import os, signal
+        while os.environ.get("USERS_LAUNCHER") != str(os.getpid()):
+            signal.pause()
     """,
     "forkone": """
-        import os, time
+        import os, signal
         if os.environ.get("USERS_LAUNCHER") != str(os.getpid()) and os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                time.sleep(600)
+                while True:
+                    signal.pause()
             os._exit(0)
     """,
     "connectone": """

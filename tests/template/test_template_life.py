@@ -296,7 +296,7 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
     def wait(rank):
         if rank == 0:
             raise ValueError("the cause")
-        time.sleep(60)
+        in_script.never_returns()
 
     if __name__ == "__main__":
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -335,7 +335,7 @@ def test_its_group_is_not_the_launchers(stage: Stage) -> None:
         first = spawn()[0][1]
         try:
             open("ready", "w").close()
-            time.sleep(30)
+            in_script.never_returns()
         except KeyboardInterrupt:
             in_script.say(same=spawn()[0][1] == first)
     """

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import xmp
 from tests.support.breakpoint_program import HEAD
-from tests.support.launching import METHODS
+from tests.support.launching import METHODS, never_returns
 from tests.support.stage import Stage
 from tests.support.terminal import Terminal
 from tests.support.waiting import until
@@ -149,7 +148,7 @@ def test_a_launch_that_finds_the_terminal_lent_waits_on(
 def stops_at_its_end(rank: int, ready: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: breakpoint())
     ready.touch()
-    time.sleep(60)
+    never_returns()
 
 
 def test_a_launch_that_is_being_ended_waits_for_no_debugger(tmp_path: Path) -> None:
