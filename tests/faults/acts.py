@@ -20,7 +20,7 @@ from typing import Any
 import surroundings
 from kinds import MEETING, Round
 
-from tests.support.in_script import is_alive, never_returns
+from tests.support.in_script import is_alive, leave_daemon, never_returns
 
 __all__ = ["STEPS", "at_import", "value", "work"]
 
@@ -52,17 +52,6 @@ def value(rank: int) -> list[Any]:
 
 
 # --- the faults ----------------------------------------------------------------------------------
-
-
-def leave_daemon() -> None:
-    """A child that double-forks, has its own session, and ignores SIGTERM, SIGINT and SIGHUP."""
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            never_returns()
-        os._exit(0)
 
 
 def _raise(round: Round) -> None:

@@ -76,7 +76,7 @@ def test_replica_killed(stage: Stage, method: str) -> None:
         TREE
         + """
     def victim(rank):
-        grandchild()
+        in_script.leave_daemon()
         open(f"in-fn-{rank}", "w").close()
         while rank != 1 or not all(os.path.exists(f"in-fn-{each}") for each in range(3)):
             time.sleep(0.01)
@@ -137,7 +137,7 @@ def test_launches_within_launches_end_too(stage: Stage, method: str, victim: str
         TREE
         + """
     def inner(rank, outer):
-        grandchild()
+        in_script.leave_daemon()
         open(f"in-fn-{outer}-{rank}", "w").close()
         in_script.never_returns()
 
@@ -196,7 +196,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
         TREE
         + """
     def leaves(rank):
-        grandchild()
+        in_script.leave_daemon()
         subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"],
                          start_new_session=True)
         return rank
@@ -204,7 +204,7 @@ def test_what_a_replica_leaves_running_ends_with_the_launch(stage: Stage, method
     def closes(rank):
         '''As daemons do: every descriptor that is not its own.'''
         os.closerange(3, 1024)
-        grandchild()
+        in_script.leave_daemon()
         open(f"in-fn-{rank}", "w").close()
         in_script.never_returns()
 
@@ -255,24 +255,21 @@ def test_launchers_that_end_without_join(stage: Stage, end: str) -> None:
 
 
 WITHOUT = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
+NO_DAEMON = TREE.replace("in_script.leave_daemon()", "pass") + RUN
 
 
 @pytest.mark.parametrize("without", [WITHOUT, "setsig,pdeathsig"])
 @pytest.mark.parametrize("method", METHODS)
 def test_launcher_killed_on_a_kernel_that_can_less(stage: Stage, method: str, without: str) -> None:
     """A watcher thread instead of a kernel-armed lifeline; orphans of orphans are not promised."""
-    source = TREE.replace("grandchild()\n            subprocess", "subprocess").replace(
-        "        grandchild()\n        open", "        open"
-    )
-    launcher = running(stage, method, "native", source=source + RUN, env={"XMP_WITHOUT": without})
+    launcher = running(stage, method, "native", source=NO_DAEMON, env={"XMP_WITHOUT": without})
     os.kill(launcher, signal.SIGKILL)
     stage.gone()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_supervisor_killed_on_a_kernel_that_can_less(stage: Stage, method: str) -> None:
-    source = TREE.replace("        grandchild()\n        open", "        open")
-    running(stage, method, "sleeping", source=source + RUN, env={"XMP_WITHOUT": WITHOUT})
+    running(stage, method, "sleeping", source=NO_DAEMON, env={"XMP_WITHOUT": WITHOUT})
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     outcome = stage.outcome(stage.last)

@@ -21,7 +21,7 @@ MOMENTS = (
         time.sleep(0.3)  # in launcher and supervisor: something to be killed in
 
     def brief(rank):
-        grandchild()
+        in_script.leave_daemon()
         time.sleep(0.2)
 
     if __name__ == "__main__":
@@ -120,7 +120,6 @@ def test_children_of_the_launcher_that_outlive_it_hold_no_lifeline(stage: Stage,
     import multiprocessing
 
     def outlive():
-        import signal
         open("outliving", "w").close()
         in_script.never_returns()
 

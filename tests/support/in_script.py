@@ -26,6 +26,17 @@ def never_returns() -> NoReturn:
         signal.pause()
 
 
+def leave_daemon() -> None:
+    """A process that double-forks, has its own session, and ignores SIGTERM, SIGINT and SIGHUP."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            never_returns()
+        os._exit(0)
+
+
 def forked() -> bool:
     """Whether this process came by fork and is still in that image."""
     with open("/proc/self/stat") as file:

@@ -10,27 +10,17 @@ TREE = """
     import ctypes, os, signal, subprocess, sys, time
     import in_script, xmp
 
-    def grandchild():
-        '''A daemon: double fork, its own session; ignores SIGTERM, SIGINT and SIGHUP.'''
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
-                in_script.never_returns()
-            os._exit(0)
-
     def native(rank):
         '''In native code with the GIL held, for ever; ignores SIGTERM.'''
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 0:
-            grandchild()
+            in_script.leave_daemon()
             subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         open(f"in-fn-{rank}", "w").close()
         ctypes.PyDLL(None).sleep(300)
 
     def sleeping(rank):
-        grandchild()
+        in_script.leave_daemon()
         open(f"in-fn-{rank}", "w").close()
         in_script.never_returns()
 
