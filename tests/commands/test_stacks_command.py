@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -185,11 +186,13 @@ def test_a_process_without_a_launch_is_refused() -> None:
 
 @pytest.mark.root
 def test_a_process_of_another_user_is_refused() -> None:
-    with subprocess.Popen(["sleep", "60"], user=65534) as other:
+    user = pwd.getpwuid(65534)
+    with subprocess.Popen(["sleep", "60"], user=user.pw_uid) as other:
         answer = ask(other.pid)
         other.kill()
     assert answer.returncode == 1
-    assert answer.stderr.startswith(f"xmp: process {other.pid} belongs to nobody: only that user")
+    why = f"process {other.pid} belongs to {user.pw_name}: only that user"
+    assert answer.stderr.startswith(f"xmp: {why}")
 
 
 # --- Ctrl-\ ------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class Lies(Exception):
     """It pickles, and comes back as something else."""
 
     def __reduce__(self) -> Any:
-        return ValueError, ("somebody else",)
+        return ValueError, ("another error",)
 
 
 class Explodes(Exception):
