@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from . import _inside, _planner, _ports, _probe
-from ._host import refuse_unready
+from . import _inside, _planner, _ports, _signals
+from ._host import host_facts, plan_for, refuse_unready
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
 from ._types import Framework, Observer, ReplicaInfo, Request
 
@@ -30,11 +30,12 @@ def run_here(
 ) -> Results[Any]:
     """Run ``fn`` as the only replica; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
-    known = _probe.facts()
-    draft = _planner.plan(request, known)
+    known = host_facts()
+    draft = plan_for(request, known)
     refuse_unready(draft)
     with _ports.lease(draft.needs) as lease:
-        plan = _planner.plan(request, known, lease.ports)
+        with _signals.deferred():
+            plan = _planner.plan(request, known, lease.ports)
         replica = plan.hosts[0].replicas[0]
         for name in replica.unset:
             os.environ.pop(name, None)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import _log, _planner, _ports, _probe, _processes, _runtimes
+from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError
 from ._payload.hints import names_used
 from ._runtimes import _launcher
 from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 
 if TYPE_CHECKING:
-    from ._processes import Call, Launch, ProcessContext
+    from ._processes import Call, Launch, ProcessContext, Results
 
 __all__ = ["host_facts", "launch", "launch_bare", "plan_for", "refuse_unready", "warm_up"]
 
@@ -44,24 +44,27 @@ def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
 
 def host_facts() -> HostFacts:
     """What this host is; touches no device."""
-    return _probe.facts()
+    # A file that cannot be read says something of the host; what a handler raises does not.
+    with _signals.deferred():
+        return _probe.facts()
 
 
 def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) -> JobPlan:
     """The plan for these facts, or for this host's; raises PlanError."""
-    return _planner.plan(request, _probe.facts() if known is None else known)
+    with _signals.deferred():
+        return _planner.plan(request, _probe.facts() if known is None else known)
 
 
-def launch(request: Request, call: Call) -> ProcessContext[Any]:
+def launch(request: Request, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
-    return _processes.launch(call, functools.partial(_attempt, request))
+    return _processes.launch(call, functools.partial(_attempt, request), join)
 
 
 @_processes.standard_numbers_taken()
 def _attempt(request: Request, call: Call) -> Launch:
     """One attempt, from facts to replicas."""
     called = time.monotonic_ns()
-    known = _probe.facts()
+    known = host_facts()
     draft = _planner.plan(request, known)
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
@@ -87,22 +90,27 @@ def _attempt(request: Request, call: Call) -> Launch:
 
 
 @_processes.standard_numbers_taken()
-def launch_bare(nprocs: int, call: Call) -> ProcessContext[Any]:
+def launch_bare(nprocs: int, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
     """The engine alone: replicas without devices, ports or variables of xmp's."""
     called = time.monotonic_ns()
-    replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
-    host = HostPlan(0, "127.0.0.1", replicas)
-    bare = _bare_plan()
-    preload = _with_companions((*bare.preload, *_hinted(call, bare, _probe.facts())))
-    plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
-    return _processes.launch(call, lambda call: _processes.start(call, plan, called))
+
+    def attempt(call: Call) -> Launch:
+        replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
+        host = HostPlan(0, "127.0.0.1", replicas)
+        bare = _bare_plan()
+        preload = _with_companions((*bare.preload, *_hinted(call, bare, host_facts())))
+        plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
+        return _processes.start(call, plan, called)
+
+    return _processes.launch(call, attempt, join)
 
 
 @_processes.standard_numbers_taken()
 def warm_up(packages: Iterable[str]) -> None:
     """Start a template that imports these packages, unless templates are switched off."""
-    plan = _bare_plan()
-    _processes.warm_up(plan, _with_companions((*plan.preload, *packages)))
+    with _signals.deferred():
+        plan = _bare_plan()
+        _processes.warm_up(plan, _with_companions((*plan.preload, *packages)))
 
 
 def _explain(plan: JobPlan) -> None:
@@ -136,5 +144,5 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
 
 def _bare_plan() -> JobPlan:
     """The cpu plan without its devices: what it says about templates and forks still holds."""
-    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), _probe.facts())
+    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), host_facts())
     return replace(plan, runtime="", why="", framework="", needs=(), notes=())

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from types import TracebackType
 
+from . import _signals
 from ._errors import PortError
 from ._types import PortNeed
 
@@ -58,13 +59,14 @@ class PortLease:
 def lease(needs: Sequence[PortNeed]) -> PortLease:
     """Lease all ports of ``needs``, or none: raises PortError when one cannot be bound."""
     sockets: dict[str, socket.socket] = {}
-    try:
-        for need in needs:
-            sockets[need.name] = _hold(need)
-    except BaseException:
-        for sock in sockets.values():
-            sock.close()
-        raise
+    with _signals.deferred():
+        try:
+            for need in needs:
+                sockets[need.name] = _hold(need)
+        except BaseException:
+            for sock in sockets.values():
+                sock.close()
+            raise
     return PortLease(sockets, frozenset(n.name for n in needs if n.how == "listen"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from . import _signals
 from ._errors import XmpError
 from ._imports import without_collections
 
@@ -238,7 +239,7 @@ def spawn(
     alone = (start_method, env, devices, limits, restarts or None, output, show)
     if nprocs == 1 and join and all(value is None for value in alone):
         return _run_here(request, fn, args, kwargs or {}, seed, observer)
-    with without_collections():
+    with _signals.deferred(), without_collections():
         from ._host import launch
         from ._processes import Call
 
@@ -246,8 +247,7 @@ def spawn(
         fn, args, kwargs or {}, method, grace, daemon, seed, limits, observer, restarts,
         output=output,
     )  # fmt: skip
-    context: ProcessContext[R] = launch(request, call)
-    return context.results() if join else context
+    return launch(request, call, join)
 
 
 # --- scripts without a guard, and a replica in the caller -----------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from . import _inside
+from . import _inside, _signals
 from ._errors import PlanError
 from ._imports import without_collections
 from ._spawn import Args, importing, public, refuse_while_importing
@@ -76,15 +76,12 @@ def start_processes(
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     refuse_while_importing()
-    with without_collections():
+    with _signals.deferred(), without_collections():
         from ._host import launch_bare
         from ._processes import Call
 
-    context = launch_bare(count, Call(fn, args, method=method, daemon=daemon))
-    if not join:
-        return context
-    context.join()
-    return None
+    context: Any = launch_bare(count, Call(fn, args, method=method, daemon=daemon), join)
+    return None if join else context
 
 
 @public
@@ -147,7 +144,7 @@ def preload(*packages: str) -> None:
             )
     if importing() or _in_a_launch():
         return
-    with without_collections():
+    with _signals.deferred(), without_collections():
         from ._host import warm_up
 
     warm_up(packages)

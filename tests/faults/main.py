@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import culprit
+import interrupts
 from kinds import KINDS, draw
 from rounds import AT_ONCE, Outcome, play
 
@@ -27,6 +28,10 @@ def arguments() -> argparse.Namespace:
         "--culprit", type=int, metavar="N",
         help="instead: N times each, 1 of 8 fails amid collectives of torch and JAX",
     )  # fmt: skip
+    parser.add_argument(
+        "--interrupts", type=int, metavar="N",
+        help="instead: N launches that a signal interrupts at a random moment",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -37,6 +42,8 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     if options.culprit:
         return culprits(options.culprit, seed)
+    if options.interrupts:
+        return interrupts.main(options.interrupts, seed, options.round)
     began, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(options.at_once) as pool:
         rounds = [draw(seed, number, root=os.geteuid() == 0) for number in numbers]

@@ -16,7 +16,7 @@ import xmp
 from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._processes.launcher import leftovers
-from xmp._processes.launcher.job import ReplicaProcess
+from xmp._processes.launcher.replica_process import ReplicaProcess
 from xmp._types import ForkRules
 
 pytestmark = pytest.mark.failing
@@ -59,7 +59,9 @@ def test_what_ends_late_is_waited_for(holder: subprocess.Popen[bytes]) -> None:
 
 
 def test_whose_end_was_reported_is_not_looked_for() -> None:
-    assert leftovers.after([ReplicaProcess(0, os.getpid(), exitcode=0)], RULES) == ""
+    process = ReplicaProcess(0, os.getpid())
+    process.reported = 0
+    assert leftovers.after([process], RULES) == ""
 
 
 FREEZER = Path("/sys/fs/cgroup/freezer")

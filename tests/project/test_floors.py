@@ -22,7 +22,8 @@ FLOORS = (
     {"_types", "_errors"},
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events", "_failure_table"},
-    {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"},  # effects
+    {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
+    | {"_signals"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here"},
@@ -39,7 +40,9 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
-    "_probe": {"_marks", "_proc"},
+    "_probe": {"_marks", "_proc", "_signals"},
+    "_ports": {"_signals"},
+    "_payload": {"_signals"},
     "_marks": {"_proc"},
     "_here": {"_host"},
     "_sharing": {"_inside"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import time
 
+from xmp import _signals
+
 __all__ = ["wait_for_listener"]
 
 
@@ -16,9 +18,11 @@ def wait_for_listener(address: str, seconds: float = 300.0) -> None:
     host, _, port = address.rpartition(":")
     deadline, pause = time.monotonic() + seconds, 0.001
     while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=pause + 1).close()
-            return
-        except OSError:
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
+        with _signals.deferred():  # what a handler raises is no refused connection
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=pause + 1).close()
+                return
+            except OSError:
+                pass
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+from xmp import _signals
 from xmp._imports import on_import
 
 from ._torch_groups import LastGroups
@@ -149,8 +150,9 @@ class Rendezvous:
 
 def _addresses(host: str) -> set[str]:
     """What ``host`` resolves to; the whole loopback network counts as one address."""
-    try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    except OSError:
-        return {host}
+    with _signals.deferred():  # what a handler raises is no unknown host
+        try:
+            found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        except OSError:
+            return {host}
     return {"127.0.0.1" if name.startswith("127.") or name == "::1" else name for name in found}

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from xmp import _signals
+
 __all__ = ["Image", "Packed", "load", "load_image", "loading", "map_file", "pack", "pack_image"]
 
 _ALIGN = 64
@@ -174,7 +176,7 @@ def pack_image(value: Any, new_file: Callable[[str], int], inline: bool = True) 
 
 # --- calls -------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler of the program may itself launch
 _arrived: list[int] = []
 
 
@@ -198,20 +200,26 @@ class _Collector:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, descriptor: int) -> int:
-        self.descriptors.append(os.dup(descriptor))
-        return len(self.descriptors) - 1
+        with _signals.blocked():
+            self.descriptors.append(os.dup(descriptor))
+            return len(self.descriptors) - 1
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 @contextmanager
 def _spawning(collector: _Collector) -> Iterator[None]:
     from multiprocessing import context
 
+    before = context.get_spawning_popen()
     set_popen: Any = context.set_spawning_popen
     set_popen(collector)
     try:
         yield
     finally:
-        set_popen(None)
+        set_popen(before)
 
 
 def pack(
@@ -232,14 +240,14 @@ def pack(
     buffers: list[pickle.PickleBuffer] = []
     pickler = CallPickler(stream, buffers)
     try:
-        with _lock, by_value_modules(fn), _spawning(collector):
+        with _lock, by_value_modules(fn), _spawning(collector), _signals.as_usual():
             pickler.dump((fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)
     except BaseException as error:
-        for descriptor in collector.descriptors:
-            os.close(descriptor)
-        if isinstance(error, (OSError, MemoryError, KeyboardInterrupt)):
+        collector.close()
+        ours = not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError))
+        if ours or _signals.from_handler(error):
             raise
         raise TypeError(_culprit(fn, args, kwargs, error)) from error
     keep = (fn, args, kwargs)
@@ -257,14 +265,15 @@ def _culprit(
     for name, value in parts:
         collector = _Collector()
         try:
-            with _spawning(collector):
+            with _spawning(collector), _signals.as_usual():
                 CallPickler(io.BytesIO(), []).dump(value)
         except Exception as reason:
+            if _signals.from_handler(reason):
+                raise
             kind = type(value).__name__
             return f"{name} ({kind}) cannot be sent to the replicas: {reason}"
         finally:
-            for descriptor in collector.descriptors:
-                os.close(descriptor)
+            collector.close()
     return f"the call cannot be sent to the replicas: {error}"
 
 

@@ -21,6 +21,8 @@ from typing import IO, Any
 
 import cloudpickle
 
+from xmp import _signals
+
 from .script import guarded_names, main_is_shared, main_source
 
 __all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
@@ -198,10 +200,11 @@ class CallPickler(_Pickler):
 
 
 def _check_shared_memory(size: int) -> None:
-    try:
-        place = os.statvfs("/dev/shm")
-    except OSError:
-        return
+    with _signals.deferred():
+        try:
+            place = os.statvfs("/dev/shm")
+        except OSError:
+            return
     free = place.f_bavail * place.f_frsize
     if size > free:
         raise ValueError(

@@ -16,6 +16,8 @@ import sys
 import types
 from typing import NamedTuple
 
+from xmp import _signals
+
 __all__ = [
     "MainReached",
     "MainSource",
@@ -81,11 +83,12 @@ def guarded_names(path: str) -> frozenset[str]:
 
     A process that imports the script does not find them: they travel by value.
     """
-    try:
-        with io.open_code(path) as file:
-            body = ast.parse(file.read()).body
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
+    with _signals.deferred():  # what a handler raises does not mean that it cannot be read
+        try:
+            with io.open_code(path) as file:
+                body = ast.parse(file.read()).body
+        except (OSError, SyntaxError, ValueError):
+            return frozenset()
     guards = [node for node in body if isinstance(node, ast.If) and _is_guard(node.test)]
     inside = {name for guard in guards for name in _defined(guard.body)}
     return frozenset(inside - _defined([node for node in body if node not in guards]))

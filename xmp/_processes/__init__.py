@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from xmp import _signals
 from xmp._errors import PlanError, StartError
 
 if TYPE_CHECKING:
@@ -74,12 +75,29 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
         return value
 
 
-def launch(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]:
+def launch(
+    call: Call, attempt: Callable[[Call], Launch], join: bool
+) -> ProcessContext[Any] | Results[Any]:
     """Make the first attempt, and further ones while ``call.max_restarts`` allows.
 
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
-    number of attempts before it.
+    number of attempts before it. ``join``: wait for the results. An exception from a signal
+    handler of the program ends the launch, in order, before it goes on: the caller gets no handle.
     """
+    context: ProcessContext[Any] | None = None
+    try:
+        with _signals.deferred():
+            context = _launched(call, attempt)
+            if join:
+                return context._results(owned=True)
+        return context
+    except BaseException:
+        if context is not None:
+            context.terminate()
+        raise
+
+
+def _launched(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]:
     launch: Launch | RestartingLaunch
     if call.max_restarts:
         from .launcher.restarts import RestartingLaunch
@@ -164,8 +182,9 @@ def shutdown() -> None:
     from .launcher.launch_registry import reap_finished
     from .launcher.template_pool import templates
 
-    reap_finished()
-    templates.close()
+    with _signals.deferred():
+        reap_finished()
+        templates.close()
 
 
 def event_stream(observer: Observer | None, several: bool = False) -> EventStream | None:

@@ -7,14 +7,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import XmpError
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 
 from .fork_server_handle import drop_all
-from .job import ReplicaProcess
 from .launch import Launch
 from .launch_registry import running_launches
+from .replica_process import ReplicaProcess
 from .results import Results
 from .template_pool import templates
 
@@ -71,12 +71,17 @@ class ProcessContext(Generic[R]):
         waits.
 
         Raises ReplicaError when a replica has failed, after xmp has ended the others; TypeError or
-        ValueError for a wrong ``grace_period``.
+        ValueError for a wrong ``grace_period``. KeyboardInterrupt and SystemExit from a signal
+        handler end the launch before they go on; after any other exception it runs on, and
+        ``join`` can be called again.
         """
         if grace_period is not None:
             _check_grace(grace_period)
             self._launch.ask(SetGrace(grace_period))
-        if not self._launch.wait(timeout):
+        return self._join(timeout)
+
+    def _join(self, timeout: float | None, owned: bool = False) -> bool:
+        if not self._launch.wait(timeout, owned):
             return False
         try:
             self._launch.raise_error()
@@ -87,7 +92,11 @@ class ProcessContext(Generic[R]):
 
     def results(self) -> Results[R]:
         """Wait for all replicas and return what they returned; raises as ``join`` does."""
-        self.join()
+        return self._results()
+
+    def _results(self, owned: bool = False) -> Results[R]:
+        """As ``results``; an ``owned`` launch ends whatever is raised."""
+        self._join(None, owned)
         return Results(self._launch.outcome.results, self._launch.start_timeline())
 
     def stacks(self) -> dict[int, str]:
@@ -96,8 +105,9 @@ class ProcessContext(Generic[R]):
 
     def terminate(self) -> None:
         """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
-        self._launch.ask(Stop())
-        self._launch.end_within(self._launch.grace + 5.0)
+        with _signals.deferred():
+            self._launch.ask(Stop())
+            self._launch.end_within(self._launch.grace + 5.0)
 
     def __enter__(self) -> ProcessContext[R]:
         return self

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
 from xmp._types import Event, JobPlan, Observer
 
@@ -104,8 +104,11 @@ class EventStream(NullEvents):
 
     def _deliver(self, listener: Listener, event: Event) -> None:
         try:
-            listener(event)
-        except Exception:
+            with _signals.as_usual():
+                listener(event)
+        except Exception as error:
+            if _signals.from_handler(error):
+                raise
             if listener not in self._failed:
                 self._failed.add(listener)
                 text = traceback.format_exc().rstrip()

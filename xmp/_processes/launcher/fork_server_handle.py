@@ -119,7 +119,7 @@ class ForkServerHandle:
     @property
     def alive(self) -> bool:
         """Whether the process still answers, as far as it has reported."""
-        self._until(lambda: not self._connection.readable(0), None)  # take in what has come
+        self._reader.take_in()
         return not self._dead
 
     def close(self) -> None:
@@ -233,15 +233,16 @@ class ForkServerHandle:
         """Take in reports until ``done()`` or until the process is gone."""
         # In steps: poll(2) does not return when another thread drops this handle.
         step = _LOOK_SECONDS if timeout is None else timeout
-        while not self._reader.until(lambda: self._dead or done(), step) and timeout is None:
-            pass
+        try:
+            while not self._reader.until(lambda: self._dead or done(), step) and timeout is None:
+                pass
+        except BaseException:
+            # After a Ctrl-C the next launch must not wait for the same import.
+            self._dead = self._dead or not self._ready
+            raise
 
     def _readable(self, timeout: float | None) -> bool:
-        try:
-            return not self._dead and self._connection.readable(timeout)
-        except BaseException:
-            self._dead = True  # after a Ctrl-C the next launch must not wait for the same import
-            raise
+        return not self._dead and self._connection.readable(timeout)
 
     def _read(self) -> bool:
         """Take in one report; False when the process is gone."""

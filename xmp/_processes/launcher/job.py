@@ -1,4 +1,4 @@
-"""What is to be launched, and one replica of it, as the launcher's side sees them."""
+"""What is to be launched, as the launcher's side sees it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xmp._processes.system import processes
 from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
 
 if TYPE_CHECKING:
     from .events import EventStream
 
-__all__ = ["Call", "Job", "ReplicaProcess"]
+__all__ = ["Call", "Job"]
 
 
 @dataclass(frozen=True)
@@ -72,29 +71,3 @@ class Job(Call):
     def identity(self) -> tuple[str, str]:
         """To remember that a fork was not safe after it was loaded."""
         return str(getattr(self.fn, "__module__", "")), self.name
-
-
-@dataclass
-class ReplicaProcess:
-    """One replica as the launcher knows it (not a child of the launcher)."""
-
-    rank: int
-    pid: int
-    exitcode: int | None = None
-
-    @property
-    def name(self) -> str:
-        """``Replica-<rank>``, as ``multiprocessing.current_process().name`` says inside."""
-        return f"Replica-{self.rank}"
-
-    @property
-    def state(self) -> str:
-        """How it is, for a person: "running", "ended", "exit code 3", "killed by SIGSEGV"."""
-        code = self.exitcode
-        if code is None:  # what the kernel knows may not have been reported yet
-            return "ended" if processes.is_gone(self.pid) else "running"
-        return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
-
-    def is_alive(self) -> bool:
-        """Whether its end has not been reported yet."""
-        return self.exitcode is None

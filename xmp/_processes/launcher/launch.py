@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import XmpError
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
@@ -25,6 +26,7 @@ from .job import Job
 from .launch_registry import preempt_all, reap_finished, running_launches
 from .outcome import Outcome
 from .preemption import Sigterm
+from .replica_process import LAST_WORDS
 from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 
@@ -35,6 +37,26 @@ _ENTRY_WAIT = 0.25
 _ENDINGS = (Interrupt, Stop, Kill, Preempt)
 
 
+class _Reports:
+    """For the processes of a launch, whose owner they do not keep alive."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = weakref.ref(launch)
+
+    def take(self, rank: int, seconds: float) -> None:
+        launch = self._launch()
+        if launch is not None and not launch.finished:
+            processes = launch.outcome.processes
+            launch.take_in(lambda: processes[rank].reported is not None, seconds)
+            if all(process.reported is not None for process in processes.values()):
+                launch.take_in(lambda: False, LAST_WORDS)  # what the launch holds is let go then
+
+    @property
+    def over(self) -> bool:
+        launch = self._launch()
+        return launch is None or launch.finished
+
+
 class Launch:
     """One launch, from the packed call to the last report."""
 
@@ -42,7 +64,7 @@ class Launch:
         self.job = job
         self.grace = job.grace
         """Seconds; a ``join`` may have given others than the job has."""
-        self.outcome = Outcome(job)
+        self.outcome = Outcome(job, _Reports(self))
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()
@@ -67,19 +89,21 @@ class Launch:
         nothing behind then.
         """
         reap_finished()
-        try:
-            self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
-            self.link.prepare()
-            self.link.begin()
-            self.outcome.begin()
-            self._wait_for_start()
-        except BaseException as error:
-            self._abandon(error)
-            raise
-        if self.outcome.broken is not None:
-            raise self.outcome.broken
-        self.progress.hide()
-        running_launches.add(self)
+        with _signals.deferred():
+            try:
+                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.link.prepare()
+                self.link.begin()
+                self.outcome.begin()
+                self._wait_for_start()
+            except BaseException as error:
+                with _signals.blocked():
+                    self._abandon(error)
+                raise
+            if self.outcome.broken is not None:
+                raise self.outcome.broken
+            self.progress.hide()
+            running_launches.add(self)
 
     def _wait_for_start(self) -> None:
         def started() -> bool:
@@ -93,13 +117,13 @@ class Launch:
 
         try:
             self.deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
-        except KeyboardInterrupt:
+        except XmpError:
+            raise
+        except BaseException as error:
             # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
             # that have just reached the user's function must end in order.
-            if not self.link.open or not self._reader.until(started, _ENTRY_WAIT):
-                raise
-            self.ask(Interrupt())
-            self.wait(None)
+            if self.link.open and self._reader.until(started, _ENTRY_WAIT):
+                self._end_in_order(error)
             raise
 
     def _abandon(self, error: BaseException) -> None:
@@ -129,6 +153,10 @@ class Launch:
             except Closed:
                 pass  # the next message that is read says why
 
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None:
+        """Take in messages until then, the last one, or for so long."""
+        self._reader.until(lambda: until() or self.finished, seconds)
+
     def reap(self) -> None:
         """Take in the messages that have arrived, unless another thread does."""
         self._reader.take_in()
@@ -151,22 +179,35 @@ class Launch:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None) -> bool:
-        """Take in messages until the end or for ``timeout`` seconds; Ctrl-C ends in order."""
-        interrupt: BaseException | None = None
-        seconds = _ANSWER_WAIT + 2 * self.grace
-        while True:
+    def wait(self, timeout: float | None, owned: bool = False) -> bool:
+        """Take in messages until the end or for ``timeout`` seconds.
+
+        KeyboardInterrupt and SystemExit from a signal handler end the launch in order before they
+        go on. If the launch is ``owned`` by this call, so that nothing else could end it, any
+        exception does.
+        """
+        with (
+            _signals.deferred(),
+            signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all),
+        ):
             try:
-                with signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all):
-                    if interrupt is None:
-                        return self._wait_for_end(timeout)
-                    self.end_within(seconds)
-                    break
-            except (KeyboardInterrupt, SystemExit) as asked:
-                orderly = Stop() if isinstance(asked, SystemExit) else Interrupt()
-                self.ask(Kill() if interrupt else orderly)
-                seconds, interrupt = _ANSWER_WAIT if interrupt else seconds, asked
-        raise interrupt
+                return self._wait_for_end(timeout)
+            except BaseException as error:
+                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    self._end_in_order(error)
+                raise
+
+    def _end_in_order(self, why: BaseException) -> None:
+        """End the replicas: SIGTERM, grace, SIGKILL; at once if a handler raises meanwhile."""
+        orderly: Message = Interrupt() if isinstance(why, KeyboardInterrupt) else Stop()
+        try:
+            self.ask(orderly)
+            self.end_within(_ANSWER_WAIT + 2 * self.grace)
+        except BaseException:
+            with _signals.blocked():
+                self.ask(Kill())
+                self.end_within(_ANSWER_WAIT)
+            raise
 
     def _wait_for_end(self, timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
@@ -188,7 +229,7 @@ class Launch:
 
     def _end_overdue(self) -> None:
         """Kill a supervisor that did not end the launch in time."""
-        codes = [process.exitcode for process in self.outcome.processes.values()]
+        codes = [process.reported for process in self.outcome.processes.values()]
         writes = None not in codes and not self.link.is_stopped()
         self.outcome.broken = self.deadlines.not_ended(self.link.supervisor, writes)
         self.end_within(0)
@@ -196,8 +237,9 @@ class Launch:
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; kill a supervisor that does not answer."""
         if not self._reader.until(lambda: self.finished, seconds):
-            self.link.kill()
-            self._reader.until(lambda: self.finished, None)
+            with _signals.blocked():
+                self.link.kill()
+                self._reader.until(lambda: self.finished, None)
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -207,7 +249,7 @@ class Launch:
         self.finish()
 
     def finish(self) -> None:
-        """Clean up after the supervisor's last message."""
+        """Clean up after the supervisor's last message; signal handlers are ``blocked``."""
         if self.finished:
             return
         self.finished = True

@@ -12,7 +12,7 @@ from xmp._errors import XmpError
 from xmp._processes.system import processes
 from xmp._types import ForkRules
 
-from .job import ReplicaProcess
+from .replica_process import ReplicaProcess
 
 __all__ = ["added", "after"]
 
@@ -26,7 +26,7 @@ def after(replicas: Iterable[ReplicaProcess], rules: ForkRules) -> str:
     Such a process is in a system call that no signal ends, or in a frozen control group.
     """
     end = time.monotonic() + _WAIT_SECONDS
-    left = [process for process in replicas if process.is_alive()]
+    left = [process for process in replicas if process.reported is None]
     while left := [process for process in left if not processes.is_gone(process.pid)]:
         if time.monotonic() >= end:
             break

@@ -15,7 +15,8 @@ from xmp._processes.report import replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 
 from . import leftovers
-from .job import Job, ReplicaProcess
+from .job import Job
+from .replica_process import ReplicaProcess, Reports
 from .results import received
 
 __all__ = ["Outcome"]
@@ -24,7 +25,7 @@ __all__ = ["Outcome"]
 class Outcome:
     """Takes the supervisor's reports on the replicas; makes an error of what went wrong."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, reports: Reports) -> None:
         self.processes: dict[int, ReplicaProcess] = {}
         """By rank; replicas that share a process as threads are one, under their first rank."""
         self.results: dict[int, Any] = {}
@@ -40,6 +41,7 @@ class Outcome:
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
         self._job = job
+        self._reports = reports
         self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._timelines: dict[int, Timeline] = {}
         self._stacks: dict[int, str] = {}
@@ -52,7 +54,7 @@ class Outcome:
     def started(self, message: launch.ReplicasStarted) -> None:
         """All replicas exist."""
         for rank, pid, forked in message.replicas:
-            self.processes[rank] = ReplicaProcess(rank, pid)
+            self.processes[rank] = ReplicaProcess(rank, pid, self._reports)
             times = self._job.called, message.received, message.loaded, forked
             self._timelines[rank] = Timeline(*times)
 
@@ -72,7 +74,7 @@ class Outcome:
 
     def ended(self, message: launch.ReplicaEnded) -> None:
         """The process of a replica has ended."""
-        self.processes[message.rank].exitcode = message.exit_code
+        self.processes[message.rank].reported = message.exit_code
         self._oom_counters.largest[message.rank] = message.peak
 
     def done(self, message: launch.Done) -> None:

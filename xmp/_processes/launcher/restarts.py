@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import ReplicaError, ReplicaTimeout, XmpError
 from xmp._limits import TOTAL
 from xmp._processes.messages.catalog import Message
@@ -24,6 +24,7 @@ from .launch import Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
 from .shared_reader import seconds_to
+from .wakeups import Wakeups
 
 __all__ = ["RestartingLaunch"]
 
@@ -47,9 +48,9 @@ class RestartingLaunch:
         """The request to end the launch."""
         self._failed: Exception | None = None
         """Why the next attempt could not be made."""
-        self._changed = threading.Condition()
-        self._busy = False
-        """Whether a thread makes the next attempt."""
+        self._wakeups = Wakeups()
+        self._maker = 0
+        """The thread that makes the next attempt, if one does."""
         try:
             self._attempt = make(call)
         except BaseException as error:
@@ -94,26 +95,32 @@ class RestartingLaunch:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for the last attempt, making those that are needed; False after ``timeout``."""
+    def wait(self, timeout: float | None, owned: bool = False) -> bool:
+        """Wait for the last attempt, making those that are needed; False after ``timeout``.
+
+        An exception ends the launch as it does a single one.
+        """
         end = None if timeout is None else time.monotonic() + timeout
-        try:
-            while not self.finished:
-                attempt = self._attempt
-                if not (attempt.wait(seconds_to(end)) and self._continue(attempt, end)):
-                    return False
-        except (KeyboardInterrupt, SystemExit) as asked:
-            self.ask(Stop() if isinstance(asked, SystemExit) else Interrupt())
-            self.end_within(_ANSWER_WAIT + 2 * self.grace)
-            raise
+        with _signals.deferred():
+            try:
+                while not self.finished:
+                    attempt = self._attempt
+                    if not (attempt.wait(seconds_to(end), owned) and self._continue(attempt, end)):
+                        return False
+            except BaseException as error:
+                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    self.ask(Interrupt() if isinstance(error, KeyboardInterrupt) else Stop())
+                    self.end_within(_ANSWER_WAIT + 2 * self.grace)
+                raise
         return True
 
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for."""
         end = time.monotonic() + seconds
-        with self._changed:
-            while self._busy and self._changed.wait(seconds_to(end)):
-                pass
+        while self._maker and (left := end - time.monotonic()) > 0:
+            if self._maker == threading.get_ident():
+                return  # called by what making it has called: it ends as soon as it is made
+            self._wakeups.wait(lambda: not self._maker, left)
         self._attempt.end_within(max(0.0, end - time.monotonic()))
         self._finish()
 
@@ -138,21 +145,25 @@ class RestartingLaunch:
 
     def _continue(self, attempt: Launch, end: float | None) -> bool:
         """After an attempt, finish or make the next; False if the time is over before."""
-        mine = False
+        own = threading.get_ident()
+        while self._maker:
+            if self._maker == own:
+                raise RuntimeError(
+                    "join() was called while the same thread makes the next attempt, and would "
+                    "wait for itself"
+                )
+            if end is not None and time.monotonic() >= end:
+                return False
+            self._wakeups.wait(lambda: not self._maker, seconds_to(end))
+        with self._wakeups.lock:
+            if self._maker or attempt is not self._attempt or self.finished:
+                return True  # another thread was faster
+            self._maker = own
         try:
-            with self._changed:
-                while self._busy:
-                    if not self._changed.wait(seconds_to(end)):
-                        return False
-                if attempt is not self._attempt or self.finished:
-                    return True
-                mine = self._busy = True
             self._judge(attempt)
         finally:
-            if mine:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
+            self._maker = 0
+            self._wakeups.wake_all()
         return True
 
     def _judge(self, attempt: Launch) -> None:
@@ -163,23 +174,28 @@ class RestartingLaunch:
         if error is None or refusal:
             self._finish()
             return
-        self._note(attempt, error)
-        count, limits = len(self._past), self._call.limits
-        _log.warning("restart %d of %d: %s", count, self._call.max_restarts, _words(error))
-        # `timeout` counts for all attempts together, the other limits for each.
-        limits = limits and replace(limits, first=self._called + self._paused_for)
-        next_call = replace(self._call, restart_count=count, limits=limits, grace=self.grace)
+        past, paused_for = self._past, self._paused_for
+        self._past = [*past, self._described(attempt, error)]
+        self._paused_for += attempt.deadlines.paused_for
+        _log.warning("restart %d of %d: %s", len(past) + 1, self._call.max_restarts, _words(error))
         try:
-            self._attempt = self._make(next_call)
+            self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
-        except Exception as failed:
+        except BaseException as failed:
+            if _signals.from_handler(failed) or not isinstance(failed, Exception):
+                self._past, self._paused_for = past, paused_for  # there is no attempt after it
+                raise
             self._failed = failed
             self._finish()
-        except BaseException:
-            self._past.pop()  # there is no attempt after it
-            raise
         if self._asked is not None:  # while it was made
             self._attempt.ask(self._asked)
+
+    def _next_call(self) -> Call:
+        # `timeout` counts for all attempts together, the other limits for each.
+        limits = self._call.limits
+        limits = limits and replace(limits, first=self._called + self._paused_for)
+        count = len(self._past)
+        return replace(self._call, restart_count=count, limits=limits, grace=self.grace)
 
     def _refusal(self, attempt: Launch, error: Exception) -> str:
         """Why no attempt follows; empty if one does."""
@@ -193,15 +209,14 @@ class RestartingLaunch:
             return "timeout= is over"
         return "" if _helps(attempt, error) else "the next attempt would fail in the same way"
 
-    def _note(self, attempt: Launch, error: Exception) -> None:
-        """Keep how it failed, without results: they may be large, and only the last count."""
+    def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:
+        """When and how it failed, without results: they may be large, and only the last count."""
         lasted = (time.monotonic_ns() - attempt.job.called) / 1e9
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {_words(error)}"
         if isinstance(error, ReplicaError):
             error.results = {}
-        self._past.append((line, error))
-        self._paused_for += attempt.deadlines.paused_for
+        return line, error
 
     def _finish(self) -> None:
         if not self.finished:

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from typing import Any, TypeVar
 
+from xmp import _signals
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 
@@ -92,6 +93,7 @@ class Connection:
         self.post(message, descriptors)
         while not self.flush():
             linux.ready(self.descriptor, select.POLLOUT, None)
+            _signals.deliver()  # what is left goes out before the next message
 
     def send_prepared(self, data: bytes) -> None:
         """Send what ``prepared`` made, while no posted message waits."""

@@ -11,6 +11,7 @@ import weakref
 from multiprocessing import util
 from typing import Any, NoReturn
 
+from xmp import _signals
 from xmp._payload import pack_image
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.replica import ExceptionRaised, ResultReady
@@ -112,12 +113,13 @@ def forget_exit_handlers() -> None:
 def leave(framework: Framework | None, channel: SupervisorChannel, code: int) -> NoReturn:
     """Leave the mesh, run what was registered here, flush, end."""
     try:
-        if framework is not None:
-            framework.leave()
-        threading._shutdown()  # type: ignore[attr-defined]
-        util._exit_function()  # type: ignore[attr-defined]  # joins its own children
-        atexit._run_exitfuncs()
-        _save_coverage()
+        with _signals.as_usual():  # code of the program, which may wait for ever
+            if framework is not None:
+                framework.leave()
+            threading._shutdown()  # type: ignore[attr-defined]
+            util._exit_function()  # type: ignore[attr-defined]  # joins its own children
+            atexit._run_exitfuncs()
+            _save_coverage()
     except BaseException as error:
         if not code:
             channel.send(record(error, -1, Timeline()))

@@ -18,9 +18,9 @@ import select
 import sys
 import time
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from xmp import _inside
+from xmp import _inside, _signals
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.replica import ExitCalled
 from xmp._processes.system import thread_pools
@@ -29,7 +29,7 @@ from xmp._types import Framework
 
 from . import seeding
 from .exit import exit_code, failed_code, forget_exit_handlers, leave, record, send_result
-from .role import Changes, ChildEnds, Role
+from .role import Call, Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
 from .threads import run_threads
 
@@ -73,20 +73,14 @@ def run(role: Role) -> None:
         # The framework first: a script that is imported only here may start a device.
         framework = common.enter(role.info)
         _inside.settle(role.info, framework)
-        fn, args, kwargs = common.load()
+        call = common.load()
         if common.order.seed is not None:
             seeding.seed_all(common.order.seed)
         elif common.streams is not None:
             common.streams.begin()
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.report_entered()
-        try:
-            if plan.thread_replicas:
-                result = run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
-            else:
-                result = fn(plan.rank, *args, **kwargs)
-        finally:
-            timeline.left = time.monotonic_ns()
+        result = _called(role, framework, call)
         _wait_for_batch(common.layout.batch_made)
         # What the first replica had to import itself, the template may import for the next launch.
         imported = installed(modules_since(known)) if plan.local_rank == 0 else []
@@ -94,12 +88,26 @@ def run(role: Role) -> None:
         send_result(channel, result, timeline, imported)
         code = 0
     except SystemExit as error:
+        _signals.keep_deferred()
         code = exit_code(error)
         channel.send(ExitCalled(time.monotonic_ns(), code, timeline))
     except BaseException as error:
+        _signals.keep_deferred()
         code = failed_code(framework, error)
         channel.send(record(error, role.failing_rank, timeline, final=sending))
     leave(framework if code == 0 else None, channel, code)
+
+
+def _called(role: Role, framework: Framework | None, call: Call) -> Any:
+    """Call the function; from its end on no signal's handler interrupts how that is reported."""
+    fn, args, kwargs = call
+    try:
+        if role.plan.thread_replicas:
+            return run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
+        return fn(role.plan.rank, *args, **kwargs)
+    finally:
+        _signals.keep_deferred()
+        role.timeline.left = time.monotonic_ns()
 
 
 def _wait_for_batch(batch_made: int) -> None:

@@ -15,6 +15,7 @@ T = TypeVar("T")
 _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
 _RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
+_ENDS = (" in run", " in _called")
 
 
 def _frames(stacks: str) -> list[str]:
@@ -60,7 +61,7 @@ def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:
 def _replicas_frames(lines: list[str]) -> list[str]:
     """Without the supervisor's frames: a fork has the whole stack of its parents below its own."""
     frames = [line.strip() for line in lines]
-    ends = [n for n, at in enumerate(frames) if _file(at) == _RUN and at.endswith(" in run")]
+    ends = [n for n, at in enumerate(frames) if _file(at) == _RUN and at.endswith(_ENDS)]
     return lines[: ends[0]] if ends and ends[0] else lines
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from xmp import _proc
+from xmp import _proc, _signals
 from xmp._marks import ADDED_SCORE
 
 __all__ = [
@@ -154,11 +154,15 @@ def _signal_our_group(lifeline: int) -> bool:
 
 
 def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
-    """Whether one of these events of poll(2), an error or a hang-up is there within that time."""
+    """Whether one of these events of poll(2), an error or a hang-up is there within that time.
+
+    In a launcher also False, earlier, when a signal came: ``_signals.deliver`` runs its handler.
+    """
+    seconds = _signals.step(seconds)
     poller = select.poll()
     poller.register(descriptor, events)
     most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
-    return bool(poller.poll(most))
+    return bool(_signals.interruptible(poller.poll, most))
 
 
 def disarm(lifeline: int) -> None:

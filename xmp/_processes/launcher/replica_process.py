@@ -1,0 +1,86 @@
+"""One replica as the launcher knows it: it is the supervisor's child, and not the launcher's."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from typing import Protocol
+
+from xmp._processes.system import processes
+
+__all__ = ["LAST_WORDS", "ReplicaProcess", "Reports"]
+
+LAST_WORDS = 1.0
+"""Seconds in which a supervisor has reported an end that the kernel already shows."""
+_LOOK_SECONDS = 0.02
+
+
+class Reports(Protocol):
+    """The reports of one launch's supervisor."""
+
+    def take(self, rank: int, seconds: float) -> None:
+        """Take in what has come, and for so long what comes, until this rank's end is there."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there will be no more."""
+
+
+class ReplicaProcess:
+    """One replica: ``rank``, ``pid``, and like a ``multiprocessing.Process`` how it ended.
+
+    The answers are those of the moment, whether or not a thread waits for the launch.
+    """
+
+    def __init__(self, rank: int, pid: int, reports: Reports | None = None) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.reported: int | None = None
+        """The exit code, as the supervisor has reported it so far."""
+        self._reports = reports
+        self._waited = False
+
+    def __repr__(self) -> str:
+        """The rank, the pid and the state."""
+        return f"<ReplicaProcess rank {self.rank}, pid {self.pid}: {self.state}>"
+
+    @property
+    def name(self) -> str:
+        """``Replica-<rank>``, as ``multiprocessing.current_process().name`` says inside."""
+        return f"Replica-{self.rank}"
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, else its exit code, or minus the signal that ended it."""
+        if self._reports is None or (self._reports.over and self.reported is not None):
+            return self.reported
+        gone = self.reported is None and processes.is_gone(self.pid)
+        # A supervisor that is stopped would report nothing: it is waited for only once.
+        self._reports.take(self.rank, LAST_WORDS if gone and not self._waited else 0.0)
+        self._waited = gone
+        if self.reported is None and gone and self._reports.over:
+            return -signal.SIGKILL  # with its supervisor, which can report nothing any more
+        return self.reported
+
+    @property
+    def state(self) -> str:
+        """How it is, for a person: "running", "ended", "exit code 3", "killed by SIGSEGV"."""
+        code = self.reported
+        if code is None:  # what the kernel knows may not have been reported yet
+            return "ended" if processes.is_gone(self.pid) else "running"
+        return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self.exitcode is None and not processes.is_gone(self.pid)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, at most ``timeout`` seconds; raises nothing if it failed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (end is None or time.monotonic() < end):
+            left = math.inf if end is None else max(0.0, end - time.monotonic())
+            if self._reports is None or self._reports.over:
+                time.sleep(min(left, _LOOK_SECONDS))
+            else:
+                self._reports.take(self.rank, min(left, LAST_WORDS))

@@ -1,0 +1,330 @@
+"""When the program's signal handlers run while xmp works in the main thread.
+
+Python runs a handler between any two bytecodes of the main thread, and the handler may raise
+(KeyboardInterrupt, pytest-timeout's exception) or use xmp itself. An exception there would tear
+what xmp does: a descriptor whose number no variable has yet stays open for ever. So the handlers
+of the program are replaced while xmp works, by one that notes the signal, and run
+
+``deferred``  where xmp waits: nothing is half done, no lock is held;
+``blocked``   later: xmp cleans up, for a bounded time;
+``as_usual``  at once: code of the program runs, such as a reducer of its arguments.
+
+What was noted runs at the latest when the outermost of these ends. CPython does not offer this
+(https://docs.python.org/3/library/signal.html#note-on-signal-handlers-and-exceptions); blocking the
+signals in the kernel would not help, as a thread of a library may receive them.
+
+In other threads than the main one no handler runs, and all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # without the enums of signal: it is used in forks
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+__all__ = [
+    "as_usual", "blocked", "by_default", "deferred", "deliver", "from_handler", "handled",
+    "interruptible", "keep_deferred", "step",
+]  # fmt: skip
+
+T = TypeVar("T")
+Handler = Callable[[int, Any], object]
+
+_AS_USUAL, _DEFERRED, _BLOCKED = range(3)
+_LOOK_SECONDS = 1.0
+_NUMBERS = tuple(
+    sorted(int(n) for n in _signal.valid_signals() if n not in (_signal.SIGKILL, _signal.SIGSTOP))
+)
+_Action = ctypes.c_char * 256
+"""A struct sigaction: more bytes than any system's has."""
+_sigaction = ctypes.CDLL(None).sigaction
+
+
+class _Noted(BaseException):
+    """A signal came while xmp waits: ends the wait."""
+
+
+class _Guard:
+    """The state of the main thread: there is one."""
+
+    def __init__(self) -> None:
+        self.mode = _AS_USUAL
+        self.noted: dict[int, None] = {}
+        """Signals whose handlers are still to run, in the order in which they came."""
+        self.theirs: dict[int, Any] = {}
+        """The program's handlers that are replaced."""
+        self.ours: dict[int, Handler] = {}
+        """What xmp itself does at a signal for which the program has no handler."""
+        self.waiting = False
+        self.raised: BaseException | None = None
+        """What a handler of the program raised last."""
+        self.note: Handler = self._note
+
+    # --- the handler ---------------------------------------------------------------------------
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.mode == _AS_USUAL:
+            self._run(number, frame)
+            return
+        self.noted[number] = None
+        if self.waiting:
+            self.waiting = False
+            raise _Noted
+
+    def _run(self, number: int, frame: Any) -> None:
+        handler = self.ours.get(number) or self.theirs.get(number)
+        try:
+            if callable(handler):
+                handler(number, frame)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def deliver(self) -> None:
+        """Run the handlers of what was noted; the exception of the first that raises goes on."""
+        before, self.mode = self.mode, _AS_USUAL
+        try:
+            self._run_noted(sys._getframe(2))
+        finally:
+            self.mode = before
+            self.replace()  # a handler may have set others
+
+    def _run_noted(self, frame: Any) -> None:
+        while self.noted:
+            number = next(iter(self.noted))
+            del self.noted[number]
+            try:
+                self._run(number, frame)
+            finally:
+                self._run_noted(frame)
+
+    # --- handlers come and go ------------------------------------------------------------------
+
+    def replace(self) -> None:
+        """Put ours in the place of every handler that is a function of Python."""
+        for number in _NUMBERS:
+            handler = _signal.getsignal(number)
+            if callable(handler) and handler is not self.note:
+                self.theirs[number] = handler
+                _set(number, self.note)
+
+    def restore(self) -> None:
+        """Put the program's handlers back, but for those that it has replaced meanwhile."""
+        raised: BaseException | None = None
+        while self.theirs:
+            try:
+                for number, handler in list(self.theirs.items()):
+                    if _signal.getsignal(number) is self.note:
+                        _set(number, handler)
+                    del self.theirs[number]
+            except BaseException as error:  # of a handler that is back in its place
+                raised = error
+        if raised is not None:
+            raise raised
+
+
+_guard = _Guard()
+_main = threading.main_thread
+
+
+def _set(number: int, handler: Any) -> None:
+    """Set Python's handler, and leave the kernel's as it is.
+
+    It may be one that faulthandler has put before Python's, and has flags (siginterrupt).
+    """
+    action = _Action()
+    known = _sigaction(number, None, action) == 0
+    _signal.signal(number, handler)
+    if known:
+        _sigaction(number, action, None)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is _main()
+
+
+class _Scope:
+    """One of the three ways, for the time of a ``with`` block.
+
+    The way changes by one assignment: before it, and after it, an exception of a handler leaves
+    nothing half done.
+    """
+
+    def __init__(self, mode: int) -> None:
+        self._mode = mode
+        self._mine = False
+        self._outermost = False
+        self._before = _AS_USUAL
+
+    def __enter__(self) -> None:
+        if not _in_main():
+            return
+        self._before = _guard.mode
+        # Inside ``blocked`` a wait of xmp is part of what must not be torn.
+        mode = self._before if self._mode == _DEFERRED and self._before else self._mode
+        self._outermost = not _guard.theirs and mode != _AS_USUAL
+        self._mine = True
+        if self._outermost:
+            try:
+                _guard.replace()
+            except BaseException:
+                _guard.restore()
+                raise
+        _guard.mode = mode
+
+    def __exit__(self, *_: object) -> None:
+        if not self._mine:
+            return
+        if self._mode == _AS_USUAL and self._before != _AS_USUAL:
+            _guard.mode = self._before
+            _guard.replace()  # the program may have set others
+            return
+        _guard.mode = self._before
+        if self._before != _AS_USUAL:
+            return
+        try:
+            if _guard.noted:
+                _guard.deliver()
+        finally:
+            if self._outermost:
+                _guard.raised = None
+                _guard.restore()
+
+
+def deferred() -> _Scope:
+    """While inside, handlers run where xmp waits, and at the end."""
+    return _Scope(_DEFERRED)
+
+
+def blocked() -> _Scope:
+    """While inside, handlers do not run; for cleaning up, which must be done within seconds."""
+    return _Scope(_BLOCKED)
+
+
+def as_usual() -> _Scope:
+    """While inside, code of the program runs: its handlers run at once."""
+    return _Scope(_AS_USUAL)
+
+
+def keep_deferred() -> None:
+    """Note signals from here on until the process ends: for the last lines of a replica."""
+    if _in_main():
+        _guard.mode = _BLOCKED
+        _guard.replace()
+
+
+def step(seconds: float | None) -> float | None:
+    """How long one wait may take: where handlers run at waits, at most a second.
+
+    A signal that comes just before a system call does not interrupt it, and Python looks for
+    signals only after it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
+    """
+    if _guard.mode != _DEFERRED or not _in_main():
+        return seconds
+    return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+
+
+def interruptible(call: Callable[..., T], *args: Any) -> T | None:
+    """Wait by a call that loses nothing when it is interrupted; None when a signal was noted.
+
+    The caller lets go of what others may need, and then calls ``deliver``.
+    """
+    if _guard.mode != _DEFERRED or not _in_main():
+        return call(*args)
+    result = None
+    try:
+        try:
+            _guard.waiting = True
+            if not _guard.noted:
+                result = call(*args)
+            _guard.waiting = False
+        except _Noted:
+            pass
+        except BaseException:
+            _guard.waiting = False
+            raise
+    except _Noted:
+        pass  # it came while an exception was on its way; the next call raises that again
+    return result
+
+
+def deliver() -> None:
+    """Run the handlers of what was noted, where handlers run at waits."""
+    if _guard.noted and _guard.mode == _DEFERRED and _in_main():
+        _guard.deliver()
+
+
+def from_handler(error: BaseException | None) -> bool:
+    """Whether an exception comes from a signal handler of the program, and not from what ran."""
+    return error is not None and error is _guard.raised
+
+
+class handled:  # noqa: N801 - used like a function
+    """While inside, xmp's own handlers for signals for which the program has none.
+
+    Does nothing outside the main thread, where Python allows no handler to be set.
+    """
+
+    def __init__(self, wanted: Mapping[int, Handler]) -> None:
+        self._wanted = wanted
+        self._taken: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if not _in_main():
+            return
+        for number, handler in self._wanted.items():
+            if number not in _guard.ours and _is_free(number):
+                self._taken[number] = _guard.theirs.get(number, _signal.getsignal(number))
+                _guard.ours[number] = handler
+                if _signal.getsignal(number) is not _guard.note:
+                    _signal.signal(number, _guard.note)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._taken.items():
+            _guard.ours.pop(number, None)
+            if number not in _guard.theirs and _signal.getsignal(number) is _guard.note:
+                _signal.signal(number, before)
+                # It came when xmp had no more to do: as without xmp, but for Ctrl-\, which was
+                # meant for the launch.
+                if number in _guard.noted and before == _signal.SIG_DFL:
+                    del _guard.noted[number]
+                    if number != _signal.SIGQUIT:
+                        os.kill(os.getpid(), number)
+        self._taken.clear()
+
+
+def _is_free(number: int) -> bool:
+    """Whether the program has no handler, not even one that Python does not know of."""
+    handler = _guard.theirs.get(number) or _signal.getsignal(number)
+    if number == _signal.SIGINT:
+        return handler is _signal.default_int_handler
+    if handler != _signal.SIG_DFL:
+        return False
+    action = _Action()  # faulthandler.register sets its handler there
+    _sigaction(number, None, action)
+    return ctypes.c_void_p.from_buffer(action).value is None
+
+
+def by_default(number: int) -> None:
+    """Let a signal do what it does without a handler: stop this process, or end it."""
+    before = _signal.signal(number, _signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    _signal.signal(number, before)
+
+
+def _after_fork() -> None:
+    """In a child: its program knows nothing of what xmp does in the parent."""
+    if _guard.theirs or _guard.ours:
+        for number in [n for n in _guard.ours if n not in _guard.theirs]:
+            _signal.signal(number, _signal.SIG_DFL)
+        _guard.mode, _guard.waiting = _AS_USUAL, False
+        _guard.noted.clear()
+        _guard.ours.clear()
+        _guard.restore()
+
+
+os.register_at_fork(after_in_child=_after_fork)
