@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Sequence
 
+from xmp import _proc
+from xmp._errors import XmpError
 from xmp._probe.holders import Holder
 from xmp._probe.launches import ENGINE
 from xmp._probe.leftovers import described, leftovers
@@ -23,6 +25,8 @@ _ROUNDS = 5
 
 def run(options: argparse.Namespace) -> int:
     """Print what ended, or with ``--dry-run`` what would; 1 if something does not end."""
+    if why := _proc.foreign():
+        raise XmpError(why)
     ended, stuck = ([], look()) if options.dry_run else clean()
     for holder in ended:
         print(f"ended {holder}")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from xmp import _planner
+from xmp import _planner, _proc
 from xmp._errors import PlanError, PortError
 from xmp._runtimes._base import version_of
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
@@ -49,7 +49,9 @@ def examine(
         found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas), load)
         found += _fixed_ports(plan, lease)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
-    found += _held("problem" if on_chips else "warning", base)
+    found += [Finding("problem", why)] if (why := _proc.refusal()) else []
+    if not _proc.foreign():  # the pids there are no advice
+        found += _held("problem" if on_chips else "warning", base)
     order = {"problem": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
