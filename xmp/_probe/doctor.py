@@ -92,9 +92,13 @@ def _held(level: str, root: Path) -> Iterator[Finding]:
     for holder in lock_holders(root):
         advice = f"end it (kill {holder.pid}): removing the lock file frees no chip"
         yield Finding(level, f"libtpu's lock is held by {holder}", advice)
-    for process in leftovers(root):
+    found = leftovers(root)
+    for process in found.proven:
         text = f"left by an earlier launch: {described(process, root)}"
         yield Finding("warning", text, "end it with `python -m xmp clean`")
+    for each in found.doubtful:
+        text = f"may be left by an earlier launch: {described(each.process, root)} ({each})"
+        yield Finding("warning", text, f"kill {each.process.pid} if it is yours")
 
 
 def _tuned(facts: HostFacts) -> Iterator[Finding]:
