@@ -1,7 +1,9 @@
 """The mark that every process of a launch carries: it names the launcher.
 
-It has no file: forks inherit it as the name of a mapped page, programs that they exec as a
-variable. So it ends with the process, only its owner can read it, and no other user can forge it.
+It has no file and ends with the process. Its text is the name of a mapped page, which forks
+inherit, and a variable, which the programs get that they exec. Both can be copied: the kernel
+vouches for a page (``_probe/carried``), and for either text by a resource limit with the same
+launcher, which forks and programs inherit and no other process gives them.
 """
 
 from __future__ import annotations
@@ -11,10 +13,17 @@ from dataclasses import dataclass
 
 from xmp import _proc
 
-__all__ = ["ADDED_SCORE", "PAGE", "VARIABLE", "Mark", "mine"]
+__all__ = ["ADDED_SCORE", "LOCKS", "PAGE", "VARIABLE", "Launcher", "Mark", "launcher_of", "mine"]
 
 VARIABLE = "XMP_LAUNCHER"
 PAGE = "xmp-launcher."
+LOCKS = 10
+"""RLIMIT_LOCKS: Linux keeps it for each process, but enforces it no more: getrlimit(2). The mark
+is its soft limit, which every process may change back."""
+_PID_BITS, _START_BITS = 22, 36  # the kernel's PID_MAX_LIMIT; twenty years in clock ticks
+_TAG = 0b10101 << (_PID_BITS + _START_BITS)  # with it no limit that a person sets
+Launcher = tuple[int, int]
+"""Pid and start: what a mark says besides where that holds."""
 ADDED_SCORE = 300
 """By how much a replica's score exceeds its launcher's: the kernel kills the replica first."""
 
@@ -42,9 +51,29 @@ class Mark:
     def parse(cls, text: str) -> Mark | None:
         """The mark that this text is; None for any other text."""
         parts = text.split(".")
-        if len(parts) != 5 or not all(n.isdigit() for n in (*parts[:2], parts[4].lstrip("-"))):
+        try:
+            pid, started, boot, space, score = parts
+            return cls(int(pid), int(started), boot, space, int(score))
+        except ValueError:
             return None
-        return cls(int(parts[0]), int(parts[1]), parts[2], parts[3], int(parts[4]))
+
+    @property
+    def launcher(self) -> Launcher:
+        """The process that launched, in this boot and namespace."""
+        return self.pid, self.started
+
+    @property
+    def limit(self) -> int | None:
+        """The mark as a resource limit; None for one that is too large."""
+        if 0 < self.pid < 1 << _PID_BITS and 0 < self.started < 1 << _START_BITS:
+            return _TAG | self.started << _PID_BITS | self.pid
+        return None
+
+
+def launcher_of(limit: int) -> Launcher | None:
+    """The launcher that a resource limit names; None for any other limit."""
+    started, pid = divmod(limit ^ _TAG, 1 << _PID_BITS)
+    return (pid, started) if 0 < started < 1 << _START_BITS and pid else None
 
 
 def mine(root: str = "/") -> Mark:

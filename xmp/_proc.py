@@ -1,11 +1,28 @@
-"""What ``/proc`` says of processes (proc(5)); what cannot be read is empty, or None."""
+"""What ``/proc`` says of processes (proc(5)); what cannot be read is empty, or None.
+
+A mount of ``/proc`` belongs to one pid namespace. A process of another one (``unshare --pid
+--fork`` without ``--mount-proc``, a sandbox with its host's ``/proc``) finds itself under
+``/proc/self``, but its pids name strangers there. What is read by number is unknown then.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
 
-__all__ = ["Process", "alive", "namespace", "process", "status", "text"]
+__all__ = [
+    "Process", "alive", "foreign", "is_foreign", "link", "namespace", "process",
+    "refusal", "sends_children_away", "status", "text",
+]  # fmt: skip
+
+_MOUNT_IT = (
+    "/proc belongs to another pid namespace: the pids of this one name other processes there. "
+    "Mount its own /proc, as `unshare --mount-proc` and `bwrap --proc /proc` do"
+)
+_CHILDREN_LEAVE = (
+    "new processes of this one go to another pid namespace (unshare or setns with CLONE_NEWPID): "
+    "their pids name other processes here. Launch before that call, or in a child that mounts /proc"
+)
 
 
 class Process(NamedTuple):
@@ -24,6 +41,8 @@ class Process(NamedTuple):
 
 def process(pid: int | str, root: str | os.PathLike[str] = "/") -> Process | None:
     """The process with this pid; one that has ended, too, until its parent has reaped it."""
+    if pid != "self" and os.fspath(root) == "/" and is_foreign():
+        return None
     line = text(os.path.join(root, f"proc/{pid}/stat"))
     # The second field is the name in brackets, which may itself hold blanks and brackets:
     # https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
@@ -44,14 +63,68 @@ def alive(pid: int, root: str | os.PathLike[str] = "/") -> Process | None:
 
 def status(pid: int | str = "self") -> dict[str, str]:
     """The lines of a process's status file, by name."""
-    lines = text(f"/proc/{pid}/status").splitlines()
+    if pid != "self" and is_foreign():
+        return {}
+    lines = text(f"/proc/{pid}/status").split("\n")  # the name of a process may hold a "\r"
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def is_foreign() -> bool:
+    """Whether ``/proc`` is of another pid namespace; False where there is none.
+
+    One system call, not remembered: a fork may be in another namespace with the same pid.
+    """
+    try:
+        return os.readlink("/proc/self") != str(os.getpid())
+    except FileNotFoundError:
+        # Every procfs has this link, but in a namespace that does not see this process it leads
+        # nowhere: https://github.com/torvalds/linux/blob/v6.12/fs/proc/self.c#L11-L31
+        return os.path.lexists("/proc/self")
+    except OSError:
+        return False
+
+
+def sends_children_away() -> bool:
+    """Whether this thread's next child is in another pid namespace than this process."""
+    folder = "/proc/thread-self/ns"
+    try:
+        own = os.readlink(f"{folder}/pid")
+        return os.readlink(f"{folder}/pid_for_children") != own
+    except FileNotFoundError:
+        # Linux before 4.12 has no such link; later ones lead nowhere until the namespace has its
+        # first process: https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
+        return os.path.lexists(f"{folder}/pid_for_children")
+    except OSError:
+        return False
+
+
+def foreign() -> str:
+    """What to do where ``/proc`` is of another pid namespace; empty where it is not.
+
+    More exact than ``is_foreign``: two namespaces may have given a process the same pid.
+    """
+    return _MOUNT_IT if is_foreign() or " " in _own_pids() else ""
+
+
+def _own_pids() -> str:
+    """This process's pid in the namespace of ``/proc``, and in each below that it belongs to."""
+    return " ".join(status().get("NSpid", "").split())
+
+
+def refusal() -> str:
+    """Why no launch may start here: a pid could name a stranger, who would get our signals."""
+    return foreign() or (_CHILDREN_LEAVE if sends_children_away() else "")
 
 
 def namespace(kind: str, root: str | os.PathLike[str] = "/") -> str:
     """This process's namespace of a kind: ``pid:[4026531836]``."""
+    return link(os.path.join(root, f"proc/self/ns/{kind}"))
+
+
+def link(path: str | os.PathLike[str]) -> str:
+    """Where a symbolic link leads."""
     try:
-        return os.readlink(os.path.join(root, f"proc/self/ns/{kind}"))
+        return os.readlink(path)
     except OSError:
         return ""
 

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from tests.support.in_script import is_alive, parent, state
 from tests.support.launching import METHODS
 from tests.support.stage import Stage
 from tests.support.waiting import until
-from xmp import _marks
-from xmp._probe.leftovers import leftovers
 from xmp._proc import alive
 from xmp._processes.system import linux
 from xmp._processes.system.held_process import HeldProcess
@@ -248,66 +245,6 @@ def test_the_truth_about_what_is_frozen(stage: Stage) -> None:
         (group / "freezer.state").write_text("THAWED")
         stage.gone(seconds=10)
         group.rmdir()
-
-
-# --- whose a process is ------------------------------------------------------------------------
-
-Spoil = Callable[[_marks.Mark], _marks.Mark]
-SLEEPER = """
-import os, signal, sys
-from xmp._processes.system import launcher_mark
-launcher_mark.leave(sys.argv[1])
-if len(sys.argv) > 2:
-    os.setuid(int(sys.argv[2]))
-print("ready", flush=True)
-while True:
-    signal.pause()
-"""
-
-
-def is_left(mark: object, *arguments: str, **variables: str) -> bool:
-    """Whether a process with this mark would be ended."""
-    command = [sys.executable, "-c", SLEEPER, str(mark), *arguments]
-    environment = {**os.environ, **variables}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        try:
-            return process.pid in {each.pid for each in leftovers(settle=0.1)}
-        finally:
-            process.kill()
-
-
-def gone(mark: _marks.Mark) -> _marks.Mark:
-    """Of a launcher whose number another process has got."""
-    return replace(mark, started=mark.started - 1)
-
-
-def test_the_number_of_a_launcher_alone_is_no_name() -> None:
-    mine = _marks.mine()
-    assert _marks.Mark.parse(str(mine)) == mine
-    assert not is_left(mine)
-    assert is_left(gone(mine))
-    assert not is_left(replace(gone(mine), boot="another"))
-    assert not is_left(replace(gone(mine), space="1"))
-    assert not is_left("")
-
-
-def test_the_mark_is_also_left_where_the_kernel_has_no_memory_files() -> None:
-    assert is_left(gone(_marks.mine()), XMP_WITHOUT="memfd")
-
-
-def test_an_environment_that_others_were_given_is_no_descent() -> None:
-    """A job that a replica submits has its variables, but not the kernel's score."""
-    mark = gone(_marks.mine())
-    assert not is_left("", **{_marks.VARIABLE: str(mark)})
-    own = int(Path("/proc/self/oom_score_adj").read_text())
-    assert is_left("", **{_marks.VARIABLE: str(replace(mark, score=own))})
-
-
-@pytest.mark.root
-def test_processes_of_another_user_are_not_ours_to_end() -> None:
-    assert not is_left(gone(_marks.mine()), "65534")
 
 
 @pytest.mark.parametrize("without", ["", "pidfd"])

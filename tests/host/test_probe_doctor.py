@@ -107,15 +107,21 @@ def test_orphaned_replicas(tmp_path: Path) -> None:
     process(tree(tmp_path), 70)
     launcher = _proc.process(70, tmp_path)
     assert launcher is not None
-    gone, alive = (str(_marks.Mark(pid, launcher.started, "-", "-", 300)) for pid in (69, 70))
-    for pid, parent, launcher in ((77, 1, gone), (78, 70, alive), (79, 1, "")):
+    gone, alive = (_marks.Mark(pid, launcher.started, "-", "-", 300) for pid in (69, 70))
+    for pid, parent, mark, limit in (
+        *((77, 1, gone, gone.limit), (78, 70, alive, alive.limit)),
+        *((79, 1, "", "unlimited"), (80, 1, gone, "unlimited")),
+    ):
         folder = process(tmp_path, pid, parent=parent)
-        (folder / "environ").write_bytes(f"RANK=1\0XMP_LAUNCHER={launcher}\0".encode())
+        (folder / "environ").write_bytes(f"RANK=1\0XMP_LAUNCHER={mark}\0".encode())
         (folder / "oom_score_adj").write_text("300\n")
+        (folder / "limits").write_text(f"Max file locks {limit} unlimited locks\n")
     found = [text for text in texts(host(), tmp_path)["warning"] if "earlier launch" in text]
-    assert len(found) == 1
-    assert "pid 77" in found[0]
+    assert len(found) == 2
+    assert "left by an earlier launch: pid 77" in found[0]
     assert "xmp clean" in found[0]
+    assert "may be left by an earlier launch: pid 80" in found[1]
+    assert "kill 80 if it is yours" in found[1]
 
 
 @pytest.mark.parametrize(

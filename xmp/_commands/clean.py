@@ -1,58 +1,88 @@
-"""``xmp clean``: ends the processes that launches have left behind, and no others."""
+"""``xmp clean``: ends the processes that launches have left behind, and no others.
+
+It shows those of which only a text says so, which any process may carry.
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
+from xmp import _proc
+from xmp._errors import XmpError
 from xmp._probe.holders import Holder
 from xmp._probe.launches import ENGINE
-from xmp._probe.leftovers import described, leftovers
+from xmp._probe.leftovers import Doubtful, described, leftovers
 from xmp._proc import Process
 from xmp._processes.system.descriptors import raise_descriptor_limit
 from xmp._processes.system.held_process import HeldProcess
 
-__all__ = ["clean", "look", "run"]
+__all__ = ["Cleaned", "clean", "look", "run"]
 
 _GRACE = 2.0
 _KILL_WAIT = 2.0
 _ROUNDS = 5
 
 
+@dataclass
+class Cleaned:
+    """What has become of each leftover."""
+
+    ended: list[Holder] = field(default_factory=list)
+    stuck: list[Holder] = field(default_factory=list)
+    """They live on, or with ``--dry-run`` they would be ended."""
+    doubtful: list[str] = field(default_factory=list)
+    """Left alone, with the reason."""
+
+
 def run(options: argparse.Namespace) -> int:
     """Print what ended, or with ``--dry-run`` what would; 1 if something does not end."""
-    ended, stuck = ([], look()) if options.dry_run else clean()
-    for holder in ended:
+    if why := _proc.foreign():
+        raise XmpError(why)
+    done = look() if options.dry_run else clean()
+    for holder in done.ended:
         print(f"ended {holder}")
-    for holder in stuck:
+    for holder in done.stuck:
         print(f"{'would end' if options.dry_run else 'does not end (SIGKILL was sent):'} {holder}")
-    if not ended and not stuck:
+    for line in done.doubtful:
+        print(line)
+    if not (done.ended or done.stuck or done.doubtful):
         print("nothing left behind")
-    return int(bool(stuck) and not options.dry_run)
+    return int(bool(done.stuck) and not options.dry_run)
 
 
-def look() -> list[Holder]:
+def look() -> Cleaned:
     """What ``clean`` would end now."""
-    return [described(process) for process in leftovers()]
-
-
-def clean() -> tuple[list[Holder], list[Holder]]:
-    """End what is left: SIGTERM, 2 s, SIGKILL. Returns what has ended, and what has not."""
-    raise_descriptor_limit()  # one for each process
-    ended: list[Holder] = []
-    stuck: list[Holder] = []
     found = leftovers()
+    holders = [described(process) for process in found.proven]
+    return Cleaned(stuck=holders, doubtful=_left_alone(found.doubtful))
+
+
+def clean() -> Cleaned:
+    """End what is left: SIGTERM, 2 s, SIGKILL."""
+    raise_descriptor_limit()  # one for each process
+    done = Cleaned()
+    found, doubtful = leftovers()
     for _ in range(_ROUNDS):  # what is being ended may start something
         holders = {process: described(process) for process in found}
         left = _end(found)
-        ended += [holder for process, holder in holders.items() if process not in left]
-        stuck = [holders[process] for process in left]
+        done.ended += [holder for process, holder in holders.items() if process not in left]
+        done.stuck = [holders[process] for process in left]
         if not found or left:
             break
-        found = leftovers(settle=0.1)
-    return ended, stuck
+        found, doubtful = leftovers(settle=0.1)
+    done.doubtful = _left_alone(doubtful)
+    return done
+
+
+def _left_alone(doubtful: Iterable[Doubtful]) -> list[str]:
+    return [
+        f"not ended: {described(each.process)} ({each}: end it by hand if it is yours)"
+        for each in doubtful
+    ]
 
 
 def _end(found: Sequence[Process]) -> list[Process]:

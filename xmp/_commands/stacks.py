@@ -11,6 +11,7 @@ import os
 import pwd
 from collections.abc import Sequence
 
+from xmp import _proc
 from xmp._errors import XmpError
 from xmp._probe import launches
 from xmp._probe.launches import Launch
@@ -25,6 +26,8 @@ _NONE = "no launch of yours is running here"
 
 def run(options: argparse.Namespace) -> int:
     """Print the stacks of each launch that the pid names."""
+    if why := _proc.foreign():
+        raise XmpError(why)
     for launch in find(options.pid):
         print(report(launch))
     return 0

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from xmp import _planner
+from xmp import _planner, _proc
 from xmp._errors import PlanError, PortError
 from xmp._runtimes._base import version_of
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
@@ -49,7 +49,9 @@ def examine(
         found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas), load)
         found += _fixed_ports(plan, lease)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
-    found += _held("problem" if on_chips else "warning", base)
+    found += [Finding("problem", why)] if (why := _proc.refusal()) else []
+    if not _proc.foreign():  # the pids there are no advice
+        found += _held("problem" if on_chips else "warning", base)
     order = {"problem": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
@@ -90,9 +92,13 @@ def _held(level: str, root: Path) -> Iterator[Finding]:
     for holder in lock_holders(root):
         advice = f"end it (kill {holder.pid}): removing the lock file frees no chip"
         yield Finding(level, f"libtpu's lock is held by {holder}", advice)
-    for process in leftovers(root):
+    found = leftovers(root)
+    for process in found.proven:
         text = f"left by an earlier launch: {described(process, root)}"
         yield Finding("warning", text, "end it with `python -m xmp clean`")
+    for each in found.doubtful:
+        text = f"may be left by an earlier launch: {described(each.process, root)} ({each})"
+        yield Finding("warning", text, f"kill {each.process.pid} if it is yours")
 
 
 def _tuned(facts: HostFacts) -> Iterator[Finding]:

@@ -1,20 +1,19 @@
 """The running launches of this user.
 
-A process is recognised by the mark that it inherited (``_marks``), never by name or pid alone.
+A process is recognised by the mark that it inherited (``carried``), never by name or pid alone.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmp import _marks
-from xmp._marks import Mark
 from xmp._proc import Process, alive
 
-__all__ = ["Launch", "ancestors", "launches", "marks_of", "processes"]
+from .carried import vouched
+
+__all__ = ["Launch", "ancestors", "launches", "processes"]
 
 SUPERVISOR = "xmp-supervisor"
 ENGINE = frozenset({SUPERVISOR, "xmp-template", "xmp-script", "xmp-keeper", "xmp-spare"})
@@ -59,7 +58,7 @@ def _leads(process: Process, known: Mapping[int, Process]) -> bool:
 
 
 def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> Launch | None:
-    marks = {mark.pid for mark in marks_of(supervisor.pid, root)}
+    marks = {mark.pid for mark in vouched(supervisor.pid, root)}
     if not marks:
         return None
     # Where launches are nested, several ancestors have launched: the nearest is this launch's.
@@ -86,21 +85,3 @@ def ancestors(process: Process, known: Mapping[int, Process]) -> list[int]:
             break
         process = known[process.parent]
     return above
-
-
-def marks_of(pid: int, root: Path) -> set[Mark]:
-    """The marks that a process of this user has inherited as names of mapped pages."""
-    folder = root / f"proc/{pid}"
-    try:
-        if folder.stat().st_uid != os.geteuid():
-            return set()
-        lines = (folder / "maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return set()
-    names = {line.partition(_marks.PAGE)[2].split()[0] for line in lines if _marks.PAGE in line}
-    return {mark for mark in map(_parsed, names) if mark is not None}
-
-
-def _parsed(name: str) -> Mark | None:
-    # Without memfd_create(2) the page is in a temporary file: mark-pid-random.
-    return Mark.parse(name) or Mark.parse(name.rsplit("-", 2)[0])

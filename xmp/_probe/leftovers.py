@@ -8,35 +8,72 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from xmp import _marks
-from xmp._marks import Mark
+from xmp import _marks, _proc
+from xmp._marks import Launcher, Mark
 from xmp._proc import Process, alive
 
+from .carried import Claim, claims, vouched
 from .holders import Holder, holder
-from .launches import ENGINE, ROOT, ancestors, marks_of, processes
+from .launches import ENGINE, ROOT, ancestors, processes
 
-__all__ = ["described", "leftovers"]
+__all__ = ["Doubtful", "Leftovers", "described", "leftovers"]
 
 _SETTLE = 1.0
 _STEP = 0.02
 
 
-def leftovers(root: Path = ROOT, settle: float = _SETTLE) -> list[Process]:
-    """The leftovers of this user's launches and all their descendants, oldest first.
+class Doubtful(NamedTuple):
+    """A process that may be a stranger's: it is for its user to end."""
+
+    process: Process
+    launcher: int
+    doubt: str
+    """What alone names the launch."""
+
+    def __str__(self) -> str:
+        return f"{self.doubt} alone names the launch of process {self.launcher}"
+
+
+class Leftovers(NamedTuple):
+    """What is left behind, oldest first."""
+
+    proven: list[Process]
+    """With all their descendants."""
+    doubtful: list[Doubtful]
+
+
+def leftovers(root: Path = ROOT, settle: float = _SETTLE) -> Leftovers:
+    """The leftovers of this user's launches.
 
     A launch may be ending at this moment: only what is still there after ``settle`` seconds
     counts.
     """
     found = _look(root)
+    everything = {*found.proven, *(each.process for each in found.doubtful)}
     end = time.monotonic() + settle
-    while any(alive(process.pid, root) for process in found) and time.monotonic() < end:
+    while any(alive(process.pid, root) for process in everything) and time.monotonic() < end:
         time.sleep(_STEP)  # they are not our children: the kernel reports no end to us
-    known = {(process.pid, process.started) for process in found}
-    still = [p for p in _look(root) if (p.pid, p.started) in known] if found else []
-    return sorted(still, key=lambda process: (process.started, process.pid))
+    known = {_identity(process) for process in everything}
+    still = _look(root) if everything else found
+    return Leftovers(
+        sorted((p for p in still.proven if _identity(p) in known), key=_age),
+        sorted(
+            (each for each in still.doubtful if _identity(each.process) in known),
+            key=lambda each: _age(each.process),
+        ),
+    )
+
+
+def _identity(process: Process) -> tuple[int, int]:
+    return process.pid, process.started
+
+
+def _age(process: Process) -> tuple[int, int]:
+    return process.started, process.pid
 
 
 def described(process: Process, root: Path = ROOT) -> Holder:
@@ -44,55 +81,51 @@ def described(process: Process, root: Path = ROOT) -> Holder:
     return holder(root, root / "proc" / str(process.pid), "")
 
 
-def _look(root: Path) -> list[Process]:
+def _look(root: Path) -> Leftovers:
     here, known = _marks.mine(str(root)), processes(root)
-    found = set()
-    for process in known.values():
-        for mark in _carried(process.pid, root):
-            # Pids are unique within one boot and one pid namespace only.
-            ours = (mark.boot, mark.space) == (here.boot, here.space)
-            if ours and _is_left(process, mark, known, root):
-                found.add(process.pid)
-    below = {p.pid for p in known.values() if not found.isdisjoint(ancestors(p, known))}
     own = known.get(os.getpid())  # the user's shell may itself be below a leftover
     spared = {os.getpid(), *(ancestors(own, known) if own is not None else ())}
-    return [known[pid] for pid in (found | below) - spared]
+    proven: set[int] = set()
+    doubtful: dict[int, Doubtful] = {}
+    for process in known.values():
+        for claim in claims(process.pid, root):
+            if not _is_from_here(claim, here, process, root):
+                continue
+            if not _is_left(process, claim.launcher, known, root):
+                continue
+            if claim.doubt:
+                doubtful[process.pid] = Doubtful(process, claim.launcher[0], claim.doubt)
+            else:
+                proven.add(process.pid)
+    proven |= {p.pid for p in known.values() if not proven.isdisjoint(ancestors(p, known))}
+    return Leftovers(
+        [known[pid] for pid in proven - spared],
+        [each for pid, each in doubtful.items() if pid not in proven | spared],
+    )
 
 
-def _is_left(process: Process, mark: Mark, known: Mapping[int, Process], root: Path) -> bool:
-    launcher = known.get(mark.pid)
-    if launcher is None or launcher.started != mark.started:
+def _is_from_here(claim: Claim, here: Mark, process: Process, root: Path) -> bool:
+    """Pids are unique within one boot and one pid namespace; no descendant is the older one."""
+    if claim.mark is None:
+        space = f"proc/{process.pid}/ns/pid"
+        same = _proc.link(root / space) == _proc.namespace("pid", root)
+    else:
+        same = (claim.mark.boot, claim.mark.space) == (here.boot, here.space)
+    return same and process.started >= claim.launcher[1]
+
+
+def _is_left(
+    process: Process, launcher: Launcher, known: Mapping[int, Process], root: Path
+) -> bool:
+    pid, started = launcher
+    found = known.get(pid)
+    if found is None or found.started != started:
         return True
     above = ancestors(process, known)
-    if mark.pid in above or any(pid and pid not in known for pid in above):
+    if pid in above or any(each and each not in known for each in above):
         return False  # in the second case a parent has ended since we looked
-    lineage = (known[pid] for pid in (process.pid, *above) if pid)
-    return not any(p.name in ENGINE and mark in marks_of(p.pid, root) for p in lineage)
-
-
-def _carried(pid: int, root: Path) -> Iterator[Mark]:
-    yield from marks_of(pid, root)
-    mark = _from_environment(root / f"proc/{pid}")
-    # A job that a replica submits (sbatch, at, systemd-run) may get its environment, too. Only
-    # children inherit the score.
-    if mark is not None and _score(root / f"proc/{pid}") >= mark.score:
-        yield mark
-
-
-def _from_environment(folder: Path) -> Mark | None:
-    name = f"{_marks.VARIABLE}=".encode()
-    try:
-        if folder.stat().st_uid != os.geteuid():
-            return None
-        entries = (folder / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    found = [entry[len(name) :] for entry in entries if entry.startswith(name)]
-    return Mark.parse(found[-1].decode(errors="replace")) if found else None
-
-
-def _score(folder: Path) -> int:
-    try:
-        return int((folder / "oom_score_adj").read_text())
-    except (OSError, ValueError):
-        return -1000
+    lineage = (known[each] for each in (process.pid, *above) if each)
+    return not any(
+        p.name in ENGINE and any(mark.launcher == launcher for mark in vouched(p.pid, root))
+        for p in lineage
+    )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _signals
+from xmp import _proc, _signals
 from xmp._errors import PlanError, StartError
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def start(
     listening ports, ``release`` is called when the launch has ended. Raises PlanError, TypeError
     and StartError when nothing was started.
     """
+    _refuse_foreign_pids()
     if call.output is not None:
         from .output.log_files import prepare
 
@@ -172,9 +173,16 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
     from .launcher.template_pool import switched_off, templates
 
     if not switched_off():
+        _refuse_foreign_pids()
         needs = TemplateKey.of(plan, packages)
         templates.get(needs).prepare(needs)
         importlib.import_module(_HANDLES)
+
+
+def _refuse_foreign_pids() -> None:
+    """Raise StartError where a pid may name a stranger, who would get our signals."""
+    if why := _proc.refusal():
+        raise StartError(why)
 
 
 def shutdown() -> None:

@@ -82,6 +82,7 @@ class ForkServerHandle:
             theirs.close()
             os.close(watched)
         self.pid = self._process.pid
+        launcher_mark.leave_on_child(self.pid, environment[_marks.VARIABLE])
         self.asked.update(modules)
         self.environments.append(environment)
         idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
@@ -112,6 +113,7 @@ class ForkServerHandle:
             os.close(lifeline)
             redirect_to_null(without)
             template.serve(theirs, watched, call)
+        launcher_mark.leave_on_child(pid, mark)
         theirs.close()
         os.close(watched)
         return ForkServerHandle(ours, lifeline, pid)

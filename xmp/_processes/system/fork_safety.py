@@ -41,6 +41,8 @@ def culprits(
         if any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files):
             found.append(f"open device file {path}")
     found += _initialised_drivers(rules)
+    if _proc.sends_children_away():
+        found.append("new processes go to another pid namespace")
     known = set(known_sockets)
     found += [f"connection to {peer}" for ino, peer in _peers(held).items() if ino not in known]
     return found

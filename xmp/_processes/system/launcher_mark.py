@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
+import sys
 
-from xmp._marks import PAGE, VARIABLE
+from xmp._marks import LOCKS, PAGE, VARIABLE, Mark
 
 from . import linux
 
-__all__ = ["VARIABLE", "leave", "variable"]
+__all__ = ["VARIABLE", "leave", "leave_on_child", "variable"]
 
 _PROT_NONE, _MAP_SHARED = 0, 1
 _carried = ""
@@ -25,12 +27,33 @@ def leave(mark: str) -> None:
     _carried = mark
     if not mark:
         return
+    _limit(0, mark)
     mmap = ctypes.CDLL(None)["mmap"]
     mmap.restype = ctypes.c_void_p
     mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     descriptor = linux.memory_file(f"{PAGE}{mark}")
     mmap(None, 1, _PROT_NONE, _MAP_SHARED, descriptor, 0)  # where it fails there is no mark
     os.close(descriptor)
+
+
+def leave_on_child(pid: int, mark: str) -> None:
+    """Mark a child that may never reach its first line: a fork in a hook, a stuck interpreter.
+
+    Only while no other code can have reaped it: its pid must not be another process's.
+    """
+    _limit(pid, mark)
+
+
+def _limit(pid: int, text: str) -> None:
+    """Set the resource limit of a process (0: this one), as far as the kernel lets it."""
+    mark = Mark.parse(text)
+    if sys.platform != "linux" or mark is None or mark.limit is None:
+        return
+    try:
+        _, hard = resource.prlimit(pid, LOCKS)
+        resource.prlimit(pid, LOCKS, (mark.limit, hard))
+    except (OSError, ValueError):
+        pass  # a sandbox, or a lower hard limit; or it has ended
 
 
 def variable() -> list[tuple[str, str]]:

@@ -27,7 +27,10 @@ _POLL = 0.002  # seconds between two looks where no pidfd reports the end
 
 
 def children(pid: int) -> list[int]:
-    """The living children of a process, also those that it adopted."""
+    """The living children of a process, also those that it adopted.
+
+    Empty where ``/proc`` is of another pid namespace: its numbers would be those of strangers.
+    """
     if sys.platform != "linux":
         import psutil
 
@@ -35,6 +38,8 @@ def children(pid: int) -> list[int]:
             return [child.pid for child in psutil.Process(pid).children()]
         except psutil.Error:
             return []
+    if _proc.is_foreign():
+        return []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:

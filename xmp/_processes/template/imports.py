@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+from xmp import _proc
 from xmp._imports import without_collections
 from xmp._processes.system import linux, thread_pools
 
@@ -15,7 +16,11 @@ __all__ = ["files_of", "import_all", "settle"]
 
 
 def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
-    """Import modules; returns why some could not be imported, and which three took longest."""
+    """Import modules; returns why some could not be imported, and which three took longest.
+
+    Raises RuntimeError when one has moved this process's children to another pid namespace: the
+    launcher would take the pids that they report for those of strangers.
+    """
     failed, took = {}, []
     with without_collections():
         for name in modules:
@@ -27,6 +32,8 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
             except BaseException as error:
                 failed[name] = f"{type(error).__name__}: {error}"
             took.append((name, time.perf_counter() - start))
+    if why := _proc.refusal():
+        raise RuntimeError(why)
     took.sort(key=lambda item: -item[1])
     return failed, took[:3]
 
