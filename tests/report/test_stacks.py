@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +17,9 @@ import pytest
 import xmp
 from tests.support.launching import launch, never_returns
 from tests.support.waiting import until
+from xmp._processes.system import stacks_by_pid
+from xmp._processes.system.processes import signal_name
+from xmp._processes.system.stack_dump import DUMP_SIGNAL
 
 pytestmark = pytest.mark.failing
 
@@ -118,3 +124,77 @@ def test_what_was_asked_from_outside_is_not_taken_for_a_crash(how: str, tmp_path
         assert "in in_python" not in failure.stacks
     else:
         assert failure.stacks == ""
+
+
+def waits_with(rank: int, folder: str, what: str) -> None:
+    """Rank 0 is no longer what xmp has made it; the other one is."""
+    if rank == 0 and what == "reset":
+        signal.signal(DUMP_SIGNAL, signal.SIG_DFL)
+    elif rank == 0 and what == "unregistered":
+        faulthandler.unregister(DUMP_SIGNAL)
+    elif rank == 0 and what == "blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [DUMP_SIGNAL])
+    elif rank == 0 and what == "sh":
+        wait = "touch $0/there-0; while ! test -e $0/go; do sleep 0.05; done"
+        os.execvp("sh", ["sh", "-c", wait, folder])
+    elif rank == 0 and what == "python":
+        wait = (
+            "import os, sys, time; os.chdir(sys.argv[1]); open('there-0', 'w').close()\n"
+            "while not os.path.exists('go'): time.sleep(0.02)"
+        )
+        os.execv(sys.executable, [sys.executable, "-c", wait, folder])
+    in_python(folder)
+    if what == "blocked":  # a request that had been sent would now come into another program
+        os.execvp("true", ["true"])
+
+
+WORDS = {
+    "reset": "does not answer requests for stacks: it has reset its signals; ",
+    "unregistered": "does not answer requests for stacks: it has reset its signals; ",
+    "blocked": "does not answer requests for stacks: it blocks their signal; ",
+    "sh": "does not answer requests for stacks: it has executed another program (sh); ",
+    "python": "does not answer requests for stacks: it has executed another program (python",
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_asking_ends_no_replica_that_would_not_answer(
+    method: str, what: str, tmp_path: Path
+) -> None:
+    """Not through the supervisor, and not through another process of the same user."""
+    context = launch(method, waits_with, str(tmp_path), what, join=False)
+    until(lambda: there(tmp_path, 2), 25)
+    words = WORDS[what]
+    if (method, what) == ("spawn", "unregistered"):
+        words = "no answer: "  # its parent has ignored the signal, and so does it again
+    for stacks in (context.stacks(), context.stacks()):
+        assert stacks[0].startswith(words)
+        assert "kernel function" in stacks[0]
+        assert "in in_python" in stacks[1]
+    by_pid = stacks_by_pid.of_launch(psutil.Process(context.pids()[1]).ppid())
+    if what not in ("sh", "python"):  # exec has closed the file that has the rank
+        assert by_pid[0].startswith(words)
+    assert "in in_python" in by_pid[1]
+    (tmp_path / "go").touch()
+    assert context.join()
+
+
+def test_real_time_signals_have_the_names_of_kill() -> None:
+    for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+        command = ["bash", "-c", f"kill -l {number}"]
+        named = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        assert signal_name(number) == f"SIG{named}"
+
+
+def dies_by(rank: int, number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_a_failure_names_them_so() -> None:
+    with pytest.raises(xmp.ReplicaDied) as caught:
+        launch("fork", dies_by, signal.SIGRTMIN + 3, nprocs=1)
+    assert caught.value.signal_name == "SIGRTMIN+3"
+    assert "terminated with signal SIGRTMIN+3" in str(caught.value)
+    with pytest.raises(xmp.ReplicaDied) as caught:
+        launch("fork", dies_by, signal.SIGRTMIN - 1, nprocs=1)  # glibc's own
+    assert "signal signal" not in str(caught.value)

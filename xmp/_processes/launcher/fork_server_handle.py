@@ -19,6 +19,7 @@ from xmp._processes.messages import fork_server
 from xmp._processes.messages.catalog import Handlers, Message
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
+from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import redirect_to_null
 from xmp._types import ForkRules
 
@@ -51,6 +52,8 @@ class ForkServerHandle:
         """The modules that it has been asked to import or to try."""
         self._connection = connection
         self._lifeline = lifeline
+        self._birth = -1
+        """What ends a fork of ours that hangs before its first line; see ``Birth``."""
         self._process: FreshInterpreter | None = None
         self._ended: dict[int, int] = {}
         self._forked: dict[int, int] = {}
@@ -73,8 +76,13 @@ class ForkServerHandle:
         environment[_marks.VARIABLE] = str(_marks.mine())
         # coverage.py must start where the working folder and the paths are the launcher's.
         environment.pop("COVERAGE_PROCESS_START", None)
+        linux.kill_on_hang_up(watched)
         try:
             self._process = FreshInterpreter((theirs.fileno(), watched), environment)
+            # Its first line arms the lifeline too, but an interpreter may hang before that (in
+            # sitecustomize, in a file system). What remains is an interpreter that hangs there
+            # and whose launcher is killed between clone(2) and this line: 1 ms.
+            linux.set_owner(watched, -self._process.pid)
         except OSError as error:
             self.drop()
             raise StartError(f"cannot start {interpreter.executable()}: {error}") from error
@@ -105,8 +113,10 @@ class ForkServerHandle:
         ours, theirs = pair()
         watched, lifeline = os.pipe()
         mark = str(_marks.mine())
+        birth = Birth()
         pid = linux.fork_quietly()
         if pid == 0:
+            birth.over()
             launcher_mark.leave(mark)
             os.setsid()
             ours.close()
@@ -116,7 +126,9 @@ class ForkServerHandle:
         launcher_mark.leave_on_child(pid, mark)
         theirs.close()
         os.close(watched)
-        return ForkServerHandle(ours, lifeline, pid)
+        handle = ForkServerHandle(ours, lifeline, pid)
+        handle._birth = birth.keep(pid)
+        return handle
 
     @property
     def alive(self) -> bool:
@@ -149,6 +161,9 @@ class ForkServerHandle:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
+        if self._birth >= 0:
+            os.close(self._birth)
+            self._birth = -1
         if self._process is not None:
             self._process.close_log()
 

@@ -31,6 +31,7 @@ from xmp._processes.replica.role import (
 )
 from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import environment, launcher_mark, linux, processes
+from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import move_above
 from xmp._types import ReplicaPlan
 
@@ -80,10 +81,12 @@ class ReplicaMaker:
                     batch.append((Role.of(common, plan, replica.timeline), replica, ends))
                 _inside.install(batch[0][0].info, None, common.channel)
                 for role, replica, ends in batch:
+                    birth = Birth(above=self.layout.above)
                     role.timeline.forked = replica.forked = time.monotonic_ns()
                     replica.pid = os.fork()
                     if replica.pid == 0:
                         be_replica(role, parent, ends, environments[replica.rank])
+                    replica.birth = birth.keep(replica.pid)
                     self.replicas.append(replica)
                 if start == 0:
                     os.close(unfinished)  # of hundreds all alive, each fork would cost more

@@ -34,6 +34,8 @@ class ReplicaHandle:
     stacks: StackFile
     pid: int = -1
     forked: int = 0
+    birth: int = -1
+    """What ends a fork of ours that hangs before its first line; see ``Birth``."""
     ended: bool = False
     returned: bool = False
     failure: Failure | None = None
@@ -83,6 +85,7 @@ class ReplicaHandle:
 
     def note_end(self, at: int, status: int) -> None:
         self.ended = True
+        self._close_birth()
         code = os.waitstatus_to_exitcode(status)
         if code < 0 and self.failure is None:
             name = processes.signal_name(-code)
@@ -115,7 +118,13 @@ class ReplicaHandle:
 
     def close(self) -> None:
         """Close the parent's descriptors."""
+        self._close_birth()
         self.connection.close()
         for source in self.sources:
             source.close()
         self.stacks.close()
+
+    def _close_birth(self) -> None:
+        if self.birth >= 0:
+            os.close(self.birth)
+            self.birth = -1

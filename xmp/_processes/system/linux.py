@@ -31,8 +31,8 @@ from xmp._marks import ADDED_SCORE
 
 __all__ = [
     "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork_quietly",
-    "memory_file", "open_pidfd", "preferred_victims", "ready", "seal", "set_name", "subreaper",
-    "tidy_heap",
+    "kill_on_hang_up", "kills_on_hang_up", "memory_file", "open_pidfd", "preferred_victims",
+    "ready", "reopened", "seal", "set_name", "set_owner", "subreaper", "tidy_heap",
 ]  # fmt: skip
 
 LONGEST_WAIT = 1e6
@@ -110,12 +110,12 @@ def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
         # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     try:  # opened again, so that its owner and flags are ours alone
-        own = os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        own = reopened(pipe, os.O_RDONLY)
     except OSError:
         own = os.dup(pipe)
     os.dup2(own, lifeline, inheritable=False)
     os.close(own)
-    armed = _signal_our_group(lifeline)
+    armed = _kill_our_group_with(lifeline)
     if os.getppid() != parent:
         os._exit(1)
     return armed
@@ -134,23 +134,51 @@ def arm(lifeline: int) -> bool:
     GIL. The owner belongs to the open file description (F_SETOWN, fcntl(2)): no process of another
     group may share it. Returns False where the kernel cannot do it.
     """
-    armed = _signal_our_group(lifeline)
+    armed = _kill_our_group_with(lifeline)
     if armed and ready(lifeline, 0):  # closed before we were armed: no signal would come
         os.killpg(0, signal.SIGKILL)
     return armed
 
 
-def _signal_our_group(lifeline: int) -> bool:
+def _kill_our_group_with(pipe: int) -> bool:
+    return set_owner(pipe, -os.getpgrp()) and kill_on_hang_up(pipe)
+
+
+def kills_on_hang_up() -> bool:
+    """Whether this kernel can kill a process when the other end of a pipe closes."""
+    return _has("setsig")
+
+
+def kill_on_hang_up(pipe: int) -> bool:
+    """From here on a hang-up kills the pipe's owner; a pipe has none until ``set_owner``.
+
+    False where the kernel cannot do it.
+    """
     if not _has("setsig"):
         return False
     try:
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, _SIGKILL)
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, _SIGKILL)
+        flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_ASYNC)
     except OSError:
         return False
     return True
+
+
+def set_owner(pipe: int, owner: int) -> bool:
+    """Whom a hang-up kills: a process, or a group if negative. False where the kernel cannot."""
+    if not _has("setsig"):
+        return False
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, owner)
+    except OSError:
+        return False
+    return True
+
+
+def reopened(pipe: int, mode: int) -> int:
+    """One end of the same pipe, as an open file description of its own."""
+    return os.open(f"/proc/self/fd/{pipe}", mode | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:

@@ -111,11 +111,15 @@ def peak_memory(usage: resource.struct_rusage) -> int:
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL``; real-time signals have only numbers."""
+    """``SIGKILL``; real-time signals as in kill(1): ``SIGRTMIN+6``, ``SIGRTMAX-2``."""
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        pass
+    if sys.platform == "linux" and signal.SIGRTMIN < number < signal.SIGRTMAX:
+        above, below = number - signal.SIGRTMIN, signal.SIGRTMAX - number
+        return f"SIGRTMIN+{above}" if above <= 15 else f"SIGRTMAX-{below}"
+    return f"SIG{number}"  # the C library's own: gdb names them so
 
 
 def end_descendants(spare: Iterable[int] = ()) -> set[int]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from xmp import _proc
+from xmp import _marks, _proc
 
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
@@ -78,11 +78,23 @@ def take(replicas: Iterable[StackSource]) -> dict[int, str]:
     faulthandler writes them from a signal handler, in C, also while Python is stuck. It does not
     mark the end of a dump: a dump is complete when its file has grown and then stays as it is.
     """
+    taken: dict[int, str] = {}
     before: dict[StackSource, int] = {}
     for replica in replicas:
-        if not replica.ended:
+        if replica.ended:
+            continue
+        if why := _refusal(replica.pid):
+            taken[replica.rank] = f"{why}; {_state(replica.pid)}\n"
+        else:
             before[replica] = replica.stacks.size()
             replica.request_stacks()
+    _wait_for_answers(before)
+    for each, start in before.items():
+        taken[each.rank] = each.stacks.answer(start) or _no_answer(each.pid)
+    return taken
+
+
+def _wait_for_answers(before: dict[StackSource, int]) -> None:
     sizes = dict.fromkeys(before, -1)
     end = time.monotonic() + _ANSWER_SECONDS
     while time.monotonic() < end:
@@ -91,16 +103,51 @@ def take(replicas: Iterable[StackSource]) -> dict[int, str]:
             break
         sizes = now
         time.sleep(_POLL)
-    return {
-        each.rank: each.stacks.answer(start) or _from_proc(each.pid)
-        for each, start in before.items()
-    }
 
 
-def _from_proc(pid: int) -> str:
-    """What the kernel says of a process that did not answer."""
+def _refusal(pid: int) -> str:
+    """Why a process would not answer the signal but end by it, now or later; empty if it answers.
+
+    A process may have executed another program, reset its signals, or unregistered faulthandler.
+    Between this look and the signal it still can: some 10 µs.
+    """
+    known = _proc.status(pid)
+    # On macOS, and of a process that has ended, nothing is known.
+    if "SigCgt" not in known or _proc.alive(pid) is None:
+        return ""
+    if not any(_has_signal(known, mask) for mask in ("SigIgn", "SigCgt")):
+        forked = _marks.PAGE in _proc.text(f"/proc/{pid}/maps")  # exec takes this page away
+        done = "reset its signals" if forked else f"executed another program ({known['Name']})"
+        return f"does not answer requests for stacks: it has {done}"
+    # A blocked signal stays pending across exec(2), and then ends the other program.
+    threads = _threads(pid) if _has_signal(known, "SigBlk") else []
+    if threads and all(_has_signal(each, "SigBlk") for each in threads):
+        return "does not answer requests for stacks: it blocks their signal"
+    return ""
+
+
+def _has_signal(status: dict[str, str], mask: str) -> bool:
+    return bool(int(status.get(mask, "0"), 16) >> (DUMP_SIGNAL - 1) & 1)
+
+
+def _threads(pid: int) -> list[dict[str, str]]:
+    """The status of every thread."""
+    try:
+        return [_proc.status(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _no_answer(pid: int) -> str:
+    if _proc.process(pid) is None:
+        return "ended before it answered\n"
+    return f"no answer: {_state(pid)}\n"
+
+
+def _state(pid: int) -> str:
+    """What the kernel says of a process."""
     found = _proc.process(pid)
     if found is None:
-        return "ended before it answered\n"
+        return "it has ended"
     doing = _STATES.get(found.state, f"state {found.state}")
-    return f"no answer: {doing}, kernel function {_proc.text(f'/proc/{pid}/wchan') or '?'}\n"
+    return f"{doing}, kernel function {_proc.text(f'/proc/{pid}/wchan') or '?'}"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xmp import _proc
 from xmp._probe import launches
 from xmp._proc import Process
 
@@ -58,11 +57,8 @@ class _Replica:
         return cls(file[0], process.pid, StackFile(file[1]), held) if file else None
 
     def request_stacks(self) -> None:
-        """Send the signal, unless it would end the process."""
-        known = _proc.status(self.pid)
-        masks = (int(known.get(name, "0"), 16) for name in ("SigIgn", "SigCgt"))
-        if any(mask >> (DUMP_SIGNAL - 1) & 1 for mask in masks):  # it ignores or handles the signal
-            self.held.signal(DUMP_SIGNAL)
+        """Make it write the stacks of all threads to its stack file."""
+        self.held.signal(DUMP_SIGNAL)
 
     def close(self) -> None:
         self.stacks.close()

@@ -35,10 +35,10 @@ class Candidates:
         self._names += [name for name in names if name not in sys.modules]
         self._rules = rules
 
-    def begin_trial(self, leave: Callable[[], None]) -> ImportTrial:
-        """Fork the trial of all queued modules. In the child, ``leave`` closes what is ours."""
+    def begin_trial(self, fork: Callable[[], int]) -> ImportTrial:
+        """Fork the trial of all queued modules, by the server's ``fork``."""
         names, self._names = self._names, []
-        self.trial = ImportTrial(names, self._rules, leave)
+        self.trial = ImportTrial(names, self._rules, fork)
         return self.trial
 
     def trial_ended(self) -> None:

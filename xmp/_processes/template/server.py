@@ -16,6 +16,7 @@ from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.system import linux, processes
 from xmp._processes.system.descriptors import redirect_others_to_null
 
+from .births import Births
 from .candidates import Candidates
 from .children import Children
 from .imports import files_of, import_all, settle
@@ -53,6 +54,7 @@ class ForkServer:
         self._one_launch = one_launch
         self._grace = grace
         self._children = Children(adopts=not one_launch)
+        self._births = Births()
         self._spare = Spare()
         self._candidates = Candidates()
         self._requests = Handlers[[list[int]]]()
@@ -78,13 +80,16 @@ class ForkServer:
     def run(self) -> None:
         """Serve until the launcher has gone, or sent nothing for long, and no supervisor runs."""
         while self._open or self._children.own:
-            events = self._selector.select(self._timeout())
+            birth, timeout = self._births.left(), self._timeout()
+            wait = birth if timeout is None else timeout if birth is None else min(timeout, birth)
+            events = self._selector.select(wait)
+            self._births.end_overdue()
             # A closed connection alone may be a template that was replaced.
             if self._launcher < 0 and not self._open and processes.is_gone(self._launcher_pid):
                 self._launcher_has_ended()
             if self._ends is not None and time.monotonic() >= self._ends:
                 break  # a stopped supervisor does not notice that it should have ended
-            if not events and not self._use_idle_time():
+            if not events and birth is None and not self._use_idle_time():
                 break
             for key, _ in events:
                 self._handle(key.fd)
@@ -111,10 +116,10 @@ class ForkServer:
     def _use_idle_time(self) -> bool:
         """Begin a trial or fork the spare; False when no launch has come for too long."""
         if self._candidates.waiting:
-            trial = self._candidates.begin_trial(self._leave)
+            trial = self._candidates.begin_trial(self._fork_child)
             self._selector.register(trial.pipe, selectors.EVENT_READ)
         elif self._is_time_for_spare():
-            self._spare.fork(self._leave, self._become)
+            self._spare.fork(self._fork_child, self._become)
         else:
             return bool(self._children.own) or self._candidates.trial is not None
         return True
@@ -158,12 +163,14 @@ class ForkServer:
 
     def _fork(self, request: messages.ForkRequest, descriptors: list[int]) -> None:
         pid = 0
-        if isinstance(request, messages.ForkSupervisor):
+        # A spare that hangs before its first line takes no request.
+        if self._spare.pid not in self._births.pending() and isinstance(
+            request, messages.ForkSupervisor
+        ):
             pid = self._spare.give(request, descriptors)
         if not pid:
-            pid = os.fork()
+            pid = self._fork_child(descriptors[1])
             if pid == 0:
-                self._leave()
                 self._become(request, descriptors)
         self._children.own.add(pid)
         self._connection.post(messages.Forked(pid, request.token))
@@ -171,6 +178,16 @@ class ForkServer:
             os.close(descriptor)
         if self._one_launch:
             redirect_others_to_null(self._descriptors())
+
+    def _fork_child(self, *lifelines: int) -> int:
+        """``os.fork``; the child has closed everything that is the server's."""
+        linux.arm(self._lifeline)  # a library's at-fork hook may hang in us, too
+        pid = self._births.fork(lifelines)
+        if pid == 0:
+            self._leave()
+        else:
+            linux.disarm(self._lifeline)
+        return pid
 
     def _import(self, names: list[str]) -> None:
         if not names:
@@ -189,14 +206,15 @@ class ForkServer:
         """The server's own open files, except those of spare and trial."""
         epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
         own = (self._connection.fileno(), self._lifeline, self._launcher, epoll)
-        return [number for number in (*own, *self._children.wakeup) if number >= 0]
+        births = self._births.descriptors()
+        return [number for number in (*own, *births, *self._children.wakeup) if number >= 0]
 
     def _leave(self) -> None:
         """In a fresh child: close everything that is the server's."""
         self._children.leave()
         self._selector.close()
         self._connection.close()
-        for descriptor in (self._lifeline, self._launcher):
+        for descriptor in (self._lifeline, self._launcher, *self._births.descriptors()):
             if descriptor >= 0:
                 os.close(descriptor)
         if self._candidates.trial is not None:

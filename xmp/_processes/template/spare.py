@@ -31,12 +31,11 @@ class Spare:
         """Whether one should be forked as soon as the server is idle."""
         self._connection: Connection | None = None
 
-    def fork(self, leave: Callable[[], None], become: Become) -> None:
-        """Fork it. In the child, ``leave`` closes the server's own descriptors."""
+    def fork(self, fork: Callable[[], int], become: Become) -> None:
+        """Fork it; the server's ``fork`` closes its own descriptors in the child."""
         ours, theirs = pair()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
-            leave()
             ours.close()
             _wait(theirs, become)
         theirs.close()

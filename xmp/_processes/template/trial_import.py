@@ -24,13 +24,12 @@ _SECONDS = 20.0
 class ImportTrial:
     """The server's handle on the fork; ``pipe`` is readable when it has named a module."""
 
-    def __init__(self, names: Sequence[str], rules: ForkRules, leave: Callable[[], None]) -> None:
-        """Fork it. In the child, ``leave`` closes the server's own descriptors."""
+    def __init__(self, names: Sequence[str], rules: ForkRules, fork: Callable[[], int]) -> None:
+        """Fork it; the server's ``fork`` closes its own descriptors in the child."""
         self._names = names
         self.pipe, said = os.pipe()
-        self.pid = os.fork()
+        self.pid = fork()
         if self.pid == 0:
-            leave()
             silence()
             _try(names, rules, said)
         os.close(said)
