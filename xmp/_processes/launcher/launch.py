@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -26,7 +25,7 @@ from .job import Job
 from .launch_registry import preempt_all, reap_finished, running_launches
 from .outcome import Outcome
 from .preemption import Sigterm
-from .replica_process import LAST_WORDS
+from .replica_process import Reports
 from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 
@@ -37,26 +36,6 @@ _ENTRY_WAIT = 0.25
 _ENDINGS = (Interrupt, Stop, Kill, Preempt)
 
 
-class _Reports:
-    """For the processes of a launch, whose owner they do not keep alive."""
-
-    def __init__(self, launch: Launch) -> None:
-        self._launch = weakref.ref(launch)
-
-    def take(self, rank: int, seconds: float) -> None:
-        launch = self._launch()
-        if launch is not None and not launch.finished:
-            processes = launch.outcome.processes
-            launch.take_in(lambda: processes[rank].reported is not None, seconds)
-            if all(process.reported is not None for process in processes.values()):
-                launch.take_in(lambda: False, LAST_WORDS)  # what the launch holds is let go then
-
-    @property
-    def over(self) -> bool:
-        launch = self._launch()
-        return launch is None or launch.finished
-
-
 class Launch:
     """One launch, from the packed call to the last report."""
 
@@ -64,7 +43,7 @@ class Launch:
         self.job = job
         self.grace = job.grace
         """Seconds; a ``join`` may have given others than the job has."""
-        self.outcome = Outcome(job, _Reports(self))
+        self.outcome = Outcome(job, Reports(self))
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()

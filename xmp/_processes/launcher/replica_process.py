@@ -5,26 +5,41 @@ from __future__ import annotations
 import math
 import signal
 import time
-from typing import Protocol
+import weakref
+from typing import TYPE_CHECKING
 
 from xmp._processes.system import processes
 
-__all__ = ["LAST_WORDS", "ReplicaProcess", "Reports"]
+if TYPE_CHECKING:
+    from .launch import Launch
 
-LAST_WORDS = 1.0
+__all__ = ["ReplicaProcess", "Reports"]
+
+_LAST_WORDS = 1.0
 """Seconds in which a supervisor has reported an end that the kernel already shows."""
 _LOOK_SECONDS = 0.02
 
 
-class Reports(Protocol):
-    """The reports of one launch's supervisor."""
+class Reports:
+    """The reports of one launch's supervisor; its processes do not keep the launch alive."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = weakref.ref(launch)
 
     def take(self, rank: int, seconds: float) -> None:
         """Take in what has come, and for so long what comes, until this rank's end is there."""
+        launch = self._launch()
+        if launch is not None and not launch.finished:
+            known = launch.outcome.processes
+            launch.take_in(lambda: known[rank].reported is not None, seconds)
+            if all(process.reported is not None for process in known.values()):
+                launch.take_in(lambda: False, _LAST_WORDS)  # what the launch holds is let go then
 
     @property
     def over(self) -> bool:
         """Whether there will be no more."""
+        launch = self._launch()
+        return launch is None or launch.finished
 
 
 class ReplicaProcess:
@@ -57,7 +72,7 @@ class ReplicaProcess:
             return self.reported
         gone = self.reported is None and processes.is_gone(self.pid)
         # A supervisor that is stopped would report nothing: it is waited for only once.
-        self._reports.take(self.rank, LAST_WORDS if gone and not self._waited else 0.0)
+        self._reports.take(self.rank, _LAST_WORDS if gone and not self._waited else 0.0)
         self._waited = gone
         if self.reported is None and gone and self._reports.over:
             return -signal.SIGKILL  # with its supervisor, which can report nothing any more
@@ -83,4 +98,4 @@ class ReplicaProcess:
             if self._reports is None or self._reports.over:
                 time.sleep(min(left, _LOOK_SECONDS))
             else:
-                self._reports.take(self.rank, min(left, LAST_WORDS))
+                self._reports.take(self.rank, min(left, _LAST_WORDS))
