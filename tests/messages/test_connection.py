@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import ANY
 
 import pytest
 
 from xmp._processes.messages.connection import Closed, Connection, pair
-from xmp._processes.messages.launch import CannotMake, Interrupt, LoadFailed, ReplicaReturned
+from xmp._processes.messages.launch import (
+    CannotMake,
+    Interrupt,
+    LoadFailed,
+    ReplicaReturned,
+    StackTexts,
+)
+from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.timeline import Timeline
 
 WORDS = CannotMake("last words")
@@ -28,11 +37,54 @@ def test_values_arrive_whole_and_in_order() -> None:
     close(left, right)
 
 
-def test_a_large_value_takes_the_detour() -> None:
+def test_a_large_pickle_takes_the_detour() -> None:
     left, right = pair()
-    value = LoadFailed("", "", os.urandom(3_000_000))
+    value = StackTexts({0: "x" * 3_000_000})
     left.send(value)
     assert right.recv() == (value, [])
+    close(left, right)
+
+
+def test_a_large_plain_message_comes_in_parts() -> None:
+    left, right = pair()
+    heard, said = os.pipe()
+    value = LoadFailed("", "", os.urandom(3_000_000))
+    left.post(value, [said] * 600)
+    os.close(said)
+    count = len(left.waiting)
+    assert count > 30
+    with ThreadPoolExecutor(1) as pool:  # no socket's buffer has room for all of it
+        received = pool.submit(right.recv, 20)
+        left.send(WORDS)
+        assert received.result() == (value, ANY)
+    assert len(received.result()[1]) == 600
+    assert right.recv()[0] == WORDS
+    for descriptor in (heard, *received.result()[1]):
+        os.close(descriptor)
+    close(left, right)
+
+
+def test_a_message_that_was_interrupted_is_dropped() -> None:
+    left, right = pair()
+    heard, said = os.pipe()
+    left.post(LoadFailed("", "", b"x" * 150_000), [said])
+    os.close(said)
+    del left.waiting[1]  # its sender was interrupted here
+    assert left.flush()
+    left.send(WORDS)
+    assert right.recv() == (WORDS, [])
+    assert os.read(heard, 1) == b"", "its descriptor is closed"
+    os.close(heard)
+    close(left, right)
+
+
+def test_one_that_opens_no_pickle_says_so() -> None:
+    left, right = pair()
+    right.opens_pickles = False
+    for size in (1, 3_000_000):
+        left.send(StackTexts({0: "x" * size}))
+        with pytest.raises(Malformed, match="its kind is"):
+            right.recv()
     close(left, right)
 
 

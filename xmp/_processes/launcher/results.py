@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from xmp._errors import XmpError
-from xmp._payload import Image, load_image
+from xmp._payload import load_image
+from xmp._processes.messages.outcomes import received_image
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._types import ReplicaPlan
@@ -60,11 +61,13 @@ def received(
     """What the replicas of a process have sent, by rank; XmpError where it does not load here."""
     if data is None and not descriptors:
         return spread(plan, None)
-    image = Image(data, size, descriptors[0] if descriptors else -1)
+    image = None
     try:
+        image = received_image(data, size, descriptors)
         return spread(plan, load_image(image))
     except Exception as error:
         text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
         raise XmpError(text) from error
     finally:
-        image.close()
+        if image is not None:
+            image.close()

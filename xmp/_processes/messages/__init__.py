@@ -24,6 +24,11 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
     debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 
+Messages whose fields are all plain travel in a format that runs nothing (``plain_format``). That is
+all that a replica sends: its supervisor opens no pickle of it and passes the user's pickles on
+(``untrusted``). The others are pickles, which only a process opens that trusts their sender: a
+child its parent, the launcher its supervisor.
+
 A keeper and a script holder are fork servers too: the first two lines are also theirs.
 """
 

@@ -1,38 +1,37 @@
 """Messages between processes of a launch, with descriptors, over a local socket.
 
-Both ends are inherited by processes of xmp and have no name, so no other process can reach them
-and pickle is safe. The socket is SOCK_SEQPACKET: a message arrives whole or not at all. Two limits
-of the kernel are hidden: 253 descriptors a message (SCM_MAX_FD; fewer arrive silently when the
-receiver's table is full), and the size of the send buffer (larger messages travel in a memory
-file).
+Both ends are inherited by processes of xmp and have no name, so no other process can reach them.
+Large pickles travel in a memory file, so that to send one never waits for its receiver; a large
+message with plain fields travels in several packets, because a receiver that does not trust the
+sender (``untrusted``) reads no file that it chose.
 """
 
 from __future__ import annotations
 
 import array
 import os
-import pickle
 import select
 import socket
 import sys
 from collections import deque
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from xmp import _signals
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 
-from .catalog import CATALOG, Message
+from .catalog import Message
+from .packets import DESCRIPTORS, PIECE, WHOLE, Assembly, close_all, in_packets
+from .plain_format import PICKLED, Malformed, decoded, encoded
 
-__all__ = ["Closed", "Connection", "pair", "prepared"]
+__all__ = ["KIND", "Closed", "Connection", "pair", "prepared"]
 
 M = TypeVar("M", bound=Message)
-_DESCRIPTORS_A_MESSAGE = 250
-_INLINE = 96 * 1024
 _ROOM = 128 * 1024
-_MORE, _LAST, _SPILLED = b"+", b".", b"s"
+_SPILLED = 255
+"""The first byte of a message whose pickle is in its first descriptor, a memory file."""
 # macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
-_KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 
 class Closed(EOFError):
@@ -41,38 +40,30 @@ class Closed(EOFError):
 
 def pair() -> tuple[Connection, Connection]:
     """Two connected ends."""
-    left, right = socket.socketpair(socket.AF_UNIX, _KIND)
+    left, right = socket.socketpair(socket.AF_UNIX, KIND)
     return Connection(left.detach()), Connection(right.detach())
 
 
 def prepared(message: Message) -> bytes:
     """A small message, ready for ``Connection.send_prepared``."""
-    return _LAST + _encoded(message)
-
-
-def _encoded(message: Message) -> bytes:
-    # As a plain tuple: to pickle the class by its name would touch pages in a fork.
-    return pickle.dumps((type(message).__name__, *message), protocol=5)
-
-
-def _decoded(name: str, *fields: Any) -> Message:
-    message: Message = CATALOG[name]._make(fields)
-    return message
+    return WHOLE + encoded(message)
 
 
 class Connection:
     """One end of a connection; sends and receives messages with descriptors."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, opens_pickles: bool = True) -> None:
         self.descriptor = descriptor
-        self._socket = socket.socket(socket.AF_UNIX, _KIND, fileno=descriptor)
+        self._socket = socket.socket(socket.AF_UNIX, KIND, fileno=descriptor)
         self.waiting: deque[tuple[bytes, list[int]]] = deque()
         """What was posted and has not been sent yet."""
-        self._collected: list[int] = []
+        self.opens_pickles = opens_pickles
+        """Whether this process trusts the one at the other end: its parent, or its launcher."""
+        self._assembly = Assembly()
 
     def moved(self, base: int) -> Connection:
         """The same end under a descriptor number that is at least ``base``."""
-        return Connection(move_above(self.detach(), base))
+        return type(self)(move_above(self.detach(), base), self.opens_pickles)
 
     def detach(self) -> int:
         """Give the descriptor to the caller; this object must not be used any more."""
@@ -85,8 +76,9 @@ class Connection:
         """Close this end; messages that were not sent are dropped."""
         self._socket.close()
         for _, owned in self.waiting:
-            _close(owned)
+            close_all(owned)
         self.waiting.clear()
+        self._assembly.drop()
 
     def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Send and wait until the kernel has taken all of it; Closed if the other end is closed."""
@@ -101,15 +93,11 @@ class Connection:
 
     def post(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""
-        data = _encoded(message)
+        data = encoded(message)
         owned = [os.dup(descriptor) for descriptor in descriptors]
-        mark = _LAST
-        if len(data) > _INLINE:
-            mark, owned, data = _SPILLED, [_spill(data), *owned], b""
-        while len(owned) > _DESCRIPTORS_A_MESSAGE:
-            head, owned = owned[:_DESCRIPTORS_A_MESSAGE], owned[_DESCRIPTORS_A_MESSAGE:]
-            self.waiting.append((_MORE, head))
-        self.waiting.append((mark + data, owned))
+        if len(data) > PIECE and data[0] == PICKLED:
+            data, owned = bytes([_SPILLED]), [_spill(data), *owned]
+        self.waiting.extend(in_packets(data, owned))
 
     def flush(self) -> bool:
         """Send what can be sent without waiting; True when nothing is left.
@@ -129,9 +117,9 @@ class Connection:
                 self.waiting.appendleft((data, owned))
                 return False
             except OSError as error:
-                _close(owned)
+                close_all(owned)
                 raise Closed(str(error)) from error
-            _close(owned)
+            close_all(owned)
 
     def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
         """The next message and its descriptors, which are the caller's from now on.
@@ -157,36 +145,51 @@ class Connection:
         return linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
-        room = socket.CMSG_SPACE(4 * _DESCRIPTORS_A_MESSAGE)
-        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        room = socket.CMSG_SPACE(4 * DESCRIPTORS)
+        packet, descriptors, _, flags = self._packet(room)
+        if flags & socket.MSG_CTRUNC:
+            close_all(descriptors)
+            raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
+        if not packet:
+            raise Closed("end of connection")
+        whole = self._assembly.add(packet, descriptors)
+        if whole is None:
+            return None
+        data, descriptors = whole
+        if data[:1] == bytes([_SPILLED]) and self.opens_pickles:
+            with open(descriptors.pop(0), "rb") as file:
+                file.seek(0)
+                data = file.read()
+        try:
+            return decoded(data, self.opens_pickles), descriptors
+        except Malformed:
+            close_all(descriptors)
+            raise
+
+    def _packet(self, room: int, flags: int = 0) -> tuple[bytes, list[int], bytes, int]:
+        """One packet: its bytes, descriptors, the sender's credentials, and the kernel's flags.
+
+        The kernel adds credentials only where the socket asks for them. No bytes: the end.
+        """
+        flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
             try:
-                data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
+                data, ancillary, found, _ = self._socket.recvmsg(_ROOM, room, flags)
             except ConnectionResetError:
                 # The other end closed with messages unread. The kernel reports that once, before
                 # the messages that the other end had sent.
-                data, ancillary, message_flags, _ = self._socket.recvmsg(_ROOM, room, flags)
+                data, ancillary, found, _ = self._socket.recvmsg(_ROOM, room, flags)
+        except BlockingIOError:
+            raise
         except OSError as error:
             raise Closed(str(error)) from error
-        descriptors: list[int] = []
-        for _, _, rights in ancillary:
-            received = array.array("i")
-            received.frombytes(rights[: len(rights) - len(rights) % received.itemsize])
-            descriptors.extend(received)
-        if message_flags & socket.MSG_CTRUNC:
-            _close(descriptors)
-            raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
-        if not data:
-            raise Closed("end of connection")
-        self._collected += descriptors
-        if data[:1] == _MORE:
-            return None
-        descriptors, self._collected = self._collected, []
-        if data[:1] == _SPILLED:
-            with open(descriptors.pop(0), "rb") as file:
-                file.seek(0)
-                return _decoded(*pickle.load(file)), descriptors
-        return _decoded(*pickle.loads(data[1:])), descriptors
+        descriptors, credentials = array.array("i"), b""
+        for _, kind, content in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % 4])
+            else:
+                credentials = content
+        return data, list(descriptors), credentials, found
 
 
 def _spill(data: bytes) -> int:
@@ -194,8 +197,3 @@ def _spill(data: bytes) -> int:
     with open(os.dup(descriptor), "wb") as file:
         file.write(data)
     return descriptor
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

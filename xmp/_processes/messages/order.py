@@ -10,10 +10,12 @@ from xmp._types import ForkRules, HostPlan, Limits, Output
 
 from .launcher_state import LauncherState
 
-__all__ = ["PHASES", "Failure", "LaunchOrder"]
+__all__ = ["MALFORMED", "PHASES", "Failure", "LaunchOrder"]
 
 PHASES = ("starting", "importing", "joining", "running", "done", "failed")
 """What a replica goes through, in this order."""
+MALFORMED = "malformed"
+"""The kind of a failure: the replica has sent its supervisor what no replica of xmp sends."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Failure:
     local_rank: int
     pid: int
     kind: str
-    """"raised", "exit", "signal" or "interrupted"."""
+    """"raised", "exit", "signal", "interrupted" or ``MALFORMED``."""
     label: str = "unknown"
     at: int = 0
     """Monotonic nanoseconds: when the replica raised, or when xmp noticed its end."""
@@ -108,7 +110,7 @@ class Failure:
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""
     why: str = ""
-    """Why it was killed, as far as that is known: "out of memory"."""
+    """Why it was killed, as far as that is known: "out of memory", or what was malformed."""
     final: bool = False
     """Whether a restart cannot help: its result cannot be sent."""
 
@@ -120,6 +122,9 @@ class Failure:
             return f"raised {self.error_type}{': ' + first if first else ''}"
         if self.kind == "interrupted":
             return "was interrupted (KeyboardInterrupt)"
+        if self.kind == MALFORMED:
+            killed = " and was killed by xmp" if self.signal_name else ""
+            return f"sent its supervisor a malformed message ({self.why}){killed}"
         if self.signal_name:
             return f"was killed by {self.signal_name}{f' ({self.why})' if self.why else ''}"
         return f"ended with exit code {self.exit_code}"

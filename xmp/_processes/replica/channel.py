@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from xmp._payload import Image, load_image, map_file, pack_image
+from xmp._payload import load_image, map_file
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Connection, prepared
-from xmp._processes.system import linux
+from xmp._processes.messages.outcomes import packed_outcome, received_image
 
 __all__ = ["SupervisorChannel"]
 
@@ -36,6 +36,7 @@ class SupervisorChannel:
 
     def __init__(self, connection: Connection, local_rank: int = 0) -> None:
         self._connection = connection
+        connection.opens_pickles = False  # the answers are plain
         self._lock = threading.Lock()
         """Held from a question to its answer."""
         self._numbers = itertools.count()
@@ -121,9 +122,11 @@ class SupervisorChannel:
             lambda number: messages.WantValue(number, key, self.local_rank, may_make)
         )
         if isinstance(answer, messages.SharedValue):
-            image = Image(answer.data, answer.size, descriptors[0] if descriptors else -1)
-            value = load_image(image)
-            image.close()
+            image = received_image(answer.data, answer.size, descriptors)
+            try:
+                value = load_image(image)
+            finally:
+                image.close()
             if answer.good:
                 return value  # type: ignore[no-any-return]
             raise value
@@ -137,10 +140,10 @@ class SupervisorChannel:
 
     def _give(self, key: str, good: bool, value: Any) -> None:
         try:
-            image = pack_image(value, linux.memory_file)
+            image = packed_outcome(value)
         except Exception as error:
             words = f"{key}: {value!r} cannot be sent to the other replicas: {error}"
-            good, image = False, pack_image(RuntimeError(words), linux.memory_file)
+            good, image = False, packed_outcome(RuntimeError(words))
         descriptors = [image.descriptor] if image.data is None else []
         self.send(messages.GiveValue(key, good, image.data, image.size), descriptors)
         image.close()

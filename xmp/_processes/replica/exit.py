@@ -12,12 +12,12 @@ from multiprocessing import util
 from typing import Any, NoReturn
 
 from xmp import _signals
-from xmp._payload import pack_image
 from xmp._processes.messages.exceptions import pack_exception
+from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ResultReady
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
-from xmp._processes.system import linux, stdio
+from xmp._processes.system import stdio
 from xmp._types import Framework
 
 from .channel import SupervisorChannel
@@ -40,7 +40,7 @@ def send_result(
 ) -> None:
     """Send what the function returned; TypeError if it cannot be pickled."""
     try:
-        image = pack_image(result, linux.memory_file)
+        image = packed_outcome(result)
     except Exception as error:
         kind = type(result).__name__
         raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error

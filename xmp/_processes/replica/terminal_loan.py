@@ -44,6 +44,7 @@ class TerminalLoan:
             )
         flush()
         ours, theirs = pair()
+        ours.opens_pickles = False
         try:
             channel.send(BreakpointReached(self.rank), [theirs.fileno()])
             theirs.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, StartError
 from xmp._processes.messages.exceptions import load_exception
-from xmp._processes.messages.order import Failure
+from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._watch import STOPPED, UNKNOWN, is_victim
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
@@ -27,6 +27,10 @@ __all__ = ["build", "not_loaded"]
 
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
+)
+_MALFORMED = (
+    "Only xmp uses the connection between a replica and its supervisor. Look for code in the "
+    "replica that writes to descriptors which it has not opened, or that corrupts memory."
 )
 _LINES_AFTER_TRACEBACK = 10
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
@@ -50,13 +54,13 @@ def build(
     """The exception for a launch with these failures; the first one is the cause."""
     for failure in failures:
         failure.exception = failure.exception or load_exception(failure.pickled)
-        failure.why = memory.why(failure)
+        failure.why = failure.why or memory.why(failure)
     cause, *others = failures
     where = ", ".join(filter(None, [cause.device, f"pid {cause.pid} on {host}"]))
     parts = [
         f"rank {cause.rank} of {world_size} ({where}) {cause.what}",
         *_evidence(cause),
-        memory.found(bool(cause.why)),
+        memory.found(bool(cause.why) and cause.kind != MALFORMED),
         *_last_lines(cause),
         _divergence(cause, results),
         _also_failed(cause, others),
@@ -90,6 +94,8 @@ def _evidence(failure: Failure) -> Iterator[str]:
         ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
     yield f"process {failure.local_rank} terminated with {ending}"
     yield traceback
+    if failure.kind == MALFORMED:
+        yield _MALFORMED
     if failure.signal_name not in (None, "SIGKILL", "SIGTERM", "SIGINT") and failure.stacks:
         yield f"Its Python stacks:\n{crash_stacks(failure.stacks)}"
 

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 
 from xmp._events import Pause, Resume
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Closed, Connection
+from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
+from xmp._processes.messages.packets import close_all
+from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import Synced, Synchronise
+from xmp._processes.messages.untrusted import Arrived, UntrustedConnection
 
 from .replica_handle import ReplicaHandle
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DebuggerQueue"]
 
 _WHY = "debugger"
+_MOST_TURNS = 64
 _PATIENCE = 2  # Python's readline forgets a signal that comes just before it waits for a key
 
 
@@ -37,7 +41,7 @@ class _Turn:
 
     replica: ReplicaHandle
     rank: int
-    connection: Connection
+    connection: UntrustedConnection
     lent: bool = False
 
     def answer(self, message: Message, *descriptors: int) -> None:
@@ -63,8 +67,15 @@ class DebuggerQueue:
         self.quitters: set[ReplicaHandle] = set()
         """The replicas whose debugger was quit: they end by themselves."""
 
-    def arrive(self, replica: ReplicaHandle, rank: int, descriptor: int) -> None:
-        turn = _Turn(replica, rank, Connection(descriptor))
+    def arrive(self, replica: ReplicaHandle, rank: int, arrived: Arrived) -> None:
+        """A replica, or a child of it, has sent its end of a connection of its own for this."""
+        (descriptor,) = arrived.descriptors
+        waiting = sum(turn.replica is replica for turn in self._turns)
+        if waiting >= _MOST_TURNS:
+            os.close(descriptor)
+            raise Malformed(f"{waiting} threads or children of it are at breakpoints already")
+        connection = UntrustedConnection.given(descriptor, arrived.sender)
+        turn = _Turn(replica, rank, connection)
         self._monitor.loop.listen(descriptor, partial(self._hear, turn))
         self._turns.append(turn)
         if self._ending:
@@ -84,9 +95,17 @@ class DebuggerQueue:
 
     def _hear(self, turn: _Turn) -> None:
         try:
-            message, _ = turn.connection.recv()
+            arrived = turn.connection.take()
         except Closed:
-            message = DebuggerLeft("")
+            self._leave(turn, DebuggerLeft(""))
+            return
+        except Malformed as why:
+            self._condemn(turn, str(why))
+            return
+        if arrived is None:
+            return
+        message = arrived.message
+        close_all(arrived.descriptors)
         if isinstance(message, Synchronise):
             self._interrupts = 0
             self._monitor.pump.hurry(turn.replica.sources)
@@ -95,6 +114,12 @@ class DebuggerQueue:
             if message.why:
                 self.quitters.add(turn.replica)
             self._leave(turn, message)
+        else:
+            self._condemn(turn, f"no debugger sends a {type(message).__name__}")
+
+    def _condemn(self, turn: _Turn, why: str) -> None:
+        self._leave(turn, DebuggerLeft(""))
+        self._monitor.condemn(turn.replica, why)
 
     def _leave(self, turn: _Turn, message: DebuggerLeft) -> None:
         """The replica runs on or has ended."""
@@ -132,8 +157,7 @@ class DebuggerQueue:
         if turn is not None and turn.rank == message.rank and not turn.lent:
             turn.lent = not message.refusal
             turn.answer(message, *descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
 
     def interrupt(self) -> None:
         """Ctrl-C in the terminal that is lent."""

@@ -55,6 +55,7 @@ class OwnDescriptors:
     def move_above(cls, above: int, connection: Connection, lifeline: int) -> OwnDescriptors:
         """Move these two, and make the others; SIGCHLD is received from here on."""
         connection = connection.moved(above)
+        connection.opens_pickles = False  # the order was the last of them
         linux.disarm(lifeline)
         lifeline = move_above(lifeline, above)
         watched, _ = (move_above(end, above) for end in os.pipe())

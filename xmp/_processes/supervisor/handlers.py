@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from functools import partial
@@ -12,6 +11,8 @@ from xmp import _events
 from xmp._processes.messages import launch
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
+from xmp._processes.messages.packets import close_all
+from xmp._processes.messages.untrusted import Arrived
 
 from .replica_handle import ReplicaHandle
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
 
-ReplicaMessages = Handlers[[ReplicaHandle, list[int]]]
+ReplicaMessages = Handlers[[ReplicaHandle, Arrived]]
 
 
 # --- from replicas ------------------------------------------------------------------------------
 
 
 def replica_messages(monitor: Monitor) -> ReplicaMessages:
-    """The table for ``handle(message, replica, descriptors)``."""
+    """The table for ``handle(message, replica, arrived)``, after ``check``."""
     table = ReplicaMessages()
     table.on(messages.FunctionEntered, partial(_entered, monitor))
     table.on(messages.PhaseBegun, partial(_phase, monitor))
@@ -36,7 +37,7 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
     table.on(messages.ExceptionRaised, partial(_raised, monitor))
     table.on(
         messages.BreakpointReached,
-        lambda message, replica, ends: monitor.debugger().arrive(replica, message.rank, *ends),
+        lambda message, replica, arrived: monitor.debugger().arrive(replica, message.rank, arrived),
     )
     table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
     table.on(messages.LastStep, lambda message, *_: monitor.forget_steps(message.local_rank))
@@ -44,14 +45,14 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
     return table
 
 
-def _entered(monitor: Monitor, _: object, replica: ReplicaHandle, __: list[int]) -> None:
+def _entered(monitor: Monitor, _: object, replica: ReplicaHandle, __: Arrived) -> None:
     now = time.monotonic_ns()
     monitor.connection.post(launch.ReplicaEntered(replica.rank, now))
     monitor.feed(_events.Entered(replica.rank, now))
 
 
 def _phase(
-    monitor: Monitor, message: messages.PhaseBegun, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.PhaseBegun, replica: ReplicaHandle, _: Arrived
 ) -> None:
     if monitor.recorder is not None:
         monitor.recorder.phase(replica, message.name, message.at)
@@ -59,20 +60,19 @@ def _phase(
 
 
 def _returned(
-    monitor: Monitor, message: messages.ResultReady, replica: ReplicaHandle, descriptors: list[int]
+    monitor: Monitor, message: messages.ResultReady, replica: ReplicaHandle, arrived: Arrived
 ) -> None:
     at, data, size, timeline, imported = message
     replica.returned, replica.timeline = True, timeline
     result = launch.ReplicaReturned(replica.rank, data, size, timeline, imported)
-    monitor.connection.post(result, descriptors)
-    for descriptor in descriptors:
-        os.close(descriptor)
+    monitor.connection.post(result, arrived.descriptors)
+    close_all(arrived.descriptors)
     monitor.forget_steps(*replica.local_ranks)
     monitor.feed(_events.Returned(replica.rank, at))
 
 
 def _exited(
-    monitor: Monitor, message: messages.ExitCalled, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.ExitCalled, replica: ReplicaHandle, _: Arrived
 ) -> None:
     at, code, replica.timeline = message
     if code == 0:
@@ -85,7 +85,7 @@ def _exited(
 
 
 def _raised(
-    monitor: Monitor, message: messages.ExceptionRaised, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.ExceptionRaised, replica: ReplicaHandle, _: Arrived
 ) -> None:
     replica.timeline = message.timeline
     kind = "interrupted" if message.interrupted else "raised"
@@ -98,7 +98,7 @@ def _raised(
 
 
 def _asked_preempted(
-    monitor: Monitor, message: messages.AskPreempted, replica: ReplicaHandle, _: list[int]
+    monitor: Monitor, message: messages.AskPreempted, replica: ReplicaHandle, _: Arrived
 ) -> None:
     vote = monitor.preemption()
     step = vote.report(message.local_rank, message.calls)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 from xmp._events import Progress, Tick
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.system import linux, processes
 
+from .checks import check
 from .descriptors import OwnDescriptors, drain
 from .handlers import launcher_requests, replica_messages
 from .monitor import Monitor
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from xmp._processes.replica.heartbeat import Heartbeats
 
 __all__ = ["SupervisorLoop"]
+
+_MOST_PACKETS = 1024
+"""More than a socket's buffer holds: what is behind them was sent after the replica's end."""
 
 
 class SupervisorLoop:
@@ -53,6 +58,7 @@ class SupervisorLoop:
         if launcher is not None:
             self._loop.listen(launcher, self._launcher_gone)
         for replica in monitor.replicas:
+            replica.connection.owner = replica.pid
             self._loop.listen(replica.connection.fileno(), partial(self._hear, replica))
             for source in replica.sources:
                 self._pump.add(source)
@@ -78,8 +84,9 @@ class SupervisorLoop:
             return
         for replica in self._monitor.replicas:
             at = 0 if replica.ended else self._heartbeats.last(replica.plan.local_rank)
-            if at:
-                self._monitor.feed(Progress(replica.rank, at))
+            if at > 0:
+                # The replica writes it: a time to come would mean that it never hangs.
+                self._monitor.feed(Progress(replica.rank, min(at, time.monotonic_ns())))
 
     def _write_out(self) -> None:
         """Send what the receivers take now; wake up when they take more."""
@@ -111,12 +118,17 @@ class SupervisorLoop:
         os._exit(1)
 
     def _hear(self, replica: ReplicaHandle) -> None:
+        """Take in one packet, and what it completes; the rest of a message is not waited for."""
         try:
-            message, descriptors = replica.connection.recv()
+            arrived = replica.connection.take()
+            if arrived is not None and check(arrived, replica):
+                self._messages.handle(arrived.message, replica, arrived)
         except Closed:
             self._loop.forget(replica.connection.fileno())
-            return
-        self._messages.handle(message, replica, descriptors)
+        except Malformed as why:
+            self._monitor.condemn(replica, str(why))
+        except OSError as error:  # no descriptor is left for what the replica asks for
+            self._monitor.condemn(replica, f"it cannot be carried out: {error}")
 
     def _woken(self) -> None:
         drain(self._wakeup)
@@ -128,18 +140,21 @@ class SupervisorLoop:
             if replica is not None and not replica.ended:
                 # The zombie still keeps its group's number: no other process can have it yet.
                 replica.signal(signal.SIGKILL, group=True)
+                self._drain(replica)  # before another process can have its pid, and pass for it
             try:
                 _, status, usage = os.wait4(pid, 0)
             except ChildProcessError:
                 continue
             if replica is not None:
                 now = time.monotonic_ns()
-                self._drain(replica)
                 self._monitor.ended(replica, now, status, processes.peak_memory(usage))
 
     def _drain(self, replica: ReplicaHandle) -> None:
         """Take in what an ended replica has sent and written."""
-        while self._loop.listens(replica.connection.fileno()) and replica.connection.readable():
+        for _ in range(_MOST_PACKETS):
+            heard = self._loop.listens(replica.connection.fileno())
+            if not heard or not replica.connection.readable():
+                break
             self._hear(replica)
         self._loop.forget(replica.connection.fileno())
         for source in replica.sources:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from xmp._events import Ended, Event
+from xmp._events import Ended, Event, Raised
 from xmp._limits import SAY_AFTER
 from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
-from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.order import MALFORMED, LaunchOrder
 from xmp._processes.output.event_loop import EventLoop
 from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Outlets
@@ -97,6 +97,14 @@ class Monitor:
         self.connection.post(launch.ReplicaEnded(replica.rank, code, peak))
         words = replica.sources[0].tail()
         self.feed(Ended(replica.rank, at, max(code, 0), max(-code, 0), words))
+
+    def condemn(self, replica: ReplicaHandle, why: str) -> None:
+        """End a replica that has sent what no replica of xmp sends, and hear no more of it."""
+        now = time.monotonic_ns()
+        self.loop.forget(replica.connection.fileno())
+        replica.fail(kind=MALFORMED, at=now, why=why)
+        replica.signal(signal.SIGKILL, group=True)
+        self.feed(Raised(replica.rank, now, "sent a malformed message"))
 
     def returned_nothing(self, replica: ReplicaHandle) -> None:
         """Report a success without a result: ``sys.exit(0)``, ``os._exit(0)``."""

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xmp._processes.messages.connection import Connection, pair
-from xmp._processes.messages.order import Failure
+from xmp._processes.messages.connection import pair
+from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.messages.timeline import Timeline
+from xmp._processes.messages.untrusted import UntrustedConnection
 from xmp._processes.output.streams import Outlets, Source, last_lines
 from xmp._processes.replica.role import ChildEnds, DescriptorLayout
 from xmp._processes.system import linux, processes
@@ -28,7 +29,7 @@ class ReplicaHandle:
     """One process of the launch, which is one replica or several as threads."""
 
     plan: ReplicaPlan
-    connection: Connection
+    connection: UntrustedConnection
     sources: list[Source]
     """Standard error, and standard output where that is captured apart."""
     stacks: StackFile
@@ -38,6 +39,8 @@ class ReplicaHandle:
     """What ends a fork of ours that hangs before its first line; see ``Birth``."""
     ended: bool = False
     returned: bool = False
+    reports: int = 0
+    """How many messages it has sent that the launcher hears of."""
     failure: Failure | None = None
     timeline: Timeline = field(default_factory=Timeline)
 
@@ -53,12 +56,18 @@ class ReplicaHandle:
         above = layout.above
         sources, streams = outlets.open(plan, above)
         stacks = move_above(linux.memory_file(f"{STACKS}{plan.rank}"), above)
-        replica = cls(plan, ours.moved(above), sources, StackFile(stacks))
+        connection = UntrustedConnection(move_above(ours.detach(), above))
+        replica = cls(plan, connection, sources, StackFile(stacks))
         return replica, ChildEnds(theirs.moved(above).detach(), stacks, tuple(streams))
 
     @property
     def rank(self) -> int:
         return self.plan.rank
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of all replicas of the process."""
+        return [plan.rank for plan in plans_of(self.plan)]
 
     @property
     def local_ranks(self) -> list[int]:
@@ -92,6 +101,8 @@ class ReplicaHandle:
             self.fail(kind="signal", at=at, signal_name=name, exit_code=code)
         elif code >= 0 and (code or self.failure is not None):
             self.fail(kind="exit", at=at).exit_code = code
+        elif self.failure is not None and self.failure.kind == MALFORMED:
+            self.failure.signal_name, self.failure.exit_code = processes.signal_name(-code), code
         # A signal after it has reported how it failed is xmp's.
 
     def request_stacks(self) -> None:

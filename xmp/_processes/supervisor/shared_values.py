@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.catalog import Handlers
+from xmp._processes.messages.packets import close_all
+from xmp._processes.messages.untrusted import Arrived
 from xmp._types import ReplicaPlan
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class SharedValues:
         self._turns: dict[str, dict[ReplicaHandle, int]] = {}
         """The replicas that wait, with the numbers of their questions; the first has the turn."""
 
-    def add_to(self, table: Handlers[[ReplicaHandle, list[int]]]) -> None:
+    def add_to(self, table: Handlers[[ReplicaHandle, Arrived]]) -> None:
         """Handle the messages of replicas that concern values and turns."""
         table.on(messages.WantValue, self._want)
         table.on(messages.GiveValue, self._give)
@@ -45,7 +46,7 @@ class SharedValues:
         table.on(messages.TakeTurn, self._take_turn)
         table.on(messages.ReturnTurn, lambda message, who, _: self._pass_on(who, message.key))
 
-    def _want(self, message: messages.WantValue, replica: ReplicaHandle, _: list[int]) -> None:
+    def _want(self, message: messages.WantValue, replica: ReplicaHandle, _: Arrived) -> None:
         shared = self._values.setdefault(message.key, _Shared())
         if shared.answer is not None:
             self._serve(shared, replica, message)
@@ -54,16 +55,20 @@ class SharedValues:
         else:
             shared.waiting.append((replica, message))
 
-    def _give(self, message: messages.GiveValue, _: ReplicaHandle, descriptors: list[int]) -> None:
+    def _give(self, message: messages.GiveValue, maker: ReplicaHandle, arrived: Arrived) -> None:
         key, *answer = message
-        shared = self._values.setdefault(key, _Shared())
-        shared.answer = (answer, descriptors)
+        shared = self._values.get(key)
+        asked = shared is not None and shared.maker in maker.local_ranks
+        if shared is None or not asked or shared.answer is not None:
+            close_all(arrived.descriptors)
+            return
+        shared.answer = (answer, arrived.descriptors)
         waiting, shared.waiting = shared.waiting, []
         for replica, question in waiting:
             self._serve(shared, replica, question)
         self._forget_served(key, shared)
 
-    def _withdraw(self, message: messages.WithdrawValue, _: ReplicaHandle, __: list[int]) -> None:
+    def _withdraw(self, message: messages.WithdrawValue, _: ReplicaHandle, __: Arrived) -> None:
         """An interrupted replica neither waits for the value nor makes it."""
         key, local_rank = message
         shared = self._values.get(key)
@@ -89,10 +94,9 @@ class SharedValues:
         """Drop the value once every replica has it."""
         if len(shared.served) < self._count or self._values.pop(key, None) is None:
             return
-        for descriptor in shared.answer[1] if shared.answer is not None else ():
-            os.close(descriptor)
+        close_all(shared.answer[1] if shared.answer is not None else ())
 
-    def _take_turn(self, message: messages.TakeTurn, replica: ReplicaHandle, _: list[int]) -> None:
+    def _take_turn(self, message: messages.TakeTurn, replica: ReplicaHandle, _: Arrived) -> None:
         number, key = message
         queue = self._turns.setdefault(key, {})
         queue[replica] = number

@@ -52,7 +52,8 @@ class StackFile:
         return self._read(self._answered)
 
     def _read(self, start: int) -> str:
-        size = min(self.size() - start, _LONGEST)
+        # The replica may have cut it.
+        size = max(0, min(self.size() - start, _LONGEST))
         return os.pread(self._descriptor, size, start).decode(errors="replace")
 
     def close(self) -> None:

@@ -1,0 +1,198 @@
+"""Whether what a well-formed message says can be true of the replica that has sent it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xmp._processes.messages import replica as messages
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.order import PHASES
+from xmp._processes.messages.packets import close_all
+from xmp._processes.messages.plain_format import Malformed
+from xmp._processes.messages.timeline import Timeline
+from xmp._processes.messages.untrusted import Arrived
+from xmp._processes.system import linux
+
+from .replica_handle import ReplicaHandle
+
+__all__ = ["check"]
+
+_BY_CHILDREN = (
+    messages.WantValue, messages.GiveValue, messages.WithdrawValue, messages.TakeTurn,
+    messages.ReturnTurn, messages.BreakpointReached,
+)  # fmt: skip
+"""What a child of a replica may send: a DataLoader's worker may take a turn, or be debugged.
+
+How the replica itself fares, no child reports: one that was forked within the user's function and
+runs on to its end would pass for the replica.
+"""
+_REPORTS = (
+    messages.PhaseBegun, messages.FunctionEntered, messages.ResultReady, messages.ExitCalled,
+    messages.ExceptionRaised,
+)  # fmt: skip
+_MOST_REPORTS = 64
+"""A replica sends less than ten. The launcher may not read for hours, and they wait here."""
+_LONGEST_KEY = 64 * 1024
+_LARGEST = 2**62
+_CLOCKS_DIFFER = 1_000_000_000
+"""Nanoseconds by which the clocks of two cores may differ on some virtual machines."""
+
+
+def check(arrived: Arrived, replica: ReplicaHandle) -> bool:
+    """Whether to handle a message; its descriptors are closed otherwise.
+
+    Raises Malformed if no replica of xmp sends it.
+    """
+    message, descriptors, _, by_child = arrived
+    try:
+        if by_child and not isinstance(message, _BY_CHILDREN):
+            close_all(descriptors)
+            return False
+        rule = _RULES.get(type(message))
+        if rule is None:
+            raise Malformed(f"no replica sends a {type(message).__name__}")
+        if isinstance(message, _REPORTS):
+            replica.reports += 1
+            _need(replica.reports <= _MOST_REPORTS, "it is one of too many reports")
+        files = rule(message, replica) or 0
+        _need(len(descriptors) == files, f"it has {len(descriptors)} descriptors, not {files}")
+        if files and hasattr(message, "size"):
+            _check_file(descriptors[0], message.size)
+    except Malformed:
+        close_all(descriptors)
+        raise
+    return True
+
+
+def _need(true: bool, otherwise: str) -> None:
+    if not true:
+        raise Malformed(otherwise)
+
+
+# --- values: each rule returns how many descriptors belong to the message ------------------------
+
+
+def _time(at: int) -> None:
+    latest = time.monotonic_ns() + _CLOCKS_DIFFER
+    _need(0 <= at <= latest, f"its time is {at} ns, which is not in the past")
+
+
+def _timeline(timeline: Timeline) -> None:
+    for at in vars(timeline).values():
+        _time(at)
+
+
+def _rank(rank: int, replica: ReplicaHandle) -> None:
+    _need(rank in replica.ranks, f"rank {rank} is another replica's")
+
+
+def _local_rank(local_rank: int, replica: ReplicaHandle) -> None:
+    _need(local_rank in replica.local_ranks, f"local rank {local_rank} is another replica's")
+
+
+def _key(key: str) -> None:
+    _need(len(key) <= _LONGEST_KEY, f"its key has {len(key)} characters")
+
+
+def _nothing(_: Message, __: ReplicaHandle) -> None:
+    """There is nothing that could be wrong."""
+
+
+def _phase(message: messages.PhaseBegun, _: ReplicaHandle) -> None:
+    _need(message.name in PHASES, "there is no such phase")
+    _time(message.at)
+
+
+def _value(message: messages.ResultReady | messages.GiveValue) -> int:
+    data, size = message.data, message.size
+    if data is None:
+        _need(size > 0, f"its size is {size}")
+        return 1
+    _need(size == len(data), f"its size is {size}, but it has {len(data)} bytes")
+    return 0
+
+
+def _result(message: messages.ResultReady, replica: ReplicaHandle) -> int:
+    _time(message.at)
+    _timeline(message.timeline)
+    for name in message.imported:
+        dotted = all(part.isidentifier() for part in name.split("."))
+        _need(dotted, "a module that it names has no module's name")
+    return _value(message)
+
+
+def _exit(message: messages.ExitCalled, _: ReplicaHandle) -> None:
+    _time(message.at)
+    _timeline(message.timeline)
+    _need(0 <= message.code <= 255, f"{message.code} is no exit code")
+
+
+def _raised(message: messages.ExceptionRaised, replica: ReplicaHandle) -> None:
+    _time(message.at)
+    _timeline(message.timeline)
+    if message.rank != -1:
+        _rank(message.rank, replica)
+
+
+def _breakpoint(message: messages.BreakpointReached, replica: ReplicaHandle) -> int:
+    _rank(message.rank, replica)
+    return 1
+
+
+def _step(message: messages.AskPreempted, replica: ReplicaHandle) -> None:
+    _local_rank(message.local_rank, replica)
+    _need(0 < message.calls < _LARGEST, f"it counts {message.calls} calls")
+
+
+def _last_step(message: messages.LastStep, replica: ReplicaHandle) -> None:
+    _local_rank(message.local_rank, replica)
+
+
+def _shared(message: messages.WantValue | messages.WithdrawValue, replica: ReplicaHandle) -> None:
+    _key(message.key)
+    _local_rank(message.local_rank, replica)
+
+
+def _given(message: messages.GiveValue, _: ReplicaHandle) -> int:
+    _key(message.key)
+    return _value(message)
+
+
+def _turn(message: messages.TakeTurn | messages.ReturnTurn, _: ReplicaHandle) -> None:
+    _key(message.key)
+
+
+_RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
+    messages.PhaseBegun: _phase,
+    messages.FunctionEntered: _nothing,
+    messages.ResultReady: _result,
+    messages.ExitCalled: _exit,
+    messages.ExceptionRaised: _raised,
+    messages.BreakpointReached: _breakpoint,
+    messages.AskPreempted: _step,
+    messages.LastStep: _last_step,
+    messages.WantValue: _shared,
+    messages.GiveValue: _given,
+    messages.WithdrawValue: _shared,
+    messages.TakeTurn: _turn,
+    messages.ReturnTurn: _turn,
+}
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _check_file(descriptor: int, size: int) -> None:
+    """Malformed unless it is a file of that size; does not read it.
+
+    Who maps a file that is shorter dies of SIGBUS, and who opens a FIFO waits for its writer.
+    """
+    if linux.seals_of(descriptor) is None and linux.has_memory_files():
+        raise Malformed("its descriptor is no memory file")
+    found = os.fstat(descriptor)
+    _need(stat.S_ISREG(found.st_mode), "its descriptor is no file")
+    _need(found.st_size >= size, f"its file has {found.st_size} bytes, not {size}")
