@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import ANY
 
@@ -178,3 +179,44 @@ def test_another_kind_than_was_expected_is_named() -> None:
     with pytest.raises(TypeError, match="expected Interrupt, received CannotMake"):
         right.expect(Interrupt)
     close(left, right)
+
+
+def as_nobody(send: Callable[[], None]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(65534)
+        send()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.root
+@pytest.mark.skipif("passcred" in os.environ.get("XMP_WITHOUT", ""), reason="no senders")
+def test_a_fork_that_has_become_another_user_is_not_heard() -> None:
+    left, right = pair()
+    heard, said = os.pipe()
+    as_nobody(lambda: left.send(StackTexts({0: "nobody's"}), [said]))
+    os.close(said)
+    as_nobody(lambda: left.send_prepared(b""))
+    left.send(WORDS)
+    assert right.recv(10) == (WORDS, [])
+    assert os.read(heard, 1) == b"", "its descriptor is closed"
+    os.close(heard)
+    close(left, right)
+
+
+@pytest.mark.root
+def test_one_that_has_become_another_user_is_heard_where_it_made_the_connection() -> None:
+    def made_before() -> None:
+        left, right = pair()
+        if os.fork() == 0:
+            os._exit(right.recv(10)[0] != WORDS or right.recv(10)[0] != Interrupt())
+        left.send(WORDS)
+        os.setuid(65534)
+        left.send(Interrupt())
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+    pid = os.fork()
+    if pid == 0:
+        made_before()
+    assert os.waitpid(pid, 0)[1] == 0

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.stage import Script
 
-FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig"
+FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig,passcred"
 # What needs a subreaper to find orphans, and what does not start a process at all.
 LEFT_OUT = "not subreaper and not first_pass and not slow"
 FILES = (

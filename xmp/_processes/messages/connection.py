@@ -1,6 +1,9 @@
 """Messages between processes of a launch, with descriptors, over a local socket.
 
-Both ends are inherited by processes of xmp and have no name, so no other process can reach them.
+Both ends are inherited by processes of xmp and have no name, so no other process can reach them but
+a fork that the user's code makes. Where that is another user by now, it is not heard: the kernel
+says who has sent each packet (SO_PASSCRED, unix(7)).
+
 Large pickles travel in a memory file, so that to send one never waits for its receiver; a large
 message with plain fields travels in several packets, because a receiver that does not trust the
 sender (``untrusted``) reads no file that it chose.
@@ -12,9 +15,10 @@ import array
 import os
 import select
 import socket
+import struct
 import sys
 from collections import deque
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from xmp import _signals
 from xmp._processes.system import linux
@@ -24,10 +28,12 @@ from .catalog import Message
 from .packets import DESCRIPTORS, PIECE, WHOLE, Assembly, close_all, in_packets
 from .plain_format import PICKLED, Malformed, decoded, encoded
 
-__all__ = ["KIND", "Closed", "Connection", "pair", "prepared"]
+__all__ = ["CREDENTIALS_ROOM", "KIND", "Closed", "Connection", "Sender", "pair", "prepared"]
 
 M = TypeVar("M", bound=Message)
 _ROOM = 128 * 1024
+_CREDENTIALS = struct.Struct("iII")
+CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
 _SPILLED = 255
 """The first byte of a message whose pickle is in its first descriptor, a memory file."""
 # macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
@@ -36,6 +42,14 @@ KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 class Closed(EOFError):
     """The other end is closed."""
+
+
+class Sender(NamedTuple):
+    """Who has sent a packet, as the kernel says."""
+
+    pid: int
+    user: int
+    group: int
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -60,6 +74,9 @@ class Connection:
         self.opens_pickles = opens_pickles
         """Whether this process trusts the one at the other end: its parent, or its launcher."""
         self._assembly = Assembly()
+        self._names_senders = linux.names_senders()
+        if self._names_senders:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def moved(self, base: int) -> Connection:
         """The same end under a descriptor number that is at least ``base``."""
@@ -145,8 +162,11 @@ class Connection:
         return linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
-        room = socket.CMSG_SPACE(4 * DESCRIPTORS)
-        packet, descriptors, _, flags = self._packet(room)
+        room = CREDENTIALS_ROOM + socket.CMSG_SPACE(4 * DESCRIPTORS)
+        packet, descriptors, sender, flags = self._packet(room)
+        if sender is not None and not self._trusts(sender):
+            close_all(descriptors)
+            return None
         if flags & socket.MSG_CTRUNC:
             close_all(descriptors)
             raise OSError("descriptors were lost: too many open files (raise ulimit -n)")
@@ -166,10 +186,21 @@ class Connection:
             close_all(descriptors)
             raise
 
-    def _packet(self, room: int, flags: int = 0) -> tuple[bytes, list[int], bytes, int]:
-        """One packet: its bytes, descriptors, the sender's credentials, and the kernel's flags.
+    def _trusts(self, sender: Sender) -> bool:
+        """Whether it is of the user of this process, or of the one who made the connection.
 
-        The kernel adds credentials only where the socket asks for them. No bytes: the end.
+        A launcher, or a script that is imported, may have become another user since.
+        """
+        if sender.user == os.getuid():
+            return True
+        made = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        maker = Sender(*_CREDENTIALS.unpack(made))
+        return sender.user == maker.user or sender.pid == maker.pid
+
+    def _packet(self, room: int, flags: int = 0) -> tuple[bytes, list[int], Sender | None, int]:
+        """One packet: its bytes, descriptors, sender if known, and the kernel's flags.
+
+        No bytes and no sender: the end.
         """
         flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         try:
@@ -183,13 +214,15 @@ class Connection:
             raise
         except OSError as error:
             raise Closed(str(error)) from error
-        descriptors, credentials = array.array("i"), b""
+        descriptors, sender = array.array("i"), None
         for _, kind, content in ancillary:
             if kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
-            else:
-                credentials = content
-        return data, list(descriptors), credentials, found
+            elif len(content) == _CREDENTIALS.size:
+                sender = Sender(*_CREDENTIALS.unpack(content))
+        # gVisor names no process where nothing was sent.
+        known = sender if data or (sender is not None and sender.pid) else None
+        return data, list(descriptors), known, found
 
 
 def _spill(data: bytes) -> int:

@@ -1,21 +1,17 @@
 """The end of a connection whose other end is not trusted: the supervisor's, towards a replica.
 
 Whatever arrives there, this process neither waits for more of it, nor runs it, nor reads a file
-that came with it. A child of a replica has inherited the replica's end and may run as another user:
-the kernel says who has sent each packet (SO_PASSCRED, unix(7)).
+that came with it. Forks of the replica have inherited the replica's end.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 from typing import NamedTuple
 
-from xmp._processes.system import linux
-
 from .catalog import Message
-from .connection import KIND, Closed, Connection
+from .connection import CREDENTIALS_ROOM, KIND, Closed, Connection, Sender
 from .packets import WHOLE, Assembly, close_all
 from .plain_format import Malformed, decoded
 
@@ -26,9 +22,7 @@ MOST_BYTES = 64 * 1024 * 1024
 _MOST_WAITING = 64
 """Packets behind a full socket: a replica asks one question and reads the answer."""
 _NO_CONNECTION = "its descriptor is no end of a connection"
-_CREDENTIALS = struct.Struct("iII")
-_CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
-_ROOM = _CREDENTIALS_ROOM + socket.CMSG_SPACE(4)
+_ROOM = CREDENTIALS_ROOM + socket.CMSG_SPACE(4)
 """For one descriptor. The kernel closes those that find no room."""
 
 
@@ -38,7 +32,7 @@ class Arrived(NamedTuple):
     message: Message
     descriptors: list[int]
     sender: int
-    """Its pid; 0 where the kernel does not say."""
+    """Its pid; the owner's where the kernel does not say."""
     by_child: bool
     """Whether a child of the owner has sent it, as the same user."""
 
@@ -50,9 +44,6 @@ class UntrustedConnection(Connection):
         assert not opens_pickles
         super().__init__(descriptor, opens_pickles)
         self._assembly = Assembly(MOST_BYTES)
-        self._asks_for_senders = linux.names_senders()
-        if self._asks_for_senders:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.owner = 0
         """The pid of the process for which the other end was made; 0: not known."""
 
@@ -81,15 +72,13 @@ class UntrustedConnection(Connection):
         if len(self.waiting) > _MOST_WAITING:
             raise Malformed("it does not read the answers to its questions")
         try:
-            packet, descriptors, credentials, flags = self._packet(_ROOM, socket.MSG_DONTWAIT)
+            packet, descriptors, sender, flags = self._packet(_ROOM, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        pid, user = 0, -1
-        if len(credentials) == _CREDENTIALS.size:
-            pid, user, _ = _CREDENTIALS.unpack(credentials)
-        if not packet and not pid:
+        if not packet and sender is None:
             raise Closed("end of connection")
-        by_child = pid != self.owner and self._asks_for_senders
+        pid, user, _ = sender or Sender(self.owner, 0, 0)
+        by_child = pid != self.owner
         try:
             if by_child and user != os.getuid():
                 raise Malformed("it comes from another user")
