@@ -245,15 +245,13 @@ def test_another_users_child_takes_no_turn(method: str) -> None:
 def forks_and_runs_on(rank: int, folder: Path) -> str:
     pid = os.fork()
     if pid == 0:
-        return "the child's"
+        raise ValueError("the child's")
     os.waitpid(pid, 0)
     return "the replica's"
 
 
 @names_senders
-def test_a_fork_that_returns_from_the_function_is_not_the_replica(
-    method: str, tmp_path: Path
-) -> None:
+def test_a_fork_that_leaves_the_function_is_not_the_replica(method: str, tmp_path: Path) -> None:
     assert [*launch(method, forks_and_runs_on, tmp_path)] == ["the replica's"] * 2
 
 

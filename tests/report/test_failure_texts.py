@@ -98,6 +98,16 @@ def train(rank):
         os.kill(os.getpid(), signal.SIGKILL)
     wait()
 """,
+    "malformed-message": """
+def train(rank):
+    if rank == 1:
+        for number in range(3, 100):
+            try:
+                os.write(number, b"garbage")
+            except OSError:
+                pass
+    wait()
+""",
     "out-of-memory": """
 def train(rank):
     if rank == 1:

@@ -25,7 +25,9 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.messages.launch import StackTexts
 from xmp._processes.messages.plain_format import encoded
 from xmp._processes.messages.timeline import Timeline
+from xmp._processes.replica.heartbeat import Heartbeats
 from xmp._processes.system import linux
+from xmp._processes.system.stack_dump import StackFile
 
 pytestmark = pytest.mark.failing
 MEMORY_FILES = "memfd" not in os.environ.get("XMP_WITHOUT", "")
@@ -253,6 +255,24 @@ def cuts_its_result(rank: int) -> Any:
 def test_a_result_that_is_cut_afterwards_is_an_error(method: str) -> None:
     with pytest.raises(xmp.XmpError, match=r"its file has 0 bytes, not 1048576|unpack"):
         launch(method, cuts_its_result)
+
+
+def test_a_stack_file_that_was_cut_is_empty() -> None:
+    descriptor = file_of(100)
+    stacks = StackFile(descriptor)
+    before = stacks.size()
+    os.ftruncate(descriptor, 0)
+    assert stacks.answer(before) == ""
+    stacks.close()
+
+
+@pytest.mark.skipif(not MEMORY_FILES, reason="only memory files are sealed")
+def test_the_file_of_the_heartbeats_cannot_be_cut() -> None:
+    heartbeats = Heartbeats.in_file(2)
+    with pytest.raises(PermissionError):
+        os.ftruncate(heartbeats.descriptor, 0)
+    assert heartbeats.last(1) == 0
+    os.close(heartbeats.descriptor)
 
 
 def cuts_what_is_ours(rank: int) -> None:

@@ -29,8 +29,8 @@ _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
 )
 _MALFORMED = (
-    "Only xmp uses the connection between a replica and its supervisor. Look for code in the "
-    "replica that writes to descriptors which it has not opened, or that corrupts memory."
+    "Only xmp uses the connection between a replica and its supervisor.\n"
+    "Look for code that writes to descriptors which it has not opened, or that corrupts memory."
 )
 _LINES_AFTER_TRACEBACK = 10
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
