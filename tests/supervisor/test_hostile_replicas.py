@@ -223,6 +223,8 @@ def fails_by(act: str, method: str, folder: Path) -> xmp.ReplicaError:
 
 @pytest.mark.parametrize("act", ACTS)
 def test_it_is_killed_and_named(act: str, tmp_path: Path) -> None:
+    if act == "an empty packet" and "passcred" in os.environ.get("XMP_WITHOUT", ""):
+        pytest.skip("without its sender it looks like the end of the connection")
     fails_by(act, "forkserver", tmp_path)
 
 
