@@ -255,7 +255,7 @@ def cuts_its_result(rank: int) -> Any:
 
 
 def test_a_result_that_is_cut_afterwards_is_an_error(method: str) -> None:
-    with pytest.raises(xmp.XmpError, match=r"its file has 0 bytes, not 1048576|unpack"):
+    with pytest.raises(xmp.XmpError, match=r"cannot be loaded here|malformed message"):
         launch(method, cuts_its_result)
 
 

@@ -10,7 +10,7 @@ from xmp._payload import Packed, pack
 from xmp._payload.script import main_source
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import LaunchOrder
-from xmp._processes.system import linux
+from xmp._processes.system import linux, seals
 from xmp._types import Output
 
 from .job import Job
@@ -43,7 +43,7 @@ def make_order(
     packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
     if packed is not None:
         if packed.image.data is None:
-            linux.seal(packed.image.descriptor)
+            seals.seal(packed.image.descriptor)
         at_end(packed.close)
     order = LaunchOrder(
         host=job.host,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._payload import Image, pack_image
-from xmp._processes.system import linux
+from xmp._processes.system import linux, seals
 
 __all__ = ["packed_outcome", "received_image"]
 
@@ -21,7 +21,7 @@ def packed_outcome(value: Any) -> Image:
     """The image of what a replica sends; raises what pickling the value raises."""
     image = pack_image(value, linux.memory_file)
     if image.data is None:
-        linux.seal(image.descriptor)
+        seals.seal(image.descriptor)
     return image
 
 
@@ -41,7 +41,7 @@ def received_image(data: bytes | None, size: int, descriptors: Sequence[int]) ->
 
 def _safe_to_map(image: Image) -> bool:
     return (
-        linux.has_fixed_size(image.descriptor) and os.fstat(image.descriptor).st_size >= image.size
+        seals.has_fixed_size(image.descriptor) and os.fstat(image.descriptor).st_size >= image.size
     )
 
 

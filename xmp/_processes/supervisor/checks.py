@@ -15,7 +15,7 @@ from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.messages.untrusted import Arrived
-from xmp._processes.system import linux
+from xmp._processes.system import seals
 
 from .replica_handle import ReplicaHandle
 
@@ -191,7 +191,7 @@ def _check_file(descriptor: int, size: int) -> None:
 
     Who maps a file that is shorter dies of SIGBUS, and who opens a FIFO waits for its writer.
     """
-    if linux.seals_of(descriptor) is None and linux.has_memory_files():
+    if seals.seals_of(descriptor) is None and seals.has_memory_files():
         raise Malformed("its descriptor is no memory file")
     found = os.fstat(descriptor)
     _need(stat.S_ISREG(found.st_mode), "its descriptor is no file")

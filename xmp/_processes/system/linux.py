@@ -33,9 +33,8 @@ from xmp._marks import ADDED_SCORE
 
 __all__ = [
     "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork_quietly",
-    "has_fixed_size", "has_memory_files", "kill_on_hang_up", "kills_on_hang_up", "memory_file",
-    "names_senders", "open_pidfd", "preferred_victims", "ready", "reopened", "seal", "seal_size",
-    "seals_of", "set_name", "set_owner", "subreaper", "tidy_heap",
+    "kill_on_hang_up", "kills_on_hang_up", "memory_file", "names_senders", "open_pidfd",
+    "preferred_victims", "ready", "reopened", "set_name", "set_owner", "subreaper", "tidy_heap",
 ]  # fmt: skip
 
 LONGEST_WAIT = 1e6
@@ -44,10 +43,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _MFD_CLOEXEC_AND_ALLOW_SEALING = 0x0001 | 0x0002
-_F_ADD_SEALS = 1033
-_F_GET_SEALS = 1034
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 1, 2, 4, 8
-_F_SEALS_ALL = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
 _FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 """How memfd_create fails under a seccomp filter or with the sysctl vm.memfd_noexec = 2."""
 _SYS_CLOSE_RANGE = 436  # on every architecture: syscalls(2)
@@ -229,49 +224,6 @@ def memory_file(name: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.unlink(path)
     return descriptor
-
-
-def seal(descriptor: int) -> None:
-    """Make a memory file immutable, so that every process that maps it sees the same bytes."""
-    _add_seals(descriptor, _F_SEALS_ALL)
-
-
-def seal_size(descriptor: int) -> None:
-    """Fix the size of a memory file: who maps one that is then cut dies of SIGBUS."""
-    _add_seals(descriptor, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
-
-
-def _add_seals(descriptor: int, seals: int) -> None:
-    try:
-        fcntl.fcntl(descriptor, _F_ADD_SEALS, seals)
-    except OSError:
-        pass  # a temporary file cannot be sealed; no other process has its descriptor
-
-
-def seals_of(descriptor: int) -> int | None:
-    """A memory file's seals; None for any other file.
-
-    The kernel answers from the inode alone: unlike fstat(2), which a file system in user space may
-    answer late or never, this does not wait for anything.
-    """
-    try:
-        return fcntl.fcntl(descriptor, _F_GET_SEALS)
-    except OSError:
-        return None
-
-
-def has_fixed_size(descriptor: int) -> bool:
-    """Whether the file is a memory file that can be cut no more."""
-    return bool((seals_of(descriptor) or 0) & _F_SEAL_SHRINK)
-
-
-def has_memory_files() -> bool:
-    """Whether ``memory_file`` makes files that have seals."""
-    descriptor = memory_file("xmp-probe")
-    try:
-        return seals_of(descriptor) is not None
-    finally:
-        os.close(descriptor)
 
 
 def names_senders() -> bool:
