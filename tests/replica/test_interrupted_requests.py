@@ -28,7 +28,7 @@ def interrupted(ask: Callable[[], Any]) -> None:
     """Ask; the timer's handler raises when the question is on its way and no answer is there."""
 
     def over(_: int, frame: Any) -> None:
-        if frame.f_code.co_name == "ready":  # of system/linux, which polls
+        if frame.f_code.co_name in ("ready", "interruptible"):  # of system/linux, which polls
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise Late
 
