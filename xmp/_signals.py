@@ -48,6 +48,22 @@ class _Noted(BaseException):
     """A signal came while xmp waits: ends the wait."""
 
 
+def _set(number: int, handler: Any) -> None:
+    """Set Python's handler, and leave the kernel's as it is.
+
+    It may be one that faulthandler has put before Python's, and has flags (siginterrupt).
+    """
+    action = _Action()
+    known = _sigaction(number, None, action) == 0
+    _signal.signal(number, handler)
+    if known:
+        _sigaction(number, action, None)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is _main()
+
+
 class _Guard:
     """The state of the main thread: there is one."""
 
@@ -63,6 +79,7 @@ class _Guard:
         self.raised: BaseException | None = None
         """What a handler of the program raised last."""
         self.note: Handler = self._note
+        self.set = _set
 
     # --- the handler ---------------------------------------------------------------------------
 
@@ -110,7 +127,7 @@ class _Guard:
             handler = _signal.getsignal(number)
             if callable(handler) and handler is not self.note:
                 self.theirs[number] = handler
-                _set(number, self.note)
+                self.set(number, self.note)
 
     def restore(self) -> None:
         """Put the program's handlers back, but for those that it has replaced meanwhile."""
@@ -119,7 +136,7 @@ class _Guard:
             try:
                 for number, handler in list(self.theirs.items()):
                     if _signal.getsignal(number) is self.note:
-                        _set(number, handler)
+                        self.set(number, handler)
                     del self.theirs[number]
             except BaseException as error:  # of a handler that is back in its place
                 raised = error
@@ -129,22 +146,6 @@ class _Guard:
 
 _guard = _Guard()
 _main = threading.main_thread
-
-
-def _set(number: int, handler: Any) -> None:
-    """Set Python's handler, and leave the kernel's as it is.
-
-    It may be one that faulthandler has put before Python's, and has flags (siginterrupt).
-    """
-    action = _Action()
-    known = _sigaction(number, None, action) == 0
-    _signal.signal(number, handler)
-    if known:
-        _sigaction(number, action, None)
-
-
-def _in_main() -> bool:
-    return threading.current_thread() is _main()
 
 
 class _Scope:
@@ -213,6 +214,7 @@ def as_usual() -> _Scope:
 def keep_deferred() -> None:
     """Note signals from here on until the process ends: for the last lines of a replica."""
     if _in_main():
+        _guard.set = _signal.signal  # a call of ctypes would write into 100 pages of a fork
         _guard.mode = _BLOCKED
         _guard.replace()
 
