@@ -176,6 +176,12 @@ class _Scope:
                 _guard.restore()
                 raise
         _guard.mode = mode
+        if mode == _AS_USUAL and self._before == _DEFERRED and _guard.noted:
+            try:
+                _guard.deliver()  # what the program runs now may take long
+            except BaseException:
+                _guard.mode = self._before
+                raise
 
     def __exit__(self, *_: object) -> None:
         if not self._mine:

@@ -285,6 +285,46 @@ def test_an_exception_while_a_listener_runs_is_the_programs_own(at: Any) -> None
     assert caught.value is error
 
 
+def loads_slowly(path: str) -> str:
+    Path(path).touch()
+    until(lambda: False, 20)
+    return path
+
+
+class LoadsSlowly:
+    """A result that takes its time where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return loads_slowly, (str(self.path),)
+
+
+def returns_it(rank: int, path: Path) -> LoadsSlowly | None:
+    return LoadsSlowly(path) if rank == 0 else None
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_exception_while_a_result_is_loaded_is_the_programs_own(
+    error: BaseException, at: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "loads"
+
+    def over() -> None:
+        if path.exists():
+            raise error
+        at(0.05, over)
+
+    at(0.05, over)
+    context = launch("forkserver", returns_it, path, join=False)
+    with pytest.raises(type(error)) as caught:
+        context.join()
+    assert caught.value is error
+    with pytest.raises(xmp.XmpError, match="rank 0's result is lost"):
+        context.results()
+
+
 SCRIPT = """
 import signal, sys, time
 import in_script, xmp

@@ -71,6 +71,10 @@ class Outcome:
             self.results |= received(self._plans[rank], data, size, files)
         except XmpError as error:
             self.broken = self.broken or error
+        except BaseException:  # of a signal handler; a later join() must not return without it
+            text = f"rank {rank}'s result is lost: a signal handler raised while it was loaded"
+            self.broken = self.broken or XmpError(text)
+            raise
 
     def ended(self, message: launch.ReplicaEnded) -> None:
         """The process of a replica has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
+from xmp import _signals
 from xmp._errors import XmpError
 from xmp._payload import load_image
 from xmp._processes.messages.outcomes import received_image
@@ -64,8 +65,12 @@ def received(
     image = None
     try:
         image = received_image(data, size, descriptors)
-        return spread(plan, load_image(image))
+        with _signals.as_usual():
+            value = load_image(image)
+        return spread(plan, value)
     except Exception as error:
+        if _signals.from_handler(error):
+            raise
         text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
         raise XmpError(text) from error
     finally:
