@@ -27,8 +27,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 __all__ = [
-    "as_usual", "blocked", "by_default", "deferred", "deliver", "from_handler", "handled",
-    "interruptible", "keep_deferred", "step",
+    "as_usual",
+    "blocked",
+    "by_default",
+    "deferred",
+    "deliver",
+    "from_handler",
+    "give_up",
+    "handled",
+    "interruptible",
+    "keep_deferred",
+    "returned",
+    "returning",
+    "step",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -145,6 +156,7 @@ class _Guard:
 
 
 _guard = _Guard()
+_handles: list[Callable[[], object]] = []
 _main = threading.main_thread
 
 
@@ -234,6 +246,23 @@ def step(seconds: float | None) -> float | None:
     if _guard.mode != _DEFERRED or not _in_main():
         return seconds
     return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+
+
+def returning(end: Callable[[], object]) -> None:
+    """A handle is on its way to the caller; ``end`` ends what nothing else could end without it."""
+    if _in_main():
+        _handles.append(end)
+
+
+def returned() -> None:
+    """The caller has its handle, or gets it with the next instruction."""
+    _handles.clear()
+
+
+def give_up() -> None:
+    """The caller gets an exception instead."""
+    while _handles and _in_main():
+        _handles.pop()()
 
 
 def interruptible(call: Callable[..., T], *args: Any) -> T | None:

@@ -63,14 +63,18 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            _signals.returned()
+            return result
         except XmpError as error:
             if not _is_ours(error.__traceback__):
                 raise  # the function ran in this process: its frames are the user's
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
-        except TypeError as error:
-            _suggest(function, kwargs, error)
+        except BaseException as error:
+            _signals.give_up()  # a signal handler may raise between two returns
+            if isinstance(error, TypeError):
+                _suggest(function, kwargs, error)
             raise
 
     # A traceback says `in spawn`, the function that the user called.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import xmp
 from tests.support.in_script import comm, descendants, never_returns
 from tests.support.timer import Timer
+from xmp._processes import ProcessContext
 from xmp._processes.launcher.launch_registry import running_launches
 
 HANGS = 60
@@ -113,9 +114,11 @@ def state() -> str:
     """What is not as before, apart from what takes time to look at."""
     deadline = time.monotonic() + SETTLE
     while running_launches and time.monotonic() < deadline:
-        for launch in list(running_launches):  # spawn had returned, but not to a variable
+        for launch in list(running_launches):
             launch.wait(0.1)
     if running_launches:
+        for launch in list(running_launches):
+            ProcessContext(launch).terminate()
         return "a launch goes on"
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return f"SIGINT has the handler {signal.getsignal(signal.SIGINT)}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,17 @@ def fails(rank_word: str) -> None:
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def handlers() -> Iterator[None]:
+    """Each context of elastic sets handlers for these, which raise, and leaves them."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def start(handlers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """``start(fn)``: a running ``MultiprocessContext`` of two workers."""
     import torch.multiprocessing
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs

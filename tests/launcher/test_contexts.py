@@ -201,9 +201,7 @@ def test_a_supervisor_ended_by_a_signal_without_a_name_is_reported() -> None:
     context = launch("forkserver", never_returns_here, join=False)
     supervisor = psutil.Process(context.pids()[0]).ppid()
     os.kill(supervisor, signal.SIGRTMIN + 1)
-    with pytest.raises(
-        xmp.StartError, match=f"ended early: killed by signal {signal.SIGRTMIN + 1}"
-    ):
+    with pytest.raises(xmp.StartError, match=r"ended early: killed by SIGRTMIN\+1"):
         context.join()
 
 

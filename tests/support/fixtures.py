@@ -6,8 +6,9 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.launching import METHODS
 from tests.support.leaks import MARK, STAGES
 from tests.support.stage import Outcome, Python, Script, Stage
 from tests.support.terminal import Terminal
+from tests.support.timer import Timer
 from xmp._runtimes._base import matches
 from xmp._runtimes._variables import REPORTED
 
@@ -136,3 +138,17 @@ def terminal(stage: Stage) -> Iterator[Terminal]:
     terminal = Terminal(stage)
     yield terminal
     terminal.close()
+
+
+@pytest.fixture
+def at() -> Iterator[Callable[[float, Callable[[], Any]], None]]:
+    """``at(seconds, call)``: a signal's handler calls it after that time."""
+    timer, before = Timer(signal.SIGUSR1), signal.getsignal(signal.SIGUSR1)
+
+    def set_to(seconds: float, call: Callable[[], Any]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: call())
+        timer.set(seconds)
+
+    yield set_to
+    timer.set(0)
+    signal.signal(signal.SIGUSR1, before)

@@ -13,10 +13,12 @@ import psutil
 
 import xmp
 from tests.support.in_script import never_returns
+from tests.support.waiting import until
 
 __all__ = [
     "BEGIN",
     "METHODS",
+    "SlowToPickle",
     "always_fails",
     "failure",
     "launch",
@@ -102,3 +104,14 @@ class nothing_started:  # noqa: N801 - reads as a statement: `with nothing_start
     def seen() -> tuple[set[int], int]:
         children = {p.pid for p in psutil.Process().children(recursive=True)}
         return children, resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+
+
+class SlowToPickle:
+    """Takes its time when it is pickled."""
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        self.over = over
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        until(self.over, 20)
+        return str, ("slow",)

@@ -90,6 +90,7 @@ def launch(
             context = _launched(call, attempt)
             if join:
                 return context._results(owned=True)
+            _signals.returning(context.terminate)
         return context
     except BaseException:
         if context is not None:

@@ -177,16 +177,23 @@ class Launch:
                 raise
 
     def _end_in_order(self, why: BaseException) -> None:
-        """End the replicas: SIGTERM, grace, SIGKILL; at once if a handler raises meanwhile."""
-        orderly: Message = Interrupt() if isinstance(why, KeyboardInterrupt) else Stop()
-        try:
-            self.ask(orderly)
-            self.end_within(_ANSWER_WAIT + 2 * self.grace)
-        except BaseException:
-            with _signals.blocked():
-                self.ask(Kill())
-                self.end_within(_ANSWER_WAIT)
-            raise
+        """End the replicas: SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
+
+        Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace.
+        """
+        end = time.monotonic() + _ANSWER_WAIT + 2 * self.grace
+        self.ask(Interrupt() if isinstance(why, KeyboardInterrupt) else Stop())
+        while not self.finished:
+            try:
+                self.end_within(max(0.0, end - time.monotonic()))
+            except KeyboardInterrupt:
+                with _signals.blocked():
+                    self.ask(Kill())
+                    self.end_within(_ANSWER_WAIT)
+                raise
+            except BaseException:
+                if time.monotonic() >= end:
+                    raise
 
     def _wait_for_end(self, timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
