@@ -94,7 +94,7 @@ def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:
     source = BEGIN + (
         "import signal\n"
         "def fn(rank):\n"
-        "    open(f'supervisor{os.getppid()}', 'w').close()\n"
+        "    open(f'begun{rank}-{os.getppid()}', 'w').close()\n"
         "    while not os.path.exists('go'):\n        time.sleep(0.01)\n"
         "    os.write(1, b'x' * 60000)\n"
         "    open(f'written{rank}', 'w').close()\n"
@@ -104,8 +104,8 @@ def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
     command = [sys.executable, "train.py", "forkserver"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
-        until(lambda: list(tmp_path.glob("supervisor*")))
-        supervisor = psutil.Process(int(next(tmp_path.glob("supervisor*")).name[10:]))
+        until(lambda: len(list(tmp_path.glob("begun*"))) == 2)
+        supervisor = psutil.Process(int(next(tmp_path.glob("begun0-*")).name[7:]))
         supervisor.suspend()  # so that it has read nothing when it hears of the launcher's end
         process.kill()
     (tmp_path / "go").touch()

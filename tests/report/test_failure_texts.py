@@ -259,7 +259,11 @@ SAME = [
     (re.compile(r"(\[127\.0\.0\.1\]:4)\d"), r"\g<1>0"),  # of the first that failed
     (re.compile(r"\d+ MiB"), "123 MiB"),
     (re.compile(r"\d{4}-\d\d-\d\d [\d:]+, after [\d.]+ s"), "2026-11-21 10:00:00, after 0.2 s"),
-    (re.compile(r"repeated \d+ more"), "repeated 490 more"),
+    # How deep the replica was says how often, and at which of the two functions it ends.
+    (
+        re.compile(r"repeated \d+ more times\]\n(  File .*, in parse\n    return walk.*\n)?"),
+        "repeated 490 more times]\n",
+    ),
 ]
 
 

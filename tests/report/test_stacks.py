@@ -167,9 +167,11 @@ def test_asking_ends_no_replica_that_would_not_answer(
     words = WORDS[what]
     if (method, what) == ("spawn", "unregistered"):
         words = "no answer: "  # its parent has ignored the signal, and so does it again
+    if what == "blocked" and has_native_threads(context.pids()[0]):
+        words = "Thread "  # a library of this process starts them in its forks, and one answers
     for stacks in (context.stacks(), context.stacks()):
         assert stacks[0].startswith(words)
-        assert "kernel function" in stacks[0]
+        assert "kernel function" in stacks[0] or words == "Thread "
         assert "in in_python" in stacks[1]
     by_pid = stacks_by_pid.of_launch(psutil.Process(context.pids()[1]).ppid())
     if what not in ("sh", "python"):  # exec has closed the file that has the rank
@@ -177,6 +179,10 @@ def test_asking_ends_no_replica_that_would_not_answer(
     assert "in in_python" in by_pid[1]
     (tmp_path / "go").touch()
     assert context.join()
+
+
+def has_native_threads(pid: int) -> bool:
+    return psutil.Process(pid).num_threads() > 1
 
 
 def test_real_time_signals_have_the_names_of_kill() -> None:
@@ -196,5 +202,6 @@ def test_a_failure_names_them_so() -> None:
     assert caught.value.signal_name == "SIGRTMIN+3"
     assert "terminated with signal SIGRTMIN+3" in str(caught.value)
     with pytest.raises(xmp.ReplicaDied) as caught:
-        launch("fork", dies_by, signal.SIGRTMIN - 1, nprocs=1)  # glibc's own
+        # The C library's own, for which this process may have its handler.
+        launch("spawn", dies_by, signal.SIGRTMIN - 1, nprocs=1)
     assert "signal signal" not in str(caught.value)

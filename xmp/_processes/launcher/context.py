@@ -78,21 +78,24 @@ class ProcessContext(Generic[R]):
         if grace_period is not None:
             _check_grace(grace_period)
             self._launch.ask(SetGrace(grace_period))
-        return self._join(timeout)
+        try:
+            return self._join(timeout)
+        except XmpError as error:
+            # The user's call is above, and xmp's frames below it say nothing about the failure.
+            raise error.with_traceback(None) from error.__cause__
 
     def _join(self, timeout: float | None, owned: bool = False) -> bool:
         if not self._launch.wait(timeout, owned):
             return False
-        try:
-            self._launch.raise_error()
-        except XmpError as error:
-            # The user's call is above, and xmp's frames below it say nothing about the failure.
-            raise error.with_traceback(None) from error.__cause__
+        self._launch.raise_error()
         return True
 
     def results(self) -> Results[R]:
         """Wait for all replicas and return what they returned; raises as ``join`` does."""
-        return self._results()
+        try:
+            return self._results()
+        except XmpError as error:
+            raise error.with_traceback(None) from error.__cause__
 
     def _results(self, owned: bool = False) -> Results[R]:
         """As ``results``; an ``owned`` launch ends whatever is raised."""
