@@ -50,7 +50,7 @@ class Round:
     def draw(cls, seed: int, number: int) -> Round:
         dice = random.Random(f"{seed}/{number}")
         method = dice.choices(("forkserver", "spawn", "fork"), (12, 1, 3))[0]
-        first = dice.random() < 0.05 and method == "forkserver"
+        first = dice.random() < 0.08 and method == "forkserver"
         longest = {"spawn": 0.6, "forkserver": 0.045, "fork": 0.045}[method]
         return cls(
             number,
