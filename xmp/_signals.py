@@ -23,22 +23,25 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 __all__ = [
+    "Handler",
+    "SigAction",
     "as_usual",
     "blocked",
-    "by_default",
     "deferred",
     "deliver",
     "from_handler",
     "give_up",
-    "handled",
+    "guard",
+    "in_main",
     "interruptible",
     "keep_deferred",
     "returned",
     "returning",
+    "sigaction",
     "step",
 ]  # fmt: skip
 
@@ -50,9 +53,9 @@ _LOOK_SECONDS = 1.0
 _NUMBERS = tuple(
     sorted(int(n) for n in _signal.valid_signals() if n not in (_signal.SIGKILL, _signal.SIGSTOP))
 )
-_Action = ctypes.c_char * 256
+SigAction = ctypes.c_char * 256
 """A struct sigaction: more bytes than any system's has."""
-_sigaction = ctypes.CDLL(None).sigaction
+sigaction = ctypes.CDLL(None).sigaction
 
 
 class _Noted(BaseException):
@@ -64,19 +67,19 @@ def _set(number: int, handler: Any) -> None:
 
     It may be one that faulthandler has put before Python's, and has flags (siginterrupt).
     """
-    action = _Action()
-    known = _sigaction(number, None, action) == 0
+    action = SigAction()
+    known = sigaction(number, None, action) == 0
     _signal.signal(number, handler)
     if known:
-        _sigaction(number, action, None)
+        sigaction(number, action, None)
 
 
-def _in_main() -> bool:
+def in_main() -> bool:
     return threading.current_thread() is _main()
 
 
 class _Guard:
-    """The state of the main thread: there is one."""
+    """The state of the main thread: there is one, ``guard``."""
 
     def __init__(self) -> None:
         self.mode = _AS_USUAL
@@ -155,7 +158,7 @@ class _Guard:
             raise raised
 
 
-_guard = _Guard()
+guard = _Guard()
 _handles: list[Callable[[], object]] = []
 _main = threading.main_thread
 
@@ -174,44 +177,44 @@ class _Scope:
         self._before = _AS_USUAL
 
     def __enter__(self) -> None:
-        if not _in_main():
+        if not in_main():
             return
-        self._before = _guard.mode
+        self._before = guard.mode
         # Inside ``blocked`` a wait of xmp is part of what must not be torn.
         mode = self._before if self._mode == _DEFERRED and self._before else self._mode
-        self._outermost = not _guard.theirs and mode != _AS_USUAL
+        self._outermost = not guard.theirs and mode != _AS_USUAL
         self._mine = True
         if self._outermost:
             try:
-                _guard.replace()
+                guard.replace()
             except BaseException:
-                _guard.restore()
+                guard.restore()
                 raise
-        _guard.mode = mode
-        if mode == _AS_USUAL and self._before == _DEFERRED and _guard.noted:
+        guard.mode = mode
+        if mode == _AS_USUAL and self._before == _DEFERRED and guard.noted:
             try:
-                _guard.deliver()  # what the program runs now may take long
+                guard.deliver()  # what the program runs now may take long
             except BaseException:
-                _guard.mode = self._before
+                guard.mode = self._before
                 raise
 
     def __exit__(self, *_: object) -> None:
         if not self._mine:
             return
         if self._mode == _AS_USUAL and self._before != _AS_USUAL:
-            _guard.mode = self._before
-            _guard.replace()  # the program may have set others
+            guard.mode = self._before
+            guard.replace()  # the program may have set others
             return
-        _guard.mode = self._before
+        guard.mode = self._before
         if self._before != _AS_USUAL:
             return
         try:
-            if _guard.noted:
-                _guard.deliver()
+            if guard.noted:
+                guard.deliver()
         finally:
             if self._outermost:
-                _guard.raised = None
-                _guard.restore()
+                guard.raised = None
+                guard.restore()
 
 
 def deferred() -> _Scope:
@@ -231,10 +234,10 @@ def as_usual() -> _Scope:
 
 def keep_deferred() -> None:
     """Note signals from here on until the process ends: for the last lines of a replica."""
-    if _in_main():
-        _guard.set = _signal.signal  # a call of ctypes would write into 100 pages of a fork
-        _guard.mode = _BLOCKED
-        _guard.replace()
+    if in_main():
+        guard.set = _signal.signal  # a call of ctypes would write into 100 pages of a fork
+        guard.mode = _BLOCKED
+        guard.replace()
 
 
 def step(seconds: float | None) -> float | None:
@@ -243,14 +246,14 @@ def step(seconds: float | None) -> float | None:
     A signal that comes just before a system call does not interrupt it, and Python looks for
     signals only after it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
     """
-    if _guard.mode != _DEFERRED or not _in_main():
+    if guard.mode != _DEFERRED or not in_main():
         return seconds
     return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
 
 
 def returning(end: Callable[[], object]) -> None:
     """A handle is on its way to the caller; ``end`` ends what nothing else could end without it."""
-    if _in_main():
+    if in_main():
         _handles.append(end)
 
 
@@ -261,7 +264,7 @@ def returned() -> None:
 
 def give_up() -> None:
     """The caller gets an exception instead."""
-    while _handles and _in_main():
+    while _handles and in_main():
         _handles.pop()()
 
 
@@ -270,19 +273,19 @@ def interruptible(call: Callable[..., T], *args: Any) -> T | None:
 
     The caller lets go of what others may need, and then calls ``deliver``.
     """
-    if _guard.mode != _DEFERRED or not _in_main():
+    if guard.mode != _DEFERRED or not in_main():
         return call(*args)
     result = None
     try:
         try:
-            _guard.waiting = True
-            if not _guard.noted:
+            guard.waiting = True
+            if not guard.noted:
                 result = call(*args)
-            _guard.waiting = False
+            guard.waiting = False
         except _Noted:
             pass
         except BaseException:
-            _guard.waiting = False
+            guard.waiting = False
             raise
     except _Noted:
         pass  # it came while an exception was on its way; the next call raises that again
@@ -291,77 +294,24 @@ def interruptible(call: Callable[..., T], *args: Any) -> T | None:
 
 def deliver() -> None:
     """Run the handlers of what was noted, where handlers run at waits."""
-    if _guard.noted and _guard.mode == _DEFERRED and _in_main():
-        _guard.deliver()
+    if guard.noted and guard.mode == _DEFERRED and in_main():
+        guard.deliver()
 
 
 def from_handler(error: BaseException | None) -> bool:
     """Whether an exception comes from a signal handler of the program, and not from what ran."""
-    return error is not None and error is _guard.raised
-
-
-class handled:  # noqa: N801 - used like a function
-    """While inside, xmp's own handlers for signals for which the program has none.
-
-    Does nothing outside the main thread, where Python allows no handler to be set.
-    """
-
-    def __init__(self, wanted: Mapping[int, Handler]) -> None:
-        self._wanted = wanted
-        self._taken: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if not _in_main():
-            return
-        for number, handler in self._wanted.items():
-            if number not in _guard.ours and _is_free(number):
-                self._taken[number] = _guard.theirs.get(number, _signal.getsignal(number))
-                _guard.ours[number] = handler
-                if _signal.getsignal(number) is not _guard.note:
-                    _signal.signal(number, _guard.note)
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._taken.items():
-            _guard.ours.pop(number, None)
-            if number not in _guard.theirs and _signal.getsignal(number) is _guard.note:
-                _signal.signal(number, before)
-                # It came when xmp had no more to do: as without xmp, but for Ctrl-\, which was
-                # meant for the launch.
-                if number in _guard.noted and before == _signal.SIG_DFL:
-                    del _guard.noted[number]
-                    if number != _signal.SIGQUIT:
-                        os.kill(os.getpid(), number)
-        self._taken.clear()
-
-
-def _is_free(number: int) -> bool:
-    """Whether the program has no handler, not even one that Python does not know of."""
-    handler = _guard.theirs.get(number) or _signal.getsignal(number)
-    if number == _signal.SIGINT:
-        return handler is _signal.default_int_handler
-    if handler != _signal.SIG_DFL:
-        return False
-    action = _Action()  # faulthandler.register sets its handler there
-    _sigaction(number, None, action)
-    return ctypes.c_void_p.from_buffer(action).value is None
-
-
-def by_default(number: int) -> None:
-    """Let a signal do what it does without a handler: stop this process, or end it."""
-    before = _signal.signal(number, _signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    _signal.signal(number, before)
+    return error is not None and error is guard.raised
 
 
 def _after_fork() -> None:
     """In a child: its program knows nothing of what xmp does in the parent."""
-    if _guard.theirs or _guard.ours:
-        for number in [n for n in _guard.ours if n not in _guard.theirs]:
+    if guard.theirs or guard.ours:
+        for number in [n for n in guard.ours if n not in guard.theirs]:
             _signal.signal(number, _signal.SIG_DFL)
-        _guard.mode, _guard.waiting = _AS_USUAL, False
-        _guard.noted.clear()
-        _guard.ours.clear()
-        _guard.restore()
+        guard.mode, guard.waiting = _AS_USUAL, False
+        guard.noted.clear()
+        guard.ours.clear()
+        guard.restore()
 
 
 os.register_at_fork(after_in_child=_after_fork)

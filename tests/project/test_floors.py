@@ -23,7 +23,7 @@ FLOORS = (
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
-    | {"_signals"},
+    | {"_signals", "_own_handlers"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here"},
@@ -44,6 +44,7 @@ NEIGHBOURS = {
     "_ports": {"_signals"},
     "_payload": {"_signals"},
     "_marks": {"_proc"},
+    "_own_handlers": {"_signals"},
     "_here": {"_host"},
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},

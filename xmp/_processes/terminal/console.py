@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from xmp import _signals
+from xmp import _own_handlers
 from xmp._log import say
 from xmp._processes.messages.launch import Interrupt, Pause, Resume
 
@@ -36,10 +36,10 @@ def signals_of_the_user(
 
     def stop(number: int, _: object) -> None:
         ask(Pause())
-        _signals.by_default(number)  # stops here, and goes on from here
+        _own_handlers.by_default(number)  # stops here, and goes on from here
         ask(Resume())
 
-    return _signals.handled(
+    return _own_handlers.handled(
         {
             signal.SIGTSTP: stop,
             signal.SIGQUIT: lambda *_: show(),
@@ -51,4 +51,4 @@ def signals_of_the_user(
 
 def on_quit(show: Callable[[], None]) -> AbstractContextManager[None]:
     """While inside, Ctrl-\\ (SIGQUIT) calls ``show``."""
-    return _signals.handled({signal.SIGQUIT: lambda *_: show()})
+    return _own_handlers.handled({signal.SIGQUIT: lambda *_: show()})
