@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.support import in_script
 from tests.support.launching import METHODS
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
-from xmp._processes.supervisor.preemption import PreemptionVote
 
 pytestmark = pytest.mark.failing
 
@@ -148,12 +146,12 @@ class Ran:
     def wait_for(self, *names: str) -> None:
         self.stage.reached(self.process, *names)
 
-    def terminate(self) -> None:
-        """Once the launcher waits: it has a handler then."""
+    def send(self, number: int = signal.SIGTERM) -> None:
+        """Once the launcher waits: it has a handler for SIGTERM then."""
         until(
             lambda: signal.SIGTERM in in_script.signals(self.process.pid, "SigCgt"), 10, "a handler"
         )
-        self.process.terminate()
+        self.process.send_signal(number)
 
     def outcome(self) -> Outcome:
         return self.stage.outcome(self.process)
@@ -166,7 +164,7 @@ class Ran:
 @pytest.mark.parametrize("method", METHODS)
 def test_all_hear_it_at_the_same_call(stage: Stage, method: str, fn: str) -> None:
     ran = Ran(stage, fn, 3, method)
-    ran.terminate()
+    ran.send()
     outcome = ran.outcome()
     assert outcome.code == 0, outcome
     said = outcome.said
@@ -181,7 +179,7 @@ def test_all_hear_it_at_the_same_call(stage: Stage, method: str, fn: str) -> Non
 @pytest.mark.parametrize("method", METHODS)
 def test_replicas_that_ended_or_never_asked_are_not_waited_for(stage: Stage, method: str) -> None:
     ran = Ran(stage, "some_only", 5, method)
-    ran.terminate()
+    ran.send()
     (stage.folder / "go-1").touch()  # has asked: until it ends the others wait for its next call
     (stage.folder / "go-2").touch()
     said = ran.outcome().said
@@ -190,7 +188,7 @@ def test_replicas_that_ended_or_never_asked_are_not_waited_for(stage: Stage, met
 
 def test_a_child_of_a_replica_is_not_asked(stage: Stage) -> None:
     ran = Ran(stage, "with_a_child", 2, "forkserver")
-    ran.terminate()
+    ran.send()
     outcome = ran.outcome()
     assert outcome.code == 0, outcome
     assert len(set(outcome.said["results"])) == 1
@@ -198,16 +196,16 @@ def test_a_child_of_a_replica_is_not_asked(stage: Stage) -> None:
 
 def test_a_second_sigterm_ends_replicas_that_stay(stage: Stage) -> None:
     ran = Ran(stage, "asks_but_stays", 2, "forkserver")
-    ran.terminate()
+    ran.send()
     ran.wait_for("preempted-0", "preempted-1")
-    ran.terminate()
+    ran.send()
     assert ran.outcome().code == -signal.SIGTERM
     stage.gone()
 
 
 def test_a_preempted_launch_is_not_restarted(stage: Stage) -> None:
     ran = Ran(stage, "fails_when_asked", 2, "forkserver", options='{"max_restarts": 3}')
-    ran.terminate()
+    ran.send()
     said = ran.outcome().said
     assert "no time to save" in said["error"]
     assert said["history"] == 0
@@ -222,7 +220,7 @@ def test_a_preempted_launch_is_not_restarted(stage: Stage) -> None:
 def test_a_replica_that_never_asks_gets_the_signal(stage: Stage, method: str) -> None:
     """The main processes first: their helpers work until they end."""
     ran = Ran(stage, "helped", 2, method)
-    ran.terminate()
+    ran.send()
     assert ran.outcome().code == -signal.SIGTERM
     assert [(stage.folder / f"child-{rank}").read_text() for rank in range(2)] == ["None"] * 2
     stage.gone()
@@ -230,7 +228,7 @@ def test_a_replica_that_never_asks_gets_the_signal(stage: Stage, method: str) ->
 
 def test_a_replica_that_ignores_it_is_killed_after_grace(stage: Stage) -> None:
     ran = Ran(stage, "deaf", 2, "forkserver", options='{"grace": 0.5}')
-    ran.terminate()
+    ran.send()
     outcome = ran.outcome()
     assert outcome.code == -signal.SIGTERM
     assert 0.4 <= outcome.seconds < 5
@@ -242,7 +240,7 @@ def test_a_stopped_supervisor_does_not_keep_the_launcher(stage: Stage) -> None:
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
     until(lambda: in_script.state(supervisor) == "T", 5, "the supervisor stopped")
-    ran.terminate()
+    ran.send()
     outcome = ran.outcome()
     assert outcome.code == -signal.SIGTERM
     assert outcome.seconds < 5
@@ -267,11 +265,45 @@ RELEASED = """
 
 def test_a_handler_of_the_program_is_left_alone(stage: Stage) -> None:
     ran = Ran(stage, "none", 2, "forkserver", main=RELEASED + OWN_HANDLER)
-    ran.terminate()
+    ran.send()
     said = ran.outcome().said
     assert said["results"] == ["released"] * 2
     assert said["preempted"] is False
     assert said["handler"] is False
+
+
+WHILE_IT_ENDS = """
+    def interrupted(*_):
+        raise TimeoutError
+
+    def fails(rank):
+        signal.signal(signal.SIGTERM, lambda *_: note(f"ending-{rank}"))
+        note(f"in-fn-{rank}")
+        if rank == 1 and sys.argv[1] == "failure":
+            wait_for("go")
+            raise ValueError("shard 7 has no labels")
+        while True:
+            signal.pause()
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGALRM, interrupted)
+        xmp.spawn(fails, nprocs=2, runtime="cpu", grace=1.5)
+"""
+
+
+@pytest.mark.parametrize("why", ["failure", "exception"])
+def test_while_xmp_ends_the_launch_for_another_reason(stage: Stage, why: str) -> None:
+    ran = Ran(stage, why, 2, "forkserver", main=WHILE_IT_ENDS)
+    if why == "failure":
+        (stage.folder / "go").touch()
+    else:
+        ran.send(signal.SIGALRM)
+    ran.wait_for("ending-0")
+    ran.send()
+    outcome = ran.outcome()
+    assert outcome.code == -signal.SIGTERM
+    assert ("ValueError: shard 7 has no labels" in outcome.err) is (why == "failure")
+    stage.gone()
 
 
 IN_A_THREAD = """
@@ -307,64 +339,8 @@ OTHER_NAMES = """
 def test_it_is_for_all_launches_of_the_program(stage: Stage) -> None:
     ran = Ran(stage, "none", 2, "forkserver", main=OTHER_NAMES + TWO)
     ran.wait_for("other-0", "other-1")
-    ran.terminate()
+    ran.send()
     outcome = ran.outcome()
     assert outcome.code == 0, outcome
     assert outcome.said["results"] == [None, None]
     assert len(set(outcome.said["other"])) == 1
-
-
-# --- the agreement ------------------------------------------------------------------------------
-
-
-class Asked:
-    """An agreement, and what it answers."""
-
-    def __init__(self) -> None:
-        self.agreement = PreemptionVote()
-
-    def answer(self, rank: int, count: int) -> int:
-        return self.agreement.report(rank, count)
-
-    def end(self, *ranks: int) -> None:
-        self.agreement.forget(*ranks)
-
-
-@pytest.fixture
-def asked() -> Any:
-    asked = Asked()
-    yield asked
-    os.close(asked.agreement.flag)
-
-
-def test_no_replica_looks_at_the_flag(asked: Asked) -> None:
-    assert asked.agreement.begin() is False
-    asked.answer(0, 1)
-    asked.end(0)
-    assert asked.agreement.begin() is False
-
-
-def test_the_next_number_that_none_has_reached(asked: Asked) -> None:
-    assert [asked.answer(rank, 1) for rank in range(3)] == [0, 0, 0]
-    assert asked.agreement.begin() is True
-    assert [asked.answer(0, 7), asked.answer(0, 8), asked.answer(1, 5)] == [0, 0, 0]
-    assert asked.answer(2, 6) == 9
-    assert [asked.answer(0, 9), asked.answer(1, 6)] == [9, 9]
-    assert asked.agreement.begin() is False, "the second time"
-
-
-def test_the_last_that_was_waited_for_ends(asked: Asked) -> None:
-    for rank in range(3):
-        asked.answer(rank, 1)
-    asked.agreement.begin()
-    assert [asked.answer(0, 4), asked.answer(1, 30)] == [0, 0]
-    asked.end(1, 2)
-    assert asked.answer(0, 5) == 5, "not the number of one that has ended"
-
-
-def test_a_late_replica_takes_part(asked: Asked) -> None:
-    asked.answer(0, 1)
-    asked.agreement.begin()
-    assert asked.answer(1, 1) == 0
-    assert asked.answer(0, 2) == 3
-    assert asked.answer(2, 1) == 3

@@ -119,20 +119,26 @@ def test_another_interrupt_ends_the_replicas_at_once(at: Any, tmp_path: Path) ->
     assert time.monotonic() - began < 10
 
 
-def test_an_alarm_that_repeats_does_not_shorten_the_grace(at: Any, tmp_path: Path) -> None:
+def test_an_alarm_that_repeats_does_not_shorten_the_grace(
+    at: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is raised meanwhile is printed, once for each class."""
     calls = []
 
     def over() -> None:
         at(0.05, over)
         if len([*tmp_path.glob("there*")]) == 2:
             calls.append(len(calls))
-            raise TimeoutError(calls[-1])
+            raise (TimeoutError if len(calls) == 1 else OSError)(calls[-1])
 
     at(0.1, over)
     with pytest.raises(TimeoutError, match="0"):
         launch("forkserver", saves, tmp_path)
     at(30, over)
-    assert len(calls) > 2
+    assert len(calls) > 3
+    printed = capfd.readouterr().err
+    assert printed.count("was raised while xmp ended the launch after TimeoutError") == 1
+    assert "OSError(1) was raised" in printed
     assert len([*tmp_path.glob("saved*")]) == 2
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +78,11 @@ def _age(process: Process) -> tuple[int, int]:
 
 
 def described(process: Process, root: Path = ROOT) -> Holder:
-    """The same process, as a user would look for it."""
-    return holder(root, root / "proc" / str(process.pid), "")
+    """The same process, as a user would look for it: with its name in ``ps`` if xmp gave one."""
+    found = holder(root, root / "proc" / str(process.pid), "")
+    if not process.name.startswith("xmp-"):
+        return found
+    return replace(found, command=f"{process.name}: {found.command}"[:120])
 
 
 def _look(root: Path) -> Leftovers:

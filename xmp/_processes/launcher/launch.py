@@ -17,7 +17,7 @@ from xmp._processes.terminal.console import say, signals_of_the_user
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
 
-from . import leftovers
+from . import ending, leftovers
 from .deadlines import Deadlines, soonest
 from .events import NullEvents
 from .handlers import supervisor_messages
@@ -102,7 +102,7 @@ class Launch:
             # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
             # that have just reached the user's function must end in order.
             if self.link.open and self._reader.until(started, _ENTRY_WAIT):
-                self._end_in_order(error)
+                ending.in_order(self, error)
             raise
 
     def _abandon(self, error: BaseException) -> None:
@@ -173,27 +173,9 @@ class Launch:
                 return self._wait_for_end(timeout)
             except BaseException as error:
                 if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
-                    self._end_in_order(error)
+                    ending.in_order(self, error)
+                    self.sigterm.carry_out(self.outcome)
                 raise
-
-    def _end_in_order(self, why: BaseException) -> None:
-        """End the replicas: SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
-
-        Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace.
-        """
-        end = time.monotonic() + _ANSWER_WAIT + 2 * self.grace
-        self.ask(Interrupt() if isinstance(why, KeyboardInterrupt) else Stop())
-        while not self.finished:
-            try:
-                self.end_within(max(0.0, end - time.monotonic()))
-            except KeyboardInterrupt:
-                with _signals.blocked():
-                    self.ask(Kill())
-                    self.end_within(_ANSWER_WAIT)
-                raise
-            except BaseException:
-                if time.monotonic() >= end:
-                    raise
 
     def _wait_for_end(self, timeout: float | None) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
@@ -205,7 +187,7 @@ class Launch:
             if self._reader.until(lambda: self.finished or self.lender.pending, wait):
                 if self.lender.settle() or not self.finished:
                     continue  # of several threads or launches one lends, and the others wait on
-                self.sigterm.carry_out()
+                self.sigterm.carry_out(self.outcome)
                 return True
             if left == 0:
                 return False

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
+from xmp import _log
 from xmp._preemption import note_preemption
 from xmp._processes.system import processes
 from xmp._processes.system.stdio import flush
+
+from .outcome import Outcome
 
 __all__ = ["Sigterm"]
 
@@ -22,10 +26,13 @@ class Sigterm:
 
     def __init__(self) -> None:
         self._pending = False
+        self._came = 0
+        """Monotonic nanoseconds."""
 
     def came(self, supervisor: int) -> None:
         """The signal has arrived; kill a supervisor that is stopped: it would never react."""
         self._pending = True
+        self._came = time.monotonic_ns()
         if supervisor and processes.is_stopped(supervisor):
             processes.kill(supervisor)
 
@@ -35,10 +42,15 @@ class Sigterm:
         if agreed:
             note_preemption()
 
-    def carry_out(self) -> None:
-        """The launch has ended: end this process as the signal would have without xmp."""
+    def carry_out(self, outcome: Outcome) -> None:
+        """The launch has ended: end this process as the signal would have without xmp.
+
+        A failure from before the signal is printed, as nothing else will report it.
+        """
         if not self._pending or threading.current_thread() is not threading.main_thread():
             return
+        if any(failure.at < self._came for failure in outcome.failures):
+            _log.error(str(outcome.error()))
         if os.getpid() == 1:  # the kernel ignores its signals that have no handler
             raise SystemExit(128 + signal.SIGTERM)
         flush()

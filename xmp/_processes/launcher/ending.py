@@ -1,0 +1,51 @@
+"""How a launch ends that an exception of the program ends: in order, and with nothing left."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from xmp import _log, _signals
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.launch import Interrupt, Kill, Stop
+
+__all__ = ["in_order"]
+
+_ANSWER_WAIT = 5.0
+
+
+class Endable(Protocol):
+    """A launch that runs."""
+
+    grace: float
+    finished: bool
+
+    def ask(self, message: Message) -> None: ...
+
+    def end_within(self, seconds: float) -> None: ...
+
+
+def in_order(launch: Endable, why: BaseException) -> None:
+    """End the replicas: SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
+
+    Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace, and is
+    printed once: the caller gets ``why``.
+    """
+    end = time.monotonic() + _ANSWER_WAIT + 2 * launch.grace
+    printed = {type(why)}
+    launch.ask(Interrupt() if isinstance(why, KeyboardInterrupt) else Stop())
+    while not launch.finished:
+        try:
+            launch.end_within(max(0.0, end - time.monotonic()))
+        except KeyboardInterrupt:
+            with _signals.blocked():
+                launch.ask(Kill())
+                launch.end_within(_ANSWER_WAIT)
+            raise
+        except BaseException as error:
+            if time.monotonic() >= end:
+                raise
+            if type(error) not in printed:
+                printed.add(type(error))
+                first = type(why).__name__
+                _log.warning(f"{error!r} was raised while xmp ended the launch after {first}")
