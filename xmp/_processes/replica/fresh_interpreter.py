@@ -57,7 +57,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
         os.close(received.pop(0))
     image = order.take_image(received)
     tracker = received.pop(0) if order.state.tracker else None
-    launcher_state.apply(order.state, tracker)
+    launcher_state.apply(launcher_state.with_variables(order.state, variables), tracker)
     environment.replace_environment(variables)
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's

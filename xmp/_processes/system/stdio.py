@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 from typing import Any
@@ -48,7 +49,12 @@ def take_streams(descriptors: list[int]) -> None:
     streams: Any = sys
     reopen: Any = functools.partial(open, closefd=False)
     streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
-    streams.stdout = streams.__stdout__ = reopen(1, "w", encoding=encoding, errors=errors)
+    unbuffered = getattr(sys.stdout, "write_through", False)  # PYTHONUNBUFFERED
+    streams.stdout = reopen(1, "w", encoding=encoding, errors=errors)
+    if unbuffered:  # as Python has it: no buffer below the text either
+        raw = reopen(1, "wb", buffering=0)
+        streams.stdout = io.TextIOWrapper(raw, encoding, errors, write_through=True)
+    streams.__stdout__ = streams.stdout
     streams.stderr = streams.__stderr__ = reopen(
         2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
     )
