@@ -109,6 +109,7 @@ class ProcessContext(Generic[R]):
     def terminate(self) -> None:
         """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
         with _signals.deferred():
+            self._launch.outcome.ended_by = "terminate() was called"
             self._launch.ask(Stop())
             self._launch.end_within(self._launch.grace + 5.0)
 

@@ -11,13 +11,22 @@ from typing import Any
 __all__ = ["flush", "standard_streams", "take_streams"]
 
 
-def flush() -> None:
-    """Write out what Python's standard output and error still hold, if there are such streams."""
-    for stream in (sys.stdout, sys.stderr):
+def flush() -> list[str]:
+    """Write out what Python's standard output and error still hold; returns what could not be.
+
+    The streams of the start too: os._exit loses what is in one that the program has replaced.
+    """
+    lost: list[str] = []
+    streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}
+    for stream in streams.values():
         try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # closed, or None
+            if stream is not None:
+                stream.flush()
+        except (BrokenPipeError, ValueError, AttributeError):
+            pass  # the reader has gone, the program has closed it, or it has no flush
+        except Exception as error:  # a stream of the program's may raise anything
+            lost.append(f"{type(error).__name__}: {error}")
+    return lost
 
 
 def standard_streams() -> list[int]:
