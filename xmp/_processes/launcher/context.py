@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
 from xmp._errors import XmpError
@@ -48,6 +48,12 @@ class ProcessContext(Generic[R]):
         runtime = f", runtime {job.plan.runtime}" if job.plan.runtime else ""
         head = f"{job.name}, {len(self.processes)} replicas{runtime}"
         return f"<ProcessContext of {'; '.join([head, *parts])}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ProcessContext cannot be pickled or copied: only the process that has started the "
+            "replicas can wait for them. Send pids() or results() instead."
+        )
 
     @property
     def plan(self) -> JobPlan:

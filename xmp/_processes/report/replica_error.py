@@ -10,9 +10,10 @@ import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, StartError
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
 from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._processes.system.processes import CPU_TIME
@@ -188,21 +189,36 @@ def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
     The class is ours and torch's; it pickles as ours.
     """
     spawn = sys.modules.get("torch.multiprocessing.spawn")
-    if spawn is None:
+    if spawn is None or kind not in (ReplicaRaised, ReplicaDied):
         return kind
     name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
     torchs = getattr(spawn, name)
-
-    def reduce(self: ReplicaError) -> tuple[Any, ...]:
-        return _restore, (kind, self.args, self.__dict__)
-
     if (kind, torchs) not in _mixed:
-        namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
+        namespace = {"__module__": "xmp", "__doc__": kind.__doc__, "__reduce__": _reduced}
         _mixed[kind, torchs] = type(kind.__name__, (kind, torchs), namespace)
     return _mixed[kind, torchs]
 
 
-def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    error = kind(*args)
+def _reduced(self: ReplicaError) -> tuple[Any, ...]:
+    """For pickle and copy, which know neither the mixed class nor ``__cause__``."""
+    mixed = {both: ours for (ours, _), both in _mixed.items()}
+    ours = mixed.get(type(self), type(self))
+    # Without the exceptions, whose classes may have no name: `pickled` has them.
+    failures = tuple(
+        replace(each, exception=None, pickled=each.pickled if each.exception else None)
+        for each in self.failures
+    )
+    return _restored, (ours, self.args, {**self.__dict__, "failures": failures})
+
+
+def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = _also_torchs(kind)(*args)
     error.__dict__.update(state)
+    for failure in error.failures:
+        failure.exception = load_exception(failure.pickled)
+    if kind is not ReplicaTimeout and error.failures:
+        error.__cause__ = error.failures[0].exception
     return error
+
+
+ReplicaError.__reduce__ = _reduced  # type: ignore[assignment]
