@@ -21,6 +21,12 @@ from .results import ResultLimit, received
 
 __all__ = ["Outcome"]
 
+_WHILE_LOADING = "the supervisor ended while it loaded the function and its arguments"
+_LOADING = (
+    "To load them runs code: __reduce__ and __setstate__ of the arguments, and the modules that "
+    "are\nimported for them. After a crash their stack stands above, on standard error."
+)
+
 
 class Outcome:
     """Takes the supervisor's reports on the replicas; makes an error of what went wrong."""
@@ -93,6 +99,9 @@ class Outcome:
     def done(self, message: launch.Done) -> None:
         """No process of the launch is left."""
         self.overdue, self.failures, self._stacks = message
+        for failure in self.failures:
+            known = self._timelines.get(failure.rank)
+            failure.entered = known is None or known.entered > 0
         if self.failures:
             self._oom_finding = self._oom_counters.look()
 
@@ -101,7 +110,9 @@ class Outcome:
         if self.broken is None:
             self.orphaned = True
             memory = self._oom_counters.look().found(killed=False)
-            parts = [f"the supervisor ended early: {how}", memory]
+            loads = not self.processes and self._job.method == "forkserver"
+            when = _WHILE_LOADING if loads else "the supervisor ended early"
+            parts = [f"{when}: {how}", memory, _LOADING if loads else ""]
             self.broken = StartError("\n".join(filter(None, parts)))
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:

@@ -116,6 +116,8 @@ class Failure:
     why: str = ""
     """Why it was killed or ended, as far as that is known: "out of memory", "terminate() was
     called", or what was malformed."""
+    entered: bool = True
+    """Whether it had reached the function; of a thread replica that is not known."""
     hung_up: bool = False
     """Whether its own code has closed its connection to the supervisor."""
     final: bool = False

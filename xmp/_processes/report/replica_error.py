@@ -34,6 +34,10 @@ _MALFORMED = (
     "Only xmp uses the connection between a replica and its supervisor.\n"
     "Look for code that writes to descriptors which it has not opened, or that corrupts memory."
 )
+_NOT_ENTERED = (
+    "It had not reached the function: it was importing modules, loading the function and its\n"
+    "arguments, or joining the other replicas."
+)
 _HUNG_UP = (
     "Without it a replica cannot send its result or its exception. Look for code that closes all\n"
     "open files: os.closerange, os.close in a loop, a library that makes the process a daemon."
@@ -109,6 +113,8 @@ def _evidence(failure: Failure) -> Iterator[str]:
         ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
     yield f"process {failure.local_rank} terminated with {ending}"
     yield traceback
+    if not failure.entered and failure.label != STOPPED:
+        yield _NOT_ENTERED
     if failure.kind == MALFORMED:
         yield _MALFORMED
     if failure.hung_up:

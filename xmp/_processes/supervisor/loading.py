@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import os
@@ -44,6 +45,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     breakpoints.install()
     if order.method == "exec":
         return None
+    faulthandler.enable(2)  # what is unpickled runs any code; replicas have their own file
     sockets = fork_safety.connected_sockets()
     while_loading = environment.while_loading(order.rules)
     os.environ.update(while_loading)
