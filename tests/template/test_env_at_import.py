@@ -239,6 +239,21 @@ def test_a_script_that_reads_at_import_what_each_rank_has_of_its_own(script: Scr
     assert done.out.splitlines()[-1] == "0 1"
 
 
+def test_a_module_that_reads_it_while_the_function_is_loaded(
+    script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "module.py").write_text(
+        "import os\nOWN = os.environ.get('SCRIPTS_OWN')\ndef look(rank):\n    return OWN\n"
+    )
+    program = "import xmp\n" + READ_BY_SCRIPT[READ_BY_SCRIPT.index("if __name__") :].replace(
+        "    try:", "    from module import look\n    try:"
+    ).replace("xmp.PlanError", "xmp.StartError")
+    done = script(program)
+    assert "SCRIPTS_OWN" in done.out
+    assert "what the function needs reads" in done.out
+    assert done.out.splitlines()[-1] == "0 1"
+
+
 def test_torchs_loader_reads_its_variables_before_python_does(tmp_path: Path) -> None:
     """TORCH_DISTRIBUTED_DEBUG is read by a constructor of libtorch (getenv with LD_PRELOAD)."""
     found = launch("forkserver", debug_level, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})

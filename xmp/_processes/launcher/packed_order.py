@@ -67,6 +67,7 @@ def make_order(
         events=job.telling is not None,
         output=job.output or output,
         phases=phases,
+        env_by_rank=plan.env_by_rank,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

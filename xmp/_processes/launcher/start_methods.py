@@ -16,6 +16,7 @@ from xmp._payload.script import MainSource
 from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import fork_safety
+from xmp._processes.system.variables_read import differs
 
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
@@ -117,11 +118,7 @@ class StartMethod:
         read = holder.imported.variables_read or ()
         for name in self.key.env_by_rank:
             if name in read:
-                raise PlanError(
-                    f"env= gives {name} not the same value on every rank, but {path} reads {name} "
-                    "while it is imported, which happens once for all forked replicas. Read it "
-                    'inside the function, or pass start_method="spawn".'
-                )
+                raise PlanError(differs(name, path))
 
     def imports(self) -> tuple[tuple[str, float], ...]:
         """The slowest imports of the template, if it was started for this launch."""

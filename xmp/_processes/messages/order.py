@@ -55,6 +55,8 @@ class LaunchOrder:
     """Whether the supervisor reports every change of state (``events=``)."""
     phases: str = ""
     """Which replicas report what they do before the function: "all", "fresh" interpreters, none."""
+    env_by_rank: tuple[str, ...] = ()
+    """The variables to which ``env=`` gives each replica a value of its own."""
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
 
@@ -126,9 +128,9 @@ class Failure:
     @property
     def what(self) -> str:
         """What happened to it, in one line: "raised ValueError: no such label"."""
-        if self.label == "stopped by xmp" and self.kind in ("signal", "exit"):
+        if self.label == "stopped by xmp" and self.why and self.kind in ("signal", "exit"):
             how = self.signal_name or self.message or f"exit code {self.exit_code}"
-            return f"was ended by xmp ({': '.join(filter(None, [how, self.why]))})"
+            return f"was ended by xmp ({how}: {self.why})"
         return self._what
 
     @property

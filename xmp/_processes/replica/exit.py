@@ -56,14 +56,17 @@ def send_result(
 
 
 def exit_called(error: SystemExit, timeline: Timeline) -> ExitCalled:
-    """The report of a SystemExit."""
+    """The report of a SystemExit; a message goes to standard error, as in Python."""
     code, at = exit_code(error), time.monotonic_ns()
+    if code and not isinstance(_code_of(error), int):
+        with contextlib.suppress(Exception):  # standard error may be closed
+            sys.stderr.write(f"{_code_as_text(error, str)}\n")
     words = shortened(f"sys.exit({_code_as_text(error, repr)})", _LONGEST_WORDS)
     return ExitCalled(at, code, timeline, words, format_error(error) if code else "")
 
 
 def exit_code(error: SystemExit) -> int:
-    """The exit code that Python would give; a message goes to standard error, as there.
+    """The exit code that Python would give.
 
     But a number that is not 0 is a failure, though its last eight bits may be 0.
     """
@@ -74,8 +77,6 @@ def exit_code(error: SystemExit) -> int:
         # What a C long cannot hold becomes -1 there (CPython, handle_system_exit).
         status = given & 0xFF if -(2**63) <= given < 2**63 else 255
         return status or (255 if given else 0)
-    with contextlib.suppress(Exception):  # standard error may be closed
-        sys.stderr.write(f"{_code_as_text(error, str)}\n")
     return 1
 
 

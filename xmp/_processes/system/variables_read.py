@@ -9,14 +9,23 @@ getenv(3) is not seen.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["VariablesRead"]
+__all__ = ["VariablesRead", "differs"]
 
 _ALL = "*"
 _environ: Any = os.environ
+
+
+def differs(name: str, reader: str) -> str:
+    """The error for a variable that forked replicas cannot each have a value of their own of."""
+    return (
+        f"env= gives {name} not the same value on every rank, but {reader} reads {name} while it "
+        "is imported, which happens once for all forked replicas. Read it inside the function, or "
+        'pass start_method="spawn".'
+    )
 
 
 class VariablesRead:
@@ -28,6 +37,10 @@ class VariablesRead:
     def names(self) -> list[str]:
         """The names; ``*`` where all were read and that counts."""
         return sorted(self._names)
+
+    def first_of(self, names: Iterable[str]) -> str:
+        """The first of these names that was read; empty if none was."""
+        return next((name for name in names if name in self._names), "")
 
     @contextmanager
     def noted(self, sweeps: bool = False) -> Iterator[None]:
