@@ -110,7 +110,9 @@ class Outcome:
         if self.broken is None:
             self.orphaned = True
             memory = self._oom_counters.look().found(killed=False)
-            loads = not self.processes and self._job.method == "forkserver"
+            # A first replica may kill it before it reports that there are any.
+            killed = how.endswith(("SIGKILL", "SIGTERM"))
+            loads = not self.processes and self._job.method == "forkserver" and not killed
             when = _WHILE_LOADING if loads else "the supervisor ended early"
             parts = [f"{when}: {how}", memory, _LOADING if loads else ""]
             self.broken = StartError("\n".join(filter(None, parts)))
