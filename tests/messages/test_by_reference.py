@@ -88,3 +88,13 @@ def test_a_captured_variable_is_named() -> None:
     ):
         with pytest.raises(TypeError, match=re.escape(words)):
             launch("forkserver", fn)
+
+
+def calls(rank: int, fn: Any) -> None:
+    fn(rank)
+
+
+def test_a_captured_variable_of_an_argument_is_named() -> None:
+    guard = threading.Lock()
+    with pytest.raises(TypeError, match=r"args\[0\] .function.*'guard' .lock. cannot be pickled"):
+        launch("forkserver", calls, lambda rank: guard.acquire())

@@ -273,15 +273,14 @@ def _culprit(
             if _signals.from_handler(reason):
                 raise
             kind = type(value).__name__
-            why = _captured(value, reason) if name == "fn" else str(reason)
-            return f"{name} ({kind}) cannot be sent to the replicas: {why}"
+            return f"{name} ({kind}) cannot be sent to the replicas: {_captured(value, reason)}"
         finally:
             collector.close()
     return f"the call cannot be sent to the replicas: {error}"
 
 
-def _captured(fn: Callable[..., Any], reason: Exception) -> str:
-    """Why a function cannot be sent: with the name of its variable that cannot."""
+def _captured(fn: Any, reason: Exception) -> str:
+    """Why it cannot be sent: for a function, with the name of its variable that cannot."""
     from .captured import captured_culprit
     from .pickler import CallPickler
 
