@@ -96,6 +96,11 @@ class ReplicaError(XmpError, RuntimeError):
         return self.local_rank
 
     @property
+    def msg(self) -> str:
+        """The text, under the name that torch's ProcessException uses."""
+        return str(self)
+
+    @property
     def error_pid(self) -> int:
         """The pid, under the name that torch's ProcessException uses."""
         return self.pid

@@ -54,6 +54,8 @@ class Raised:
     rank: int
     at: int
     words: str = ""
+    exits: bool = False
+    """Whether it called ``sys.exit``, as handlers of SIGTERM do."""
 
 
 @dataclass(frozen=True)

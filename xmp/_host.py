@@ -13,6 +13,7 @@ from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError
 from ._payload.hints import names_used
 from ._runtimes import _launcher
+from ._runtimes._extra import check_read_at_import
 from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     draft = _planner.plan(request, known)
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
+    check_read_at_import(draft, call.method, known.env, known.loaded)
     warnings = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in warnings if call.method != "fork" else ():
         _log.warning(line, once=True)

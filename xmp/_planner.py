@@ -25,6 +25,7 @@ from ._runtimes._checks import (
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
 from ._runtimes._environment import common, dropped, store_need, unset
+from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
@@ -191,6 +192,8 @@ def _job_plan(
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=(*FIRST_USE, *runtime.by_call),
+        env=env_of_all(job.request),
+        env_by_rank=env_by_rank(job.request),
     )
 
 

@@ -189,7 +189,8 @@ def spawn(
         devices: positions in what the host's mask allows: ``[4, 5]`` or ``"4,5"``.
         backend: the process group of this backend is initialised before ``fn`` starts; "auto" for
             the runtime's own.
-        env: extra variables, or a function from local rank to variables.
+        env: extra variables, or a function from local rank to variables. A mapping holds for
+            imports too; what an import reads cannot differ between forked replicas.
         seed: for ``random``, numpy and torch, the same in every replica.
         threads: native threads of each replica; None for usable cores / replicas.
         bind: True pins each replica to its own cores; "numa" keeps them on one node.

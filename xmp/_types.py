@@ -315,6 +315,10 @@ class JobPlan:
     ``*``. A template serves only launches in which these are equal."""
     first_use_variables: tuple[str, ...] = ()
     """The exceptions to ``import_variables``: names that match, but are read at first use."""
+    env: Pairs = ()
+    """The variables that ``env=`` sets to one value in all replicas."""
+    env_by_rank: tuple[str, ...] = ()
+    """The names of the variables to which ``env=`` gives each replica a value of its own."""
 
     def __str__(self) -> str:
         from ._plan_text import explain  # it needs the types above

@@ -89,7 +89,7 @@ class Died:
     recorded: bool
     """Whether the replica itself reported it."""
     by_xmp: bool = False
-    """Whether a signal that xmp sent ended it."""
+    """Whether it ended by a signal that xmp sent, or by ``sys.exit`` after one."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,8 @@ class Verdict:
     """``CAUSE``, ``COLLATERAL``, ``STOPPED``, ``FINISHED`` or ``UNKNOWN``, by rank."""
     order: tuple[int, ...] = ()
     """The ranks that failed, the cause first, then by time."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """When each of them failed: a death that xmp noticed later than its victims' is dated back."""
     unkillable: tuple[int, ...] = ()
     """The ranks whose processes have not ended."""
     overdue: Overdue | None = None
@@ -157,7 +159,8 @@ class Watch:
         if isinstance(event, Returned):
             self._returned.add(event.rank)
         elif isinstance(event, Raised):
-            self._failed(event.rank, Died(event.at, event.words, recorded=True))
+            by_xmp = event.exits and self._ending()
+            self._failed(event.rank, Died(event.at, event.words, recorded=True, by_xmp=by_xmp))
         elif isinstance(event, Ended):
             self._ended(event)
         elif isinstance(event, Interrupt):
@@ -258,7 +261,8 @@ class Watch:
         if cause is not None:
             order.remove(cause)
             order.insert(0, cause)
-        return Verdict(cause, labels, tuple(order), self._living(), self._overdue)
+        at = {rank: time for rank, (_, time) in times.items()}
+        return Verdict(cause, labels, tuple(order), at, self._living(), self._overdue)
 
     def _others(self) -> set[int]:
         return (self._returned | self.live) - set(self._failures)

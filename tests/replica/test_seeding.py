@@ -136,3 +136,35 @@ def test_generators_of_the_script_are_equal_in_all_replicas(numbers: Outcome) ->
         assert drawn[0] == drawn[1]
     fresh = [each["modules"] for each in numbers.said["spawn"]]
     assert fresh[0] != fresh[1]
+
+
+README = """
+    import random, sys
+    import numpy, torch, in_script, xmp
+
+    if "seeded" in sys.argv:
+        random.seed(5)
+        numpy.random.seed(5)
+        torch.manual_seed(5)
+
+    def draw(rank):
+        return [random.random(), numpy.random.random(), float(torch.rand(1))]
+
+    if __name__ == "__main__":
+        for method in ("forkserver", "spawn", "fork"):
+            one, two = xmp.spawn(draw, nprocs=2, runtime="cpu", start_method=method)
+            in_script.say(**{method: [a != b for a, b in zip(one, two)]})
+"""
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize(
+    ("argv", "differ"),
+    [
+        ((), {"forkserver": [1, 1, 1], "spawn": [1, 1, 1], "fork": [1, 1, 0]}),
+        (("seeded",), {"forkserver": [1, 1, 0], "spawn": [0, 0, 0], "fork": [1, 1, 0]}),
+    ],
+)
+def test_what_the_readme_says(argv: tuple[str, ...], differ: Any, stage: Stage) -> None:
+    """For random, numpy and torch: whether two replicas draw different numbers."""
+    assert stage.run(README, *argv, timeout=60).said == differ

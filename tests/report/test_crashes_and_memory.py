@@ -41,7 +41,7 @@ def is_killed(rank: int, code: int) -> None:
 
 def test_a_kill_from_outside_is_not_taken_for_lack_of_memory(method: str) -> None:
     error = failure(method, is_killed, 0)
-    assert "was killed by SIGKILL (from outside)\n" in str(error)
+    assert "was killed by SIGKILL (not by xmp, and memory did not run out)\n" in str(error)
     assert "\n\nThe kernel counted no out-of-memory kill in this memory control group" in str(error)
 
 
@@ -166,14 +166,14 @@ def test_what_was_counted_decides() -> None:
         "The kernel counted one out-of-memory kill in this memory control group during the launch."
         "\nUse less memory in each replica, start fewer replicas, or raise the limit."
     )
-    assert found(one[0], one[0])[0] == "from outside"
+    assert found(one[0], one[0])[0] == "not by xmp, and memory did not run out"
     assert found(None, one[0])[0] == "reason unknown"
     assert "cannot say whether memory ran out" in found(None, None)[1]
 
 
 def test_a_count_of_the_whole_machine_proves_only_that_there_was_none() -> None:
     before, after = oom.Counted(3, everywhere=True), oom.Counted(5, everywhere=True)
-    assert found(before, before)[0] == "from outside"
+    assert found(before, before)[0] == "not by xmp, and memory did not run out"
     assert found(before, after)[0] == "reason unknown"
     assert "2 out-of-memory kills in the whole machine" in found(before, after)[1]
     assert found(before, oom.Counted(4)) == found(None, None)

@@ -249,7 +249,9 @@ def pack(
         ours = not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError))
         if ours or _signals.from_handler(error):
             raise
-        raise TypeError(_culprit(fn, args, kwargs, error)) from error
+        with by_value_modules(fn):
+            words = _culprit(fn, args, kwargs, error)
+        raise TypeError(words) from error
     keep = (fn, args, kwargs)
     return Packed(image, collector.descriptors, pickler.touches_device, keep)
 
@@ -271,10 +273,32 @@ def _culprit(
             if _signals.from_handler(reason):
                 raise
             kind = type(value).__name__
-            return f"{name} ({kind}) cannot be sent to the replicas: {reason}"
+            return f"{name} ({kind}) cannot be sent to the replicas: {_captured(value, reason)}"
         finally:
             collector.close()
     return f"the call cannot be sent to the replicas: {error}"
+
+
+def _captured(fn: Any, reason: Exception) -> str:
+    """Why it cannot be sent: for a function, with the name of its variable that cannot."""
+    from .captured import captured_culprit
+    from .pickler import CallPickler
+
+    def dump(value: Any) -> None:
+        collector = _Collector()
+        try:
+            with _spawning(collector), _signals.as_usual():
+                CallPickler(io.BytesIO(), []).dump(value)
+        finally:
+            collector.close()
+
+    variable = captured_culprit(fn, dump)
+    if not variable:
+        return str(reason)
+    return (
+        f"it travels by value, with its variables, and {variable} cannot be pickled: {reason}. "
+        "Make it inside the function, or define both in a module that replicas can import."
+    )
 
 
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -231,10 +231,12 @@ def _check_semaphore(semaphore: Any) -> None:
 def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
     """While packing, send by value what is in modules that no other process can import by name.
 
-    These are pytest's test modules (imported by its rewriting loader) and the function's module
-    if no finder knows it.
+    These are the function's module, and those that pytest's rewriting loader has imported, where
+    no other finder knows them. What a module makes at its top (a lock, a class) is in each process
+    then, and need not be sent.
     """
     chosen = [m for m in list(sys.modules.values()) if _of_pytest(m)] if _pytest_runs() else []
+    chosen = [module for module in chosen if not _importable(module)]
     own = sys.modules.get(getattr(fn, "__module__", None) or "")
     if own is not None and own not in chosen and not _importable(own):
         chosen.append(own)
@@ -263,9 +265,30 @@ def _of_pytest(module: Any) -> bool:
 
 
 def _importable(module: types.ModuleType) -> bool:
-    if module.__name__ in ("__main__", "__mp_main__", "builtins"):
+    """Whether another process, which has this one's ``sys.path``, finds the same file by name."""
+    name = module.__name__
+    if name in ("__main__", "__mp_main__", "builtins"):
         return True
-    try:
-        return importlib.util.find_spec(module.__name__) is not None
-    except (ImportError, ValueError, AttributeError):
+    if not _of_pytest(module):
+        try:
+            return importlib.util.find_spec(name) is not None
+        except (ImportError, ValueError, AttributeError):
+            return False
+    parent = sys.modules.get(name.rpartition(".")[0])
+    path = getattr(parent, "__path__", None)
+    if "." in name and path is None:
         return False
+    found = (_origin(finder, name, path) for finder in sys.meta_path)
+    first = next(filter(None, found), "")
+    return first != "" and os.path.realpath(first) == os.path.realpath(module.__file__ or "")
+
+
+def _origin(finder: Any, name: str, path: Any) -> str:
+    """The file that a finder has for a module; pytest's own works in its process only."""
+    if type(finder).__module__ == "_pytest.assertion.rewrite":
+        return ""
+    try:
+        spec = finder.find_spec(name, path)
+    except (ImportError, ValueError, AttributeError):
+        return ""
+    return (spec.origin or "") if spec is not None else ""

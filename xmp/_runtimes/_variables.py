@@ -12,7 +12,9 @@ at first use  jax/_src/distributed.py, torch/distributed/rendezvous.py (env://),
 
 from __future__ import annotations
 
-__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET", "REPORTED"]
+__all__ = [
+    "FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET", "READERS", "REPORTED",
+]  # fmt: skip
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
@@ -23,7 +25,6 @@ IMPORT_TIME = (
     "MALLOC_*",
     "LANG",
     "LC_*",
-    "TZ",
     # Native thread pools choose kind, placement and wait policy when they are loaded.
     "OMP_*",
     "GOMP_*",
@@ -31,15 +32,33 @@ IMPORT_TIME = (
     "MKL_*",
     "OPENBLAS_*",
     "BLIS_*",
+    "GOTO_NUM_THREADS",
+    "DNNL_*",
+    "MKLDNN_*",
+    "ONEDNN_*",
     "NPY_*",
     "NUMPY_*",
     # torch and its compilers build their configuration modules while being imported.
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
     "TORCH_LOGS*",
+    "TORCH_TRACE",
+    "TORCH_CUDA_SANITIZER",
+    "PYTORCH_JIT*",
     "TORCH_COMPILE*",
     "TORCHINDUCTOR_*",
     "TORCHDYNAMO_*",
     "TRITON_*",
+    # libtorch reads these while the dynamic loader runs its constructors.
+    "KINETO_*",
+    "PYTORCH_API_USAGE_STDERR",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_*",
+    "TORCH_LINALG_PREFER_*",
+    "TORCH_ROCM_FA_PREFER_CK",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_CUSTOM_TERMINATE",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_SHOW_CPP_STACKTRACES",
     # JAX builds jax.config from these, and looks for libtpu.
     "JAX_*",
     "TPU_LIBRARY_PATH",
@@ -53,10 +72,25 @@ IMPORT_TIME = (
     "HF_*",
     "TRANSFORMERS_*",
     "MPLBACKEND",
+    "MPLCONFIGDIR",
+    "MATPLOTLIBRC",
 )
 """Read by an import: part of a template's key (names, or prefixes ending in ``*``)."""
 
+READERS = (
+    (("JAX_*",), "jax"),
+    (("TORCH_*", "TORCHINDUCTOR_*", "TORCHDYNAMO_*", "PYTORCH_*", "KINETO_*"), "torch"),
+    (("PJRT_*", "XLA_*"), "torch_xla"),
+    (("HF_*",), "huggingface_hub"),
+    (("TRANSFORMERS_*", "HF_*"), "transformers"),
+    (("MPL*", "MATPLOTLIBRC"), "matplotlib"),
+    (("TRITON_*",), "triton"),
+)
+"""Which package reads some of these; a process that has not imported it has not read them."""
+
 FIRST_USE = (
+    "TZ",  # by time.tzset()
+    "PYTHONBREAKPOINT",
     # xmp applies these by a call after the fork.
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -71,6 +105,14 @@ FIRST_USE = (
     # Written by `import jax` and `import torch_xla`: the plan sets the replica's value.
     "TF_CPP_MIN_LOG_LEVEL",
     "GRPC_VERBOSITY",
+    "XLA_FLAGS",
+    "LIBTPU_INIT_ARGS",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD",
+    "ENABLE_RUNTIME_UPTIME_TELEMETRY",
+    "TENSORSTORE_*",
+    "TPU_ML_PLATFORM*",
+    "TPU_MEGACORE",
+    "TPU_SKIP_MDS_QUERY",
 )
 """Exceptions to the table above. A runtime has more (``by_call``), which its framework applies."""
 

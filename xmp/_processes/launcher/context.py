@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
 from xmp._errors import XmpError
@@ -48,6 +48,12 @@ class ProcessContext(Generic[R]):
         runtime = f", runtime {job.plan.runtime}" if job.plan.runtime else ""
         head = f"{job.name}, {len(self.processes)} replicas{runtime}"
         return f"<ProcessContext of {'; '.join([head, *parts])}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ProcessContext cannot be pickled or copied: only the process that has started the "
+            "replicas can wait for them. Send pids() or results() instead."
+        )
 
     @property
     def plan(self) -> JobPlan:
@@ -109,6 +115,7 @@ class ProcessContext(Generic[R]):
     def terminate(self) -> None:
         """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
         with _signals.deferred():
+            self._launch.outcome.ended_by = "terminate() was called"
             self._launch.ask(Stop())
             self._launch.end_within(self._launch.grace + 5.0)
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 from xmp import _log, _marks
 from xmp._errors import StartError
-from xmp._processes.messages import fork_server
+from xmp._processes.messages import fork_server, launcher_state
 from xmp._processes.messages.catalog import Handlers, Message
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
 from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import redirect_to_null
-from xmp._types import ForkRules
 
+from .imported import Imported
 from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
 from .shared_reader import SharedReader
 from .template_key import TemplateKey
@@ -42,12 +42,7 @@ class ForkServerHandle:
         self.pid = pid
         self.refusal: fork_server.ForkUnsafe | fork_server.ImportFailed | None = None
         """Why a script holder has ended."""
-        self.slowest: list[tuple[str, float]] = []
-        """Its slowest imports at the start: module and seconds."""
-        self.packages: dict[str, str] = {}
-        """Name and file of the top-level packages that it has imported."""
-        self.environments: list[dict[str, str]] = []
-        """Its environment at the start and after each import: some modules change it."""
+        self.imported = Imported()
         self.asked: set[str] = set()
         """The modules that it has been asked to import or to try."""
         self._connection = connection
@@ -67,12 +62,13 @@ class ForkServerHandle:
     # --- starting and ending -------------------------------------------------------------------
 
     @classmethod
-    def start(cls: type[H], modules: Sequence[str], rules: ForkRules, title: str) -> H:
+    def start(cls: type[H], modules: Sequence[str], key: TemplateKey, title: str) -> H:
         """Start it as a fresh interpreter; does not wait until that is ready."""
         ours, theirs = pair()
         watched, lifeline = os.pipe()
         self = cls(ours, lifeline)
-        environment = {**os.environ, **thread_pools.one_thread_environment(), **dict(rules.quiet)}
+        environment = key.environment()
+        environment |= {**thread_pools.one_thread_environment(), **dict(key.rules.quiet)}
         environment[_marks.VARIABLE] = str(_marks.mine())
         # coverage.py must start where the working folder and the paths are the launcher's.
         environment.pop("COVERAGE_PROCESS_START", None)
@@ -92,10 +88,12 @@ class ForkServerHandle:
         self.pid = self._process.pid
         launcher_mark.leave_on_child(self.pid, environment[_marks.VARIABLE])
         self.asked.update(modules)
-        self.environments.append(environment)
+        self.imported.environments.append(environment)
         idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
         try:
-            ours.send(fork_server.StartTemplate(search_path(), list(modules), idle, title))
+            paths = os.environ.get("PYTHONPATH", ""), environment.get("PYTHONPATH", "")
+            path = launcher_state.with_path_of(search_path(), *paths)
+            ours.send(fork_server.StartTemplate(path, list(modules), idle, title))
         except Closed:
             words = self.last_words()
             self.close()
@@ -284,7 +282,7 @@ class ForkServerHandle:
         return table
 
     def _on_ready(self, report: fork_server.Ready) -> None:
-        self._ready, self.pid, self.slowest = True, report.pid, report.slowest
+        self._ready, self.pid, self.imported.slowest = True, report.pid, report.slowest
         self._on_imported(report)
         slowest = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.slowest)
         failed = "".join(f"; could not import {name}: {why}" for name, why in report.failed.items())
@@ -293,8 +291,7 @@ class ForkServerHandle:
         )
 
     def _on_imported(self, report: fork_server.Ready | fork_server.ModulesImported) -> None:
-        self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)
-        self.environments.append(report.environment)
+        self.imported.add(report)
 
     def _on_forked(self, report: fork_server.Forked) -> None:
         self._forked[report.token] = report.pid

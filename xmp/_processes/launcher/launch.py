@@ -173,6 +173,7 @@ class Launch:
                 return self._wait_for_end(timeout)
             except BaseException as error:
                 if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
                     ending.in_order(self, error)
                     self.sigterm.carry_out(self.outcome)
                 raise

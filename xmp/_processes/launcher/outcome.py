@@ -17,9 +17,15 @@ from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 from . import leftovers
 from .job import Job
 from .replica_process import ReplicaProcess, Reports
-from .results import received
+from .results import ResultLimit, received
 
 __all__ = ["Outcome"]
+
+_WHILE_LOADING = "the supervisor ended while it loaded the function and its arguments"
+_LOADING = (
+    "To load them runs code: __reduce__ and __setstate__ of the arguments, and the modules that "
+    "are\nimported for them. After a crash their stack stands above, on standard error."
+)
 
 
 class Outcome:
@@ -38,6 +44,8 @@ class Outcome:
         """Whether the supervisor ended without a last message."""
         self.imported: list[str] = []
         """Installed modules that the first replica had to import itself."""
+        self.ended_by = ""
+        """What in this process had xmp end the launch: "terminate() was called"."""
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
         self._job = job
@@ -68,13 +76,20 @@ class Outcome:
         self._timelines[rank] = timeline.completed(self._timelines[rank])
         self.imported += imported
         try:
-            self.results |= received(self._plans[rank], data, size, files)
+            self.results |= received(self._plans[rank], data, size, files, self._limit())
         except XmpError as error:
             self.broken = self.broken or error
         except BaseException:  # of a signal handler; a later join() must not return without it
             text = f"rank {rank}'s result is lost: a signal handler raised while it was loaded"
             self.broken = self.broken or XmpError(text)
             raise
+
+    def _limit(self) -> ResultLimit | None:
+        limits, called = self._job.limits, self._job.called
+        if limits is None or limits.total is None:
+            return None
+        ends = (limits.first or called) + limits.total
+        return ResultLimit(limits.total / 1e9, ends / 1e9)
 
     def ended(self, message: launch.ReplicaEnded) -> None:
         """The process of a replica has ended."""
@@ -84,6 +99,9 @@ class Outcome:
     def done(self, message: launch.Done) -> None:
         """No process of the launch is left."""
         self.overdue, self.failures, self._stacks = message
+        for failure in self.failures:
+            known = self._timelines.get(failure.rank)
+            failure.entered = known is None or known.entered > 0
         if self.failures:
             self._oom_finding = self._oom_counters.look()
 
@@ -92,7 +110,11 @@ class Outcome:
         if self.broken is None:
             self.orphaned = True
             memory = self._oom_counters.look().found(killed=False)
-            parts = [f"the supervisor ended early: {how}", memory]
+            # A first replica may kill it before it reports that there are any.
+            killed = how.endswith(("SIGKILL", "SIGTERM"))
+            loads = not self.processes and self._job.method == "forkserver" and not killed
+            when = _WHILE_LOADING if loads else "the supervisor ended early"
+            parts = [f"{when}: {how}", memory, _LOADING if loads else ""]
             self.broken = StartError("\n".join(filter(None, parts)))
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:
@@ -118,5 +140,5 @@ class Outcome:
             pids = {rank: process.pid for rank, process in self.processes.items()}
             return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)
         if self.failures:
-            return replica_error.build(*known, self._oom_finding)
+            return replica_error.build(*known, self._oom_finding, self.ended_by)
         return self.broken

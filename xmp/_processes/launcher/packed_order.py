@@ -40,6 +40,7 @@ def make_order(
     plan, inherits = job.plan, job.method == "fork"
     main = None if inherits else main_source()
     state, tracker = launcher_state.capture()
+    state = launcher_state.with_variables(state, dict(plan.env))
     packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
     if packed is not None:
         if packed.image.data is None:
@@ -66,6 +67,7 @@ def make_order(
         events=job.telling is not None,
         output=job.output or output,
         phases=phases,
+        env_by_rank=plan.env_by_rank,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from xmp import _signals
-from xmp._errors import XmpError
-from xmp._payload import load_image
+from xmp._errors import ReplicaTimeout, XmpError
+from xmp._payload import Image, load_image
 from xmp._processes.messages.outcomes import received_image
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._types import ReplicaPlan
 
-__all__ = ["Results", "received"]
+__all__ = ["ResultLimit", "Results", "received"]
 
 R = TypeVar("R")
 
@@ -57,22 +62,69 @@ class Results(Sequence[R], Generic[R]):
 
 
 def received(
-    plan: ReplicaPlan, data: bytes | None, size: int, descriptors: Sequence[int]
+    plan: ReplicaPlan,
+    data: bytes | None,
+    size: int,
+    descriptors: Sequence[int],
+    limit: ResultLimit | None = None,
 ) -> dict[int, Any]:
-    """What the replicas of a process have sent, by rank; XmpError where it does not load here."""
+    """What the replicas of a process have sent, by rank; XmpError where it does not load here.
+
+    ReplicaTimeout where that takes longer than the launch may.
+    """
     if data is None and not descriptors:
         return spread(plan, None)
     image = None
     try:
         image = received_image(data, size, descriptors)
         with _signals.as_usual():
-            value = load_image(image)
+            value = load_image(image) if limit is None else _loaded_in_time(image, limit, plan.rank)
         return spread(plan, value)
-    except Exception as error:
-        if _signals.from_handler(error):
+    except ReplicaTimeout:
+        image = None  # its file is still being read
+        raise
+    except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
+        if _signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise
         text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
         raise XmpError(text) from error
     finally:
         if image is not None:
             image.close()
+
+
+@dataclass(frozen=True)
+class ResultLimit:
+    """The ``timeout`` of a launch, which counts while a result is loaded, too."""
+
+    seconds: float
+    ends: float
+    """By ``time.monotonic``."""
+
+
+def _loaded_in_time(image: Image, limit: ResultLimit, rank: int) -> Any:
+    """The loaded result. Nothing can interrupt what unpickling runs, so it has its own thread."""
+    outcome: list[tuple[bool, Any]] = []
+
+    def load() -> None:
+        try:
+            outcome.append((True, load_image(image)))
+        except BaseException as error:
+            outcome.append((False, error))
+
+    thread = threading.Thread(target=load, name="xmp-result", daemon=True)
+    thread.start()
+    thread.join(max(0.0, limit.ends - time.monotonic()))
+    if not outcome:
+        stack = sys._current_frames().get(thread.ident or 0)
+        where = "".join(traceback.format_stack(stack)) if stack is not None else ""
+        error = ReplicaTimeout(
+            f"timeout={limit.seconds:g}: {limit.seconds:g} s after the call rank {rank}'s result "
+            f"is still being loaded in this process:\n\n{where}".rstrip()
+        )
+        error.rank = rank
+        raise error
+    good, value = outcome[0]
+    if good:
+        return value
+    raise value

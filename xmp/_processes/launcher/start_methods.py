@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from xmp import _log
-from xmp._errors import ReplicaTimeout, StartError
+from xmp._errors import PlanError, ReplicaTimeout, StartError
 from xmp._payload.script import MainSource
 from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import fork_safety
+from xmp._processes.system.variables_read import differs
 
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
@@ -43,7 +44,7 @@ class StartMethod:
 
     def keeper(self) -> ForkServerHandle:
         """For ``start_method="spawn"``: it has preloaded nothing and ends with the launch."""
-        return self._owned(ForkServerHandle.start((), self.key.rules, "xmp-keeper"))
+        return self._owned(ForkServerHandle.start((), self.key, "xmp-keeper"))
 
     def forked_keeper(self, call: Any, leases: Iterable[int]) -> ForkServerHandle:
         """For ``start_method="fork"``; raises StartError with the reason if that is not safe.
@@ -68,7 +69,7 @@ class StartMethod:
         """A template that fits; one that ends with the launch if the user wants no others."""
         key = self.key
         if switched_off():
-            return self._owned(WarmTemplate.start(key.modules, key.rules, "xmp-template"))
+            return self._owned(WarmTemplate.of(key))
         self._template = templates.lend(key, self._at_end)
         self._started, self._template.used = not self._template.used, True
         self._template.prepare(key)
@@ -82,7 +83,7 @@ class StartMethod:
         self, template: WarmTemplate, main: MainSource, state: LauncherState, deadlines: Deadlines
     ) -> ForkServerHandle | None:
         """The template's child that has imported the script; None if forking it is not safe."""
-        holder = template.holder_of(main, state, self.key.rules)
+        holder = template.holder_of(main, state, self.key)
 
         def ready(seconds: float | None) -> bool:
             return holder.wait_ready(seconds) or holder.refusal is not None or not holder.alive
@@ -93,6 +94,7 @@ class StartMethod:
             template.forget_holder()
             raise
         if holder.wait_ready():
+            self._refuse_read(holder, main.path)
             holder.prepare(self.key)
             self._holder = holder
             return holder
@@ -108,9 +110,19 @@ class StartMethod:
         self.remember_unsafe(main, main.path, refusal.culprits)
         return None
 
+    def _refuse_read(self, holder: ForkServerHandle, path: str) -> None:
+        """Raise PlanError where the script's import needs what each replica has its own value of.
+
+        What reads all variables may have meant others.
+        """
+        read = holder.imported.variables_read or ()
+        for name in self.key.env_by_rank:
+            if name in read:
+                raise PlanError(differs(name, path))
+
     def imports(self) -> tuple[tuple[str, float], ...]:
         """The slowest imports of the template, if it was started for this launch."""
-        return tuple(self._template.slowest) if self._template and self._started else ()
+        return tuple(self._template.imported.slowest) if self._template and self._started else ()
 
     def offer(self, imported: Sequence[str]) -> None:
         """Offer the template what launcher and replicas have imported, to try while it is idle."""

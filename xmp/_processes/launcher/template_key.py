@@ -31,6 +31,10 @@ class TemplateKey:
     import_variables: tuple[str, ...]
     first_use_variables: tuple[str, ...]
     rules: ForkRules
+    env: tuple[tuple[str, str], ...] = ()
+    """What ``env=`` sets in all replicas: imports see it too."""
+    env_by_rank: tuple[str, ...] = ()
+    """Variables that ``env=`` sets in each replica: no import may depend on them."""
 
     @classmethod
     def of(cls, plan: JobPlan, wanted: Iterable[str] = ()) -> TemplateKey:
@@ -45,19 +49,28 @@ class TemplateKey:
             import_variables=plan.import_variables,
             first_use_variables=plan.first_use_variables,
             rules=plan.fork_rules,
+            env=plan.env,
+            env_by_rank=plan.env_by_rank,
         )
+
+    def environment(self) -> dict[str, str]:
+        """What an import of this launch sees."""
+        return {**os.environ, **dict(self.env)}
+
+    def is_set_later(self, name: str) -> bool:
+        """Whether replicas get this variable by a call, or where it is first used."""
+        return _matches(name, self.first_use_variables)
 
     def bars(self, name: str) -> bool:
         """Whether a template must not import this module."""
         return _root(name) in self.barred
 
-    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The part of an environment that an import reads."""
+    def variables(self, environment: Mapping[str, str]) -> set[str]:
+        """The names of the variables in an environment that an import is known to read."""
         return {
-            name: value
-            for name, value in environment.items()
-            if _matches(name, self.import_variables)
-            and not _matches(name, self.first_use_variables)
+            name
+            for name in environment
+            if _matches(name, self.import_variables) and not self.is_set_later(name)
         }
 
 

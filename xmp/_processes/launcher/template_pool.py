@@ -64,7 +64,7 @@ class TemplatePool:
                 while len(self._warm) >= _MOST:
                     self._leaving.append(self._warm.pop(0))
                     self._drop_unused(self._leaving[-1:])
-                fitting = WarmTemplate.start(key.modules, key.rules, "xmp-template")
+                fitting = WarmTemplate.of(key)
                 names = ", ".join(sorted({name.partition(".")[0] for name in key.modules}))
                 _log.debug("template %d started for %s", fitting.pid, names or "no module")
             else:

@@ -10,7 +10,6 @@ from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import StartScriptHolder
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import stdio, thread_pools
-from xmp._types import ForkRules
 
 from .fork_server_handle import ForkServerHandle
 from .template_key import TemplateKey, identity_key
@@ -26,47 +25,66 @@ class WarmTemplate(ForkServerHandle):
         self.used = False
         """Whether a launch has used it."""
         self._identity = identity_key()
-        self._holder: tuple[MainSource, ForkServerHandle] | None = None
+        self._env: frozenset[tuple[str, str]] = frozenset()
+        """What ``env=`` sets in the launch for which it was started."""
+        self._holder: tuple[MainSource, ForkServerHandle, frozenset[tuple[str, str]]] | None = None
+        """Its script, the handle, and what ``env=`` set."""
+
+    @classmethod
+    def of(cls, key: TemplateKey) -> WarmTemplate:
+        """Start one for this key."""
+        self = cls.start(key.modules, key, "xmp-template")
+        self._env = frozenset(key.env)
+        return self
 
     def misfit(self, key: TemplateKey) -> str:
-        """Why a launch with this key may not use the template; empty if it may.
-
-        A variable counts as equal when it has its value from before or after one of the template's
-        imports: some modules write into the environment.
-        """
+        """Why a launch with this key may not use the template; empty if it may."""
         if not self.alive:
             return "it has ended"
         if self._identity != identity_key():
             return "the user, a namespace, the control group or an option of Python is another one"
-        ours = key.variables(os.environ)
-        names = set(ours) | set(key.variables(self.environments[0]))
-        names -= {*thread_pools.one_thread_environment(), *(name for name, _ in key.rules.quiet)}
-        for name in names:
-            if all(ours.get(name) != known.get(name) for known in self.environments):
-                return f"{name} has changed, which an import may read"
+        if name := self._changed_variable(key):
+            return f"{name} has changed, which an import may read"
         # Where the files of top-level packages agree, so do those of the modules inside.
-        others = [n for n, file in self.packages.items() if _file_here(n) not in ("", file)]
+        packages = self.imported.packages.items()
+        others = [name for name, file in packages if _file_here(name) not in ("", file)]
         return f"{others[0]} comes from another file here" if others else ""
 
+    def _changed_variable(self, key: TemplateKey) -> str:
+        """A variable that has another value for this launch, on which an import may depend."""
+        known, ours = self.imported, key.environment()
+        names = key.variables(ours) | key.variables(known.environments[0])
+        # Of what env= sets, also what no table knows: a library may have read it.
+        given = self._env ^ set(key.env)
+        names |= {n for n, _ in given if not key.is_set_later(n) and known.may_have_read(n)}
+        names -= {*thread_pools.one_thread_environment(), *dict(key.rules.quiet)}
+        return known.first_changed(ours, names)
+
     def holder_of(
-        self, source: MainSource, launcher: LauncherState, rules: ForkRules
+        self, source: MainSource, launcher: LauncherState, key: TemplateKey
     ) -> ForkServerHandle:
         """The handle on the process that has imported this script; starts it if there is none."""
+        env = frozenset(key.env)
         if self._holder is not None:
-            if self._holder[0] == source and self._holder[1].alive:
-                return self._holder[1]
+            known, holder, seen = self._holder
+            names = {name for name, _ in env ^ seen if holder.imported.may_have_read(name)}
+            names -= thread_pools.one_thread_environment().keys()
+            changed = holder.imported.first_changed(launcher.environment, names)
+            if known == source and holder.alive and not changed:
+                return holder
             self.forget_holder()
         streams = stdio.standard_streams()
         try:
             _token, connection, lifeline = self.request(
-                lambda token: StartScriptHolder(token, source, launcher, rules), streams
+                lambda token: StartScriptHolder(token, source, launcher, key.rules), streams
             )
         finally:
             for descriptor in streams:
                 os.close(descriptor)
         holder = ForkServerHandle(connection, lifeline)
         holder.asked.update(self.asked)
-        self._holder = (source, holder)
+        holder.imported.environments.append(launcher.environment)
+        self._holder = (source, holder, env)
         return holder
 
     def forget_holder(self) -> None:

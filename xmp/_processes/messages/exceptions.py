@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from xmp import _signals
 from xmp._payload import Image, load_image, pack_image
 from xmp._processes.system import linux
 
@@ -70,7 +71,9 @@ def load_exception(data: bytes | None) -> BaseException | None:
     try:
         chain: list[_ChainLink] = load_image(Image(data, len(data)))
         return _linked([*itertools.takewhile(lambda link: _is_known(type(link[0]), known), chain)])
-    except Exception:
+    except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
+        if _signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
+            raise
         return None
 
 

@@ -74,6 +74,8 @@ class Ready(NamedTuple):
     """Module and seconds."""
     failed: dict[str, str]
     """Module and why it could not be imported."""
+    variables_read: list[str]
+    """The names of the environment variables that Python code of the imports has asked for."""
 
 
 class ModulesImported(NamedTuple):
@@ -81,6 +83,7 @@ class ModulesImported(NamedTuple):
 
     modules: dict[str, str]
     environment: dict[str, str]
+    variables_read: list[str]
 
 
 class Forked(NamedTuple):

@@ -13,14 +13,23 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from multiprocessing import process, resource_tracker
 from typing import Any
 
 from xmp import _proc
 from xmp._processes.system.environment import replace_environment
 
-__all__ = ["LauncherState", "apply", "capture", "restore_mask", "restore_signals"]
+__all__ = [
+    "LauncherState",
+    "apply",
+    "capture",
+    "restore_mask",
+    "restore_signals",
+    "with_path_of",
+    "with_variables",
+]
 
 _IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
 _NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals()))
@@ -84,6 +93,28 @@ def capture() -> tuple[LauncherState, int | None]:
         shadows=_shadows(sys.path[0] if sys.path else ""),
     )
     return state, tracker
+
+
+def with_variables(state: LauncherState, variables: Mapping[str, str]) -> LauncherState:
+    """The state as if the launcher had these variables too: those of ``env=``."""
+    before, environment = state.environment, {**state.environment, **variables}
+    if environment == before:
+        return state
+    paths = before.get("PYTHONPATH", ""), environment.get("PYTHONPATH", "")
+    quiet = environment.get("PYTHONDONTWRITEBYTECODE", "")
+    changed = quiet != before.get("PYTHONDONTWRITEBYTECODE", "")
+    write = not quiet if changed else state.write_bytecode
+    path = with_path_of(state.path, *paths)
+    return replace(state, environment=environment, path=path, write_bytecode=write)
+
+
+def with_path_of(path: list[str], before: str, after: str) -> list[str]:
+    """``path`` with the folders of one PYTHONPATH instead of those of another."""
+    if after == before:
+        return path
+    kept = [entry for entry in path if entry not in before.split(os.pathsep)]
+    new = [os.path.abspath(entry) for entry in after.split(os.pathsep) if entry]
+    return [*kept[:1], *new, *kept[1:]]  # behind the script's folder, as Python has them
 
 
 def _shadows(folder: str) -> tuple[str, ...]:

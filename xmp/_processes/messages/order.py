@@ -10,10 +10,13 @@ from xmp._types import ForkRules, HostPlan, Limits, Output
 
 from .launcher_state import LauncherState
 
-__all__ = ["MALFORMED", "PHASES", "Failure", "LaunchOrder"]
+__all__ = ["HUNG_UP", "MALFORMED", "PHASES", "Failure", "LaunchOrder"]
 
 PHASES = ("starting", "importing", "joining", "running", "done", "failed")
 """What a replica goes through, in this order."""
+HUNG_UP = 76
+"""The exit code of a replica that finds its connection to the supervisor closed by its own code:
+sysexits(3)'s EX_PROTOCOL."""
 MALFORMED = "malformed"
 """The kind of a failure: the replica has sent its supervisor what no replica of xmp sends."""
 
@@ -52,6 +55,8 @@ class LaunchOrder:
     """Whether the supervisor reports every change of state (``events=``)."""
     phases: str = ""
     """Which replicas report what they do before the function: "all", "fresh" interpreters, none."""
+    env_by_rank: tuple[str, ...] = ()
+    """The variables to which ``env=`` gives each replica a value of its own."""
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
 
@@ -99,6 +104,7 @@ class Failure:
     signal_name: str | None = None
     error_type: str = ""
     message: str = ""
+    """The exception's, or "sys.exit(3)"."""
     traceback: str = ""
     pickled: bytes | None = field(default=None, repr=False)
     """The exception as an image, if it can be sent; the launcher makes ``exception`` of it."""
@@ -110,13 +116,25 @@ class Failure:
     """What faulthandler wrote of its threads (native crashes)."""
     device: str = ""
     why: str = ""
-    """Why it was killed, as far as that is known: "out of memory", or what was malformed."""
+    """Why it was killed or ended, as far as that is known: "out of memory", "terminate() was
+    called", or what was malformed."""
+    entered: bool = True
+    """Whether it had reached the function; of a thread replica that is not known."""
+    hung_up: bool = False
+    """Whether its own code has closed its connection to the supervisor."""
     final: bool = False
     """Whether a restart cannot help: its result cannot be sent."""
 
     @property
     def what(self) -> str:
         """What happened to it, in one line: "raised ValueError: no such label"."""
+        if self.label == "stopped by xmp" and self.why and self.kind in ("signal", "exit"):
+            how = self.signal_name or self.message or f"exit code {self.exit_code}"
+            return f"was ended by xmp ({how}: {self.why})"
+        return self._what
+
+    @property
+    def _what(self) -> str:
         if self.kind == "raised":
             first = self.message.strip().partition("\n")[0]
             return f"raised {self.error_type}{': ' + first if first else ''}"
@@ -125,6 +143,11 @@ class Failure:
         if self.kind == MALFORMED:
             killed = " and was killed by xmp" if self.signal_name else ""
             return f"sent its supervisor a malformed message ({self.why}){killed}"
+        why = f" ({self.why})" if self.why else ""
         if self.signal_name:
-            return f"was killed by {self.signal_name}{f' ({self.why})' if self.why else ''}"
-        return f"ended with exit code {self.exit_code}"
+            return f"was killed by {self.signal_name}{why}"
+        if self.hung_up:
+            return f"closed its connection to xmp and ended with exit code {self.exit_code}"
+        if self.message:
+            return f"called {self.message}"
+        return f"ended with exit code {self.exit_code}{why}"

@@ -51,6 +51,10 @@ class ExitCalled(NamedTuple):
     at: int
     code: int
     timeline: Timeline
+    words: str = ""
+    """As it was called: ``sys.exit(3)``."""
+    traceback: str = ""
+    """Where, unless that was a success."""
 
 
 class ExceptionRaised(NamedTuple):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NoReturn
 
 from xmp import _signals
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
-from xmp._processes.messages.replica import ExceptionRaised, ResultReady
+from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
 from xmp._processes.system import stdio
@@ -23,6 +25,7 @@ from xmp._types import Framework
 from .channel import SupervisorChannel
 
 __all__ = [
+    "exit_called",
     "exit_code",
     "failed_code",
     "forget_exit_handlers",
@@ -33,6 +36,8 @@ __all__ = [
 ]
 
 _finalize: Any = weakref.finalize
+_LONGEST_WORDS = 1024
+_NO_TEXT = "(a code that cannot be read)"
 
 
 def send_result(
@@ -50,15 +55,44 @@ def send_result(
     image.close()
 
 
+def exit_called(error: SystemExit, timeline: Timeline) -> ExitCalled:
+    """The report of a SystemExit; a message goes to standard error, as in Python."""
+    code, at = exit_code(error), time.monotonic_ns()
+    if code and not isinstance(_code_of(error), int):
+        with contextlib.suppress(Exception):  # standard error may be closed
+            sys.stderr.write(f"{_code_as_text(error, str)}\n")
+    words = shortened(f"sys.exit({_code_as_text(error, repr)})", _LONGEST_WORDS)
+    return ExitCalled(at, code, timeline, words, format_error(error) if code else "")
+
+
 def exit_code(error: SystemExit) -> int:
-    """The exit code that Python would give; a message goes to standard error, as there."""
-    if error.code is None:
+    """The exit code that Python would give.
+
+    But a number that is not 0 is a failure, though its last eight bits may be 0.
+    """
+    given = _code_of(error)
+    if given is None:
         return 0
-    if isinstance(error.code, int):
+    if isinstance(given, int):
         # What a C long cannot hold becomes -1 there (CPython, handle_system_exit).
-        return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 255
-    sys.stderr.write(f"{error.code}\n")
+        status = given & 0xFF if -(2**63) <= given < 2**63 else 255
+        return status or (255 if given else 0)
     return 1
+
+
+def _code_of(error: SystemExit) -> Any:
+    try:
+        return error.code
+    except BaseException:  # a subclass may have a property of this name
+        return _NO_TEXT
+
+
+def _code_as_text(error: SystemExit, text: Callable[[Any], str]) -> str:
+    given = _code_of(error)
+    try:
+        return "" if given is None else text(given)
+    except BaseException:  # __str__ and __repr__ are the user's code
+        return f"<{type(given).__name__} object that has no text>"
 
 
 def failed_code(framework: Framework | None, error: BaseException) -> int:
@@ -124,7 +158,9 @@ def leave(framework: Framework | None, channel: SupervisorChannel, code: int) ->
         if not code:
             channel.send(record(error, -1, Timeline()))
         code = code or 1
-    stdio.flush()
+    for line in stdio.flush():
+        with contextlib.suppress(OSError):
+            os.write(2, f"xmp: what this replica has written is lost: {line}\n".encode())
     c_stdio = sys.modules.get("xmp._processes.system.c_stdio")
     if c_stdio is not None:  # loaded where output passes through the supervisor
         c_stdio.flush()

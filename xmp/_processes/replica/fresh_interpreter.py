@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 
 from xmp import _inside
 from xmp._processes.messages import launcher_state
@@ -22,7 +21,7 @@ from xmp._types import ReplicaPlan
 
 from . import breakpoints
 from .channel import SupervisorChannel
-from .main import run
+from .main import end_unreported, run
 from .role import CommonState, DescriptorLayout, Role, framework_entry, loader
 from .settling import watch_by_thread
 
@@ -39,9 +38,7 @@ def main(channel: int, lifeline: int, stacks: int) -> None:
         _inside.install(role.info, None, role.common.channel)
         run(role)
     except BaseException:
-        traceback.print_exc()  # no message can be sent: the supervisor keeps these lines
-    finally:
-        os._exit(1)
+        end_unreported(channel)
 
 
 def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
@@ -57,7 +54,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
         os.close(received.pop(0))
     image = order.take_image(received)
     tracker = received.pop(0) if order.state.tracker else None
-    launcher_state.apply(order.state, tracker)
+    launcher_state.apply(launcher_state.with_variables(order.state, variables), tracker)
     environment.replace_environment(variables)
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's

@@ -22,18 +22,19 @@ from typing import Any, NoReturn
 
 from xmp import _inside, _signals
 from xmp._processes.messages import launcher_state
-from xmp._processes.messages.replica import ExitCalled
+from xmp._processes.messages.order import HUNG_UP
 from xmp._processes.system import thread_pools
+from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 from xmp._types import Framework
 
 from . import seeding
-from .exit import exit_code, failed_code, forget_exit_handlers, leave, record, send_result
+from .exit import exit_called, failed_code, forget_exit_handlers, leave, record, send_result
 from .role import Call, Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
 from .threads import run_threads
 
-__all__ = ["be_replica", "run"]
+__all__ = ["be_replica", "end_unreported", "run"]
 
 
 def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:
@@ -53,6 +54,19 @@ def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Change
         common.channel.local_rank = plan.local_rank
         run(role)
     except BaseException:
+        end_unreported(role.common.layout.channel)
+    finally:
+        os._exit(1)
+
+
+def end_unreported(channel: int) -> NoReturn:
+    """End, in an exception handler, where no message can be sent: the supervisor sees how.
+
+    It keeps what is written here. What has closed all descriptors needs no traceback of xmp's.
+    """
+    try:
+        if not is_socket(channel):
+            os._exit(HUNG_UP)
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -89,8 +103,9 @@ def run(role: Role) -> None:
         code = 0
     except SystemExit as error:
         _signals.keep_deferred()
-        code = exit_code(error)
-        channel.send(ExitCalled(time.monotonic_ns(), code, timeline))
+        report = exit_called(error, timeline)
+        code = report.code
+        channel.send(report)
     except BaseException as error:
         _signals.keep_deferred()
         code = failed_code(framework, error)

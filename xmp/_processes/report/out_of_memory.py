@@ -45,7 +45,7 @@ class OomFinding:
         if self.kills is None:
             return _UNKNOWN
         if not self.kills:
-            return "from outside"
+            return "not by xmp, and memory did not run out"
         return _UNKNOWN if self._everywhere else "out of memory"
 
     def found(self, killed: bool) -> str:
@@ -59,8 +59,8 @@ class OomFinding:
         if not kills:
             return (
                 f"The kernel counted no out-of-memory kill in {where} during the launch.\n"
-                "So a process sent the signal: see the logs of the scheduler and the container "
-                "runtime."
+                "So a process sent the signal: the replica itself (os.kill in the code that it "
+                "runs), or\nanother one: see the logs of the scheduler and the container runtime."
             )
         times = "one out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
         counted = f"The kernel counted {times} in {where} during the launch."

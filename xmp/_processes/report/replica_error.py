@@ -10,11 +10,13 @@ import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, StartError
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
 from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
+from xmp._processes.system.processes import CPU_TIME
 from xmp._watch import STOPPED, UNKNOWN, is_victim
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
@@ -31,6 +33,18 @@ _WROTE_NOTHING = (
 _MALFORMED = (
     "Only xmp uses the connection between a replica and its supervisor.\n"
     "Look for code that writes to descriptors which it has not opened, or that corrupts memory."
+)
+_NOT_ENTERED = (
+    "It had not reached the function: it was importing modules, loading the function and its\n"
+    "arguments, or joining the other replicas."
+)
+_HUNG_UP = (
+    "Without it a replica cannot send its result or its exception. Look for code that closes all\n"
+    "open files: os.closerange, os.close in a loop, a library that makes the process a daemon."
+)
+_CPU_TIME = (
+    "RLIMIT_CPU allows a process so many seconds of CPU time (ulimit -t, resource.setrlimit).\n"
+    "Raise it before the launch; replicas inherit it from this process."
 )
 _LINES_AFTER_TRACEBACK = 10
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
@@ -50,17 +64,22 @@ def build(
     results: Mapping[int, Any],
     stacks: Mapping[int, str],
     memory: OomFinding,
+    ended_by: str = "",
 ) -> ReplicaError:
-    """The exception for a launch with these failures; the first one is the cause."""
+    """The exception for a launch with these failures; the first one is the cause.
+
+    ``ended_by`` says what in this process had xmp end the launch, if anything did.
+    """
     for failure in failures:
         failure.exception = failure.exception or load_exception(failure.pickled)
-        failure.why = failure.why or memory.why(failure)
+        stopped = ended_by if failure.label == STOPPED else ""
+        failure.why = failure.why or stopped or memory.why(failure)
     cause, *others = failures
     where = ", ".join(filter(None, [cause.device, f"pid {cause.pid} on {host}"]))
     parts = [
         f"rank {cause.rank} of {world_size} ({where}) {cause.what}",
         *_evidence(cause),
-        memory.found(bool(cause.why) and cause.kind != MALFORMED),
+        memory.found(_killed_from_elsewhere(cause)),
         *_last_lines(cause),
         _divergence(cause, results),
         _also_failed(cause, others),
@@ -94,10 +113,22 @@ def _evidence(failure: Failure) -> Iterator[str]:
         ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
     yield f"process {failure.local_rank} terminated with {ending}"
     yield traceback
+    if not failure.entered and failure.label != STOPPED:
+        yield _NOT_ENTERED
     if failure.kind == MALFORMED:
         yield _MALFORMED
+    if failure.hung_up:
+        yield _HUNG_UP
+    if failure.why.startswith(CPU_TIME):
+        yield _CPU_TIME
     if failure.signal_name not in (None, "SIGKILL", "SIGTERM", "SIGINT") and failure.stacks:
         yield f"Its Python stacks:\n{crash_stacks(failure.stacks)}"
+
+
+def _killed_from_elsewhere(failure: Failure) -> bool:
+    """Whether the counters of memory have something to say about its end."""
+    known = failure.kind == MALFORMED or failure.label == STOPPED
+    return bool(failure.why) and not known and not failure.why.startswith(CPU_TIME)
 
 
 def _hint(code: int | None) -> str:
@@ -118,7 +149,8 @@ def _last_lines(failure: Failure) -> Iterator[str]:
         if text:
             lines = "\n".join(text.splitlines()[-most:])
             yield f"Its last lines on standard {stream}:\n{lines}"
-    if failure.kind == "exit" and not failure.stderr and not failure.stdout:
+    known = failure.message or failure.hung_up
+    if failure.kind == "exit" and not known and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
 
 
@@ -163,21 +195,36 @@ def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
     The class is ours and torch's; it pickles as ours.
     """
     spawn = sys.modules.get("torch.multiprocessing.spawn")
-    if spawn is None:
+    if spawn is None or kind not in (ReplicaRaised, ReplicaDied):
         return kind
     name = "ProcessRaisedException" if kind is ReplicaRaised else "ProcessExitedException"
     torchs = getattr(spawn, name)
-
-    def reduce(self: ReplicaError) -> tuple[Any, ...]:
-        return _restore, (kind, self.args, self.__dict__)
-
     if (kind, torchs) not in _mixed:
-        namespace = {"__module__": "xmp", "__reduce__": reduce, "__doc__": kind.__doc__}
+        namespace = {"__module__": "xmp", "__doc__": kind.__doc__, "__reduce__": _reduced}
         _mixed[kind, torchs] = type(kind.__name__, (kind, torchs), namespace)
     return _mixed[kind, torchs]
 
 
-def _restore(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    error = kind(*args)
+def _reduced(self: ReplicaError) -> tuple[Any, ...]:
+    """For pickle and copy, which know neither the mixed class nor ``__cause__``."""
+    mixed = {both: ours for (ours, _), both in _mixed.items()}
+    ours = mixed.get(type(self), type(self))
+    # Without the exceptions, whose classes may have no name: `pickled` has them.
+    failures = tuple(
+        replace(each, exception=None, pickled=each.pickled if each.exception else None)
+        for each in self.failures
+    )
+    return _restored, (ours, self.args, {**self.__dict__, "failures": failures})
+
+
+def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = _also_torchs(kind)(*args)
     error.__dict__.update(state)
+    for failure in error.failures:
+        failure.exception = load_exception(failure.pickled)
+    if kind is not ReplicaTimeout and error.failures:
+        error.__cause__ = error.failures[0].exception
     return error
+
+
+ReplicaError.__reduce__ = _reduced  # type: ignore[assignment]

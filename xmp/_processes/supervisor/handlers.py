@@ -74,14 +74,15 @@ def _returned(
 def _exited(
     monitor: Monitor, message: messages.ExitCalled, replica: ReplicaHandle, _: Arrived
 ) -> None:
-    at, code, replica.timeline = message
+    at, code, replica.timeline, words, traceback = message
     if code == 0:
         replica.returned = True
         monitor.returned_nothing(replica)
         monitor.feed(_events.Returned(replica.rank, at))
     else:
-        replica.fail(kind="exit", at=at, exit_code=code)
-        monitor.feed(_events.Raised(replica.rank, at, f"exit code {code}"))
+        failure = replica.fail(kind="exit", at=at, exit_code=code)
+        failure.message, failure.traceback = words, traceback
+        monitor.feed(_events.Raised(replica.rank, at, f"{words}, exit code {code}", exits=True))
 
 
 def _raised(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import os
 import sys
 
+from xmp._errors import PlanError
 from xmp._payload import load
 from xmp._payload.script import import_main, main_is_shared
 from xmp._processes.messages import launch, launcher_state
@@ -15,6 +17,7 @@ from xmp._processes.replica import breakpoints
 from xmp._processes.replica.role import Call
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
 from xmp._processes.system import environment, fork_safety, stdio
+from xmp._processes.system.variables_read import VariablesRead, differs
 
 from .descriptors import Received
 
@@ -44,11 +47,12 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     breakpoints.install()
     if order.method == "exec":
         return None
+    faulthandler.enable(2)  # what is unpickled runs any code; replicas have their own file
     sockets = fork_safety.connected_sockets()
     while_loading = environment.while_loading(order.rules)
     os.environ.update(while_loading)
     try:
-        call = inherited if inherits else _load(received)
+        call = inherited if inherits else _loaded(received)
         if order.framework:
             importlib.import_module(order.framework)
     except BaseException as error:
@@ -62,6 +66,19 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         environment.restore_environment(while_loading, order.state.environment)
     launcher_state.restore_signals(order.state)
     gc.freeze()  # a collection in a replica would unshare what was loaded here
+    return call
+
+
+def _loaded(received: Received) -> Call | None:
+    """The call; PlanError where to load it reads what each replica has its own value of."""
+    names = received.order.env_by_rank
+    if not names:
+        return _load(received)
+    read = VariablesRead()
+    with read.noted():
+        call = _load(received)
+    if name := read.first_of(names):
+        raise PlanError(differs(name, "what the function needs"))
     return call
 
 

@@ -125,6 +125,7 @@ class SupervisorLoop:
                 self._messages.handle(arrived.message, replica, arrived)
         except Closed:
             self._loop.forget(replica.connection.fileno())
+            replica.hang_up()
         except Malformed as why:
             self._monitor.condemn(replica, str(why))
         except OSError as error:  # no descriptor is left for what the replica asks for
@@ -141,13 +142,15 @@ class SupervisorLoop:
                 # The zombie still keeps its group's number: no other process can have it yet.
                 replica.signal(signal.SIGKILL, group=True)
                 self._drain(replica)  # before another process can have its pid, and pass for it
+            limits = processes.cpu_limits(pid)
             try:
                 _, status, usage = os.wait4(pid, 0)
             except ChildProcessError:
                 continue
             if replica is not None:
                 now = time.monotonic_ns()
-                self._monitor.ended(replica, now, status, processes.peak_memory(usage))
+                why = processes.out_of_cpu_time(status, usage, limits)
+                self._monitor.ended(replica, now, status, processes.peak_memory(usage), why)
 
     def _drain(self, replica: ReplicaHandle) -> None:
         """Take in what an ended replica has sent and written."""

@@ -84,15 +84,16 @@ class Monitor:
             self._debugger.end()
         self.feed(event)
 
-    def ended(self, replica: ReplicaHandle, at: int, status: int, peak: int) -> None:
-        """A replica has ended: when, its wait status, and its largest size in bytes."""
-        replica.note_end(at, status)
+    def ended(self, replica: ReplicaHandle, at: int, status: int, peak: int, why: str = "") -> None:
+        """A replica has ended: when, its wait status, its largest size in bytes, and why."""
+        replica.note_end(at, status, why)
         self.shared.forget(replica)
         self.forget_steps(*replica.local_ranks)
         if self._debugger is not None:
             self._debugger.forget(replica)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not replica.returned:
+            self._say_without_result(replica)
             self.returned_nothing(replica)
         self.connection.post(launch.ReplicaEnded(replica.rank, code, peak))
         words = replica.sources[0].tail()
@@ -109,6 +110,14 @@ class Monitor:
     def returned_nothing(self, replica: ReplicaHandle) -> None:
         """Report a success without a result: ``sys.exit(0)``, ``os._exit(0)``."""
         self.connection.post(launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, []))
+
+    def _say_without_result(self, replica: ReplicaHandle) -> None:
+        if self.watch.phase == "running" and replica.failure is None:
+            line = (
+                f"xmp: {stacks.ranks(replica.ranks)} ended with exit code 0 before its function "
+                "had returned (os._exit, exec): its result is None\n"
+            )
+            self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
 
     def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
@@ -168,7 +177,7 @@ class Monitor:
         failures = []
         for rank in verdict.order:
             failure = by_rank[rank].fail(kind="signal")
-            failure.label = verdict.labels[rank]
+            failure.label, failure.at = verdict.labels[rank], verdict.times[rank]
             by_rank[rank].add_last_output(failure, self._stacks.get(rank, ""))
             failures.append(failure)
         self.post_events()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xmp._processes.messages.connection import pair
-from xmp._processes.messages.order import MALFORMED, Failure
+from xmp._processes.messages.order import HUNG_UP, MALFORMED, Failure
 from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.messages.untrusted import UntrustedConnection
@@ -38,6 +38,8 @@ class ReplicaHandle:
     birth: int = -1
     """What ends a fork of ours that hangs before its first line; see ``Birth``."""
     ended: bool = False
+    hung_up: bool = False
+    """Whether it has closed its connection and lives on."""
     returned: bool = False
     reports: int = 0
     """How many messages it has sent that the launcher hears of."""
@@ -92,10 +94,16 @@ class ReplicaHandle:
             )
         return self.failure
 
-    def note_end(self, at: int, status: int) -> None:
+    def hang_up(self) -> None:
+        """Note that its connection is closed, by itself unless it ends."""
+        known = self.returned or self.failure is not None
+        self.hung_up = not known and not processes.is_ending(self.pid)
+
+    def note_end(self, at: int, status: int, why: str = "") -> None:
         self.ended = True
         self._close_birth()
         code = os.waitstatus_to_exitcode(status)
+        unreported = self.failure is None and not self.returned
         if code < 0 and self.failure is None:
             name = processes.signal_name(-code)
             self.fail(kind="signal", at=at, signal_name=name, exit_code=code)
@@ -103,6 +111,9 @@ class ReplicaHandle:
             self.fail(kind="exit", at=at).exit_code = code
         elif self.failure is not None and self.failure.kind == MALFORMED:
             self.failure.signal_name, self.failure.exit_code = processes.signal_name(-code), code
+        if self.failure is not None and unreported:
+            self.failure.why = why
+            self.failure.hung_up = self.hung_up or code == HUNG_UP
         # A signal after it has reported how it failed is xmp's.
 
     def request_stacks(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import stat
 import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from contextlib import contextmanager
 from . import linux
 
 __all__ = [
-    "close_from", "highest_descriptor", "keep_from_exec", "move_above", "raise_descriptor_limit",
-    "redirect_others_to_null", "redirect_to_null", "standard_numbers_taken",
+    "close_from", "highest_descriptor", "is_socket", "keep_from_exec", "move_above",
+    "raise_descriptor_limit", "redirect_others_to_null", "redirect_to_null",
+    "standard_numbers_taken",
 ]  # fmt: skip
 
 
@@ -106,3 +108,11 @@ def standard_numbers_taken() -> Iterator[None]:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def is_socket(descriptor: int) -> bool:
+    """Whether the number is an open socket."""
+    try:
+        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False

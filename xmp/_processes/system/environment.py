@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 
 from xmp._types import ForkRules
@@ -18,11 +19,14 @@ _variables: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
 
 def replace_environment(wanted: Mapping[str, str]) -> None:
     """Make ``os.environ`` equal to ``wanted`` with as few system calls as the difference needs."""
+    zone = os.environ.get("TZ")
     for name in [name for name in os.environ if name not in wanted]:
         del os.environ[name]
     for name, value in wanted.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+    if os.environ.get("TZ") != zone:
+        time.tzset()
 
 
 def encoded(changes: Iterable[tuple[str, str | None]]) -> list[tuple[bytes, bytes | None]]:
@@ -42,6 +46,8 @@ def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         else:
             _variables[name] = value
             os.putenv(name, value)
+        if name == b"TZ":  # Python's time module has read it when it was imported
+            time.tzset()
 
 
 def while_loading(rules: ForkRules) -> dict[str, str]:

@@ -77,9 +77,13 @@ def native_threads(allow_python: bool = False) -> list[str]:
 
 def _command_of(task: str) -> str:
     name = _proc.text(f"/proc/self/task/{task}/comm")
+    from .thread_owner import library_of  # rare: most launches have no such thread
+
+    library = library_of(task)
     # A thread that was given no name has that of its process, which says nothing.
-    nameless = name in ("", _proc.text("/proc/self/comm"))
-    return _NAMELESS if nameless else f"{name!r} (native)"
+    if name in ("", _proc.text("/proc/self/comm")):
+        return f"of {library} (native)" if library else _NAMELESS
+    return f"{name!r} of {library} (native)" if library else f"{name!r} (native)"
 
 
 def _listing(folder: str) -> list[str]:

@@ -18,11 +18,13 @@ from xmp import _proc
 from .linux import open_pidfd, ready
 
 __all__ = [
-    "children", "end_descendants", "is_gone", "is_stopped", "is_zombie", "kill", "next_ended",
-    "peak_memory", "signal_name", "wait_gone",
+    "CPU_TIME", "children", "cpu_limits", "end_descendants", "is_ending", "is_gone", "is_stopped",
+    "is_zombie", "kill", "next_ended", "out_of_cpu_time", "peak_memory", "signal_name", "wait_gone",
 ]  # fmt: skip
 
+CPU_TIME = "the limit of its CPU time"
 _KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
+_PF_EXITING = 0x4  # include/linux/sched.h
 _POLL = 0.002  # seconds between two looks where no pidfd reports the end
 
 
@@ -108,6 +110,34 @@ def next_ended() -> int | None:
 def peak_memory(usage: resource.struct_rusage) -> int:
     """Bytes that an ended process had resident at most; getrusage(2) counts KiB, macOS bytes."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def cpu_limits(pid: int) -> tuple[int, int]:
+    """RLIMIT_CPU of a process, also of one that has ended until it is reaped; -1: no limit."""
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_CPU)
+    except (OSError, AttributeError):
+        return -1, -1  # it is gone, or this is no Linux
+
+
+def out_of_cpu_time(status: int, usage: resource.struct_rusage, limits: tuple[int, int]) -> str:
+    """Whether the kernel has ended a process for its use of CPU time, in words; empty if not.
+
+    It sends SIGXCPU at the soft limit, to which it adds a second then, and SIGKILL at the hard one
+    (kernel/time/posix-cpu-timers.c, check_process_timers).
+    """
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    which = {int(signal.SIGXCPU): 0, int(signal.SIGKILL): 1}.get(number)
+    used = usage.ru_utime + usage.ru_stime
+    if which is None or limits[which] < 0 or used < limits[which] - 1.2:
+        return ""
+    return f"{CPU_TIME}: it has used {used:.0f} s"
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process exits, and so closes its files, or has ended."""
+    fields = _proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return not fields or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
 def signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 from typing import Any
@@ -10,13 +11,22 @@ from typing import Any
 __all__ = ["flush", "standard_streams", "take_streams"]
 
 
-def flush() -> None:
-    """Write out what Python's standard output and error still hold, if there are such streams."""
-    for stream in (sys.stdout, sys.stderr):
+def flush() -> list[str]:
+    """Write out what Python's standard output and error still hold; returns what could not be.
+
+    The streams of the start too: os._exit loses what is in one that the program has replaced.
+    """
+    lost: list[str] = []
+    streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}
+    for stream in streams.values():
         try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # closed, or None
+            if stream is not None:
+                stream.flush()
+        except (BrokenPipeError, ValueError, AttributeError):
+            pass  # the reader has gone, the program has closed it, or it has no flush
+        except Exception as error:  # a stream of the program's may raise anything
+            lost.append(f"{type(error).__name__}: {error}")
+    return lost
 
 
 def standard_streams() -> list[int]:
@@ -48,7 +58,12 @@ def take_streams(descriptors: list[int]) -> None:
     streams: Any = sys
     reopen: Any = functools.partial(open, closefd=False)
     streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
-    streams.stdout = streams.__stdout__ = reopen(1, "w", encoding=encoding, errors=errors)
+    unbuffered = getattr(sys.stdout, "write_through", False)  # PYTHONUNBUFFERED
+    streams.stdout = reopen(1, "w", encoding=encoding, errors=errors)
+    if unbuffered:  # as Python has it: no buffer below the text either
+        raw = reopen(1, "wb", buffering=0)
+        streams.stdout = io.TextIOWrapper(raw, encoding, errors, write_through=True)
+    streams.__stdout__ = streams.stdout
     streams.stderr = streams.__stderr__ = reopen(
         2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
     )

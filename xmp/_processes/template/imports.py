@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from xmp import _proc
 from xmp._imports import without_collections
 from xmp._processes.system import linux, thread_pools
+from xmp._processes.system.variables_read import VariablesRead
 
-__all__ = ["files_of", "import_all", "settle"]
+__all__ = ["files_of", "import_all", "settle", "variables_read"]
+
+variables_read = VariablesRead()
+"""By all imports of this process and, in a script holder, of its template."""
 
 
 def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
@@ -22,7 +26,7 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
     launcher would take the pids that they report for those of strangers.
     """
     failed, took = {}, []
-    with without_collections():
+    with without_collections(), variables_read.noted():
         for name in modules:
             if name in sys.modules:
                 continue

@@ -35,7 +35,7 @@ from xmp._processes.system import launcher_mark, linux
 from xmp._processes.system.descriptors import keep_from_exec
 
 from .children import SUPERVISOR
-from .imports import files_of, import_all, settle
+from .imports import files_of, import_all, settle, variables_read
 from .script_holder import hold_script
 from .server import ForkServer
 
@@ -61,7 +61,8 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
         gc.freeze()  # the garbage of imports stays, shared: a collection of torch's takes 60 ms
         settle()
         loaded = files_of(modules)
-        connection.post(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed))
+        read = variables_read.names()
+        connection.post(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed, read))
         linux.disarm(lifeline)
         ForkServer(connection, lifeline, launcher, idle, partial(become, idle=idle)).run()
     except (Closed, KeyboardInterrupt):

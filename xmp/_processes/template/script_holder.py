@@ -26,7 +26,7 @@ from xmp._processes.replica.exit import forget_exit_handlers
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
 from xmp._processes.system import environment, fork_safety, linux, stdio
 
-from .imports import settle
+from .imports import settle, variables_read
 from .server import ForkServer
 from .spare import Become
 from .trial_import import silence
@@ -54,7 +54,8 @@ def hold_script(
     stdio.take_streams(streams)
     breakpoints.install()
     try:
-        import_main(source)
+        with variables_read.noted(sweeps=True):
+            import_main(source)
     except BaseException as error:
         connection.send(ImportFailed(format_error(error), f"{name_of(error)}: {message_of(error)}"))
         return
@@ -66,7 +67,7 @@ def hold_script(
         connection.send(ForkUnsafe(culprits))
         return
     settle()
-    connection.send(Ready(os.getpid(), {}, {}, [], {}))
+    connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
     linux.disarm(lifeline)
     # Shorter than the template's grace, which would end this process before its exit handlers.
     ForkServer(connection, lifeline, launcher.pid, idle, become, grace=0.25).run()

@@ -19,7 +19,7 @@ from xmp._processes.system.descriptors import redirect_others_to_null
 from .births import Births
 from .candidates import Candidates
 from .children import Children
-from .imports import files_of, import_all, settle
+from .imports import files_of, import_all, settle, variables_read
 from .spare import Become, Spare
 
 __all__ = ["ForkServer"]
@@ -197,7 +197,8 @@ class ForkServer:
         import_all(names)
         settle()
         linux.disarm(self._lifeline)
-        self._connection.post(messages.ModulesImported(files_of(names), dict(os.environ)))
+        read = variables_read.names()
+        self._connection.post(messages.ModulesImported(files_of(names), dict(os.environ), read))
         self._flush()
 
     # --- children ------------------------------------------------------------------------------

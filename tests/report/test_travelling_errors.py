@@ -1,0 +1,137 @@
+"""Errors and handles of xmp that are pickled or copied, as Ray and process pools do."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch.multiprocessing as torch_mp
+
+import xmp
+from tests.support.launching import failure, launch, never_returns
+from tests.support.stage import Script
+
+pytestmark = pytest.mark.failing
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),
+    "cloudpickle": lambda error: pickle.loads(cloudpickle.dumps(error)),
+    "twice": lambda error: pickle.loads(pickle.dumps(copy.deepcopy(error))),
+}
+
+
+class Awkward(ValueError):
+    """Does not unpickle by itself."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+
+
+def raises(rank: int) -> int:
+    if rank == 1:
+        raise Awkward(reason="no such label") from KeyError("label")
+    return rank
+
+
+def dies(rank: int) -> None:
+    if rank == 1:
+        os._exit(3)
+
+
+@pytest.fixture(scope="module")
+def raised() -> xmp.ReplicaError:
+    return failure("forkserver", raises)
+
+
+@pytest.fixture(scope="module")
+def died() -> xmp.ReplicaError:
+    return failure("forkserver", dies)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_torchs_classes_catch_it_still(
+    way: str, raised: xmp.ReplicaError, died: xmp.ReplicaError
+) -> None:
+    for error, torchs in (
+        (raised, torch_mp.ProcessRaisedException),
+        (died, torch_mp.ProcessExitedException),
+    ):
+        other = WAYS[way](error)
+        assert other is not error
+        assert type(other) is type(error)
+        with pytest.raises(torchs):
+            raise other
+        assert other.msg == str(other) == str(error) == error.msg
+        assert (other.error_index, other.error_pid) == (1, error.pid)
+        assert other.exit_code == error.exit_code
+        assert [each.what for each in other.failures] == [each.what for each in error.failures]
+        assert dict(other.results) == dict(error.results)
+        assert repr(other.__cause__) == repr(error.__cause__)
+
+
+WITHOUT_TORCH = """
+import pickle, sys
+import xmp
+
+def fn(rank):
+    if rank == 1:
+        raise ValueError("no such label")
+
+if __name__ == "__main__":
+    try:
+        xmp.spawn(fn, nprocs=2, runtime="cpu")
+    except xmp.ReplicaRaised as error:
+        data = pickle.dumps(error)
+    assert "torch" not in sys.modules
+    import torch.multiprocessing as torch_mp
+    assert "torch.multiprocessing.spawn" in sys.modules
+    try:
+        raise pickle.loads(data)
+    except torch_mp.ProcessRaisedException as error:
+        print(error.msg.splitlines()[0], repr(error.__cause__))
+"""
+
+
+def test_where_torch_came_later(script: Script) -> None:
+    done = script(WITHOUT_TORCH)
+    assert done.code == 0, done.err
+    assert "raised ValueError: no such label" in done.out
+
+
+def waits(rank: int) -> None:
+    never_returns()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_time_out(way: str) -> None:
+    with pytest.raises(xmp.ReplicaTimeout) as caught:
+        launch("forkserver", waits, timeout=2)
+    other = WAYS[way](caught.value)
+    assert type(other) is xmp.ReplicaTimeout
+    assert isinstance(other, TimeoutError)
+    assert str(other) == str(caught.value)
+    assert other.stacks == caught.value.stacks
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_errors(way: str) -> None:
+    error = xmp.PlanError("nprocs=9: give 8")
+    error.history = [ValueError("first")]
+    other = WAYS[way](error)
+    assert type(other) is xmp.PlanError
+    assert str(other) == str(error)
+    assert repr(other.history) == repr(error.history)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_context_stays_where_it_is(way: str) -> None:
+    with launch("forkserver", waits, join=False) as context:
+        with pytest.raises(TypeError, match="a ProcessContext cannot be pickled or copied"):
+            WAYS[way](context)

@@ -1,0 +1,56 @@
+"""The names of native threads: real libraries that start some."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.stage import Script
+
+PROGRAM = """
+import sys, time
+
+def numpy_pool():
+    import numpy
+    a = numpy.ones((500, 500))
+    a @ a
+    return a
+
+def torch_pool():
+    import torch
+    torch.set_num_threads(2)
+    return torch.ones(1 << 20).sum()
+
+def torch_store():
+    import torch.distributed as dist
+    return dist.TCPStore("127.0.0.1", 0, 1, True)
+
+def zeromq():
+    import zmq
+    return zmq.Context().socket(zmq.PUB)
+
+if __name__ == "__main__":
+    from xmp._processes.system import fork_safety
+    kept = globals()[sys.argv[1]]()
+    end = time.monotonic() + 10
+    while time.monotonic() < end:  # a thread that has just started still runs
+        names = fork_safety.native_threads(True)
+        if any(sys.argv[2] in name for name in names):
+            break
+        time.sleep(0.01)
+    print(names)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "library"),
+    [
+        ("numpy_pool", "of libscipy_openblas"),
+        ("torch_pool", "of libgomp"),
+        ("torch_store", "'pt_tcpstore_uv' of libtorch_cpu.so"),
+        ("zeromq", "'ZMQbg/Reaper' of libzmq"),
+    ],
+)
+def test_the_library_of_a_thread_is_named(start: str, library: str, script: Script) -> None:
+    done = script(PROGRAM, start, library, timeout=60)
+    assert library in done.out, done.out + done.err
+    assert "(native)" in done.out

@@ -1,0 +1,46 @@
+"""What a fork server has imported, and what its imports could see: as far as it has reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from xmp._processes.messages.fork_server import ModulesImported, Ready
+
+__all__ = ["Imported"]
+
+_ALL = "*"
+
+
+@dataclass
+class Imported:
+    """Grows with each report."""
+
+    slowest: list[tuple[str, float]] = field(default_factory=list)
+    """The slowest imports at the start: module and seconds."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Name and file of the top-level packages."""
+    environments: list[dict[str, str]] = field(default_factory=list)
+    """The environment at the start and after each import: some modules change it."""
+    variables_read: set[str] | None = None
+    """The variables that Python code asked for; None while the first imports run."""
+
+    def add(self, report: Ready | ModulesImported) -> None:
+        """Take in a report."""
+        self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)
+        self.variables_read = (self.variables_read or set()) | set(report.variables_read)
+        if report.environment:
+            self.environments.append(report.environment)
+
+    def first_changed(self, wanted: Mapping[str, str], names: Iterable[str]) -> str:
+        """The first of these variables that never had the wanted value here; empty if none.
+
+        A variable counts as equal when it has its value from before or after one of the imports.
+        """
+        changed = (n for n in names if all(wanted.get(n) != e.get(n) for e in self.environments))
+        return min(changed, default="")
+
+    def may_have_read(self, name: str) -> bool:
+        """Whether an import may depend on this variable, as far as Python code read it."""
+        read = self.variables_read
+        return read is None or name in read or _ALL in read

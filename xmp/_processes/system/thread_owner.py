@@ -1,0 +1,61 @@
+"""Which library a native thread runs, where the kernel lets us see that.
+
+A thread that waits in a system call has its stack pointer in ``/proc/self/task/<id>/syscall``
+(proc(5)). The first return address on that stack which lies in a library, and not in the C
+library, is most often that of the library which has started it: it waits in its own loop.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import re
+
+from xmp import _proc
+
+__all__ = ["library_of"]
+
+_LOOK = 64 * 1024
+_WORD = 8
+_SYSTEM = re.compile(r"/(ld|lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+|python))[-.0-9]")
+
+
+def library_of(task: str) -> str:
+    """The file name of the library that this thread of this process runs; empty if unknown."""
+    fields = _proc.text(f"/proc/self/task/{task}/syscall").split()
+    if len(fields) < 3:
+        return ""  # it runs ("running"), or the kernel does not say
+    mapped = _libraries()
+    starts = [start for start, _, _ in mapped]
+    for address in (int(fields[-1], 16), *_words(int(fields[-2], 16))):
+        index = bisect.bisect_right(starts, address) - 1
+        if index >= 0 and address < mapped[index][1] and not _is_of_the_system(mapped[index][2]):
+            return os.path.basename(mapped[index][2])
+    return ""
+
+
+def _libraries() -> list[tuple[int, int, str]]:
+    """Start, end and file of what is mapped to be executed."""
+    found = []
+    for line in _proc.text("/proc/self/maps").splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
+            start, _, end = fields[0].partition("-")
+            found.append((int(start, 16), int(end, 16), fields[5]))
+    return sorted(found)
+
+
+def _is_of_the_system(path: str) -> bool:
+    return bool(_SYSTEM.search(path)) or ".so" not in os.path.basename(path)
+
+
+def _words(pointer: int) -> list[int]:
+    """What lies on a stack, from its pointer on."""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(pointer)
+            data = memory.read(_LOOK)
+    except (OSError, ValueError, OverflowError):
+        return []
+    whole = memoryview(data)[: len(data) // _WORD * _WORD]
+    return whole.cast("Q").tolist()
