@@ -143,6 +143,11 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
 
 
 def _bare_plan() -> JobPlan:
-    """The cpu plan without its devices: what it says about templates and forks still holds."""
-    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), host_facts())
+    """The cpu plan without its devices: what it says about templates and forks still holds.
+
+    It concerns this host alone: processes without ranks of a job need not know the other hosts.
+    """
+    known = host_facts()
+    known = replace(known, env={**known.env, "NNODES": "1"})
+    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), known)
     return replace(plan, runtime="", why="", framework="", needs=(), notes=())

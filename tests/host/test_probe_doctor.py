@@ -172,9 +172,9 @@ def test_a_request_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
 def test_a_fixed_port_that_is_taken_is_a_problem(tmp_path: Path) -> None:
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.2", 0)) as taken:
         port = str(taken.getsockname()[1])
-        env = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port}
         found = texts(host(env=env), tree(tmp_path))["problem"]
     assert any(f"port {port}" in text and "served" in text for text in found)
 
