@@ -12,6 +12,7 @@ from typing import Any
 from ._errors import PlanError
 from ._runtimes._base import matches
 from ._runtimes._variables import REPORTED
+from ._secrets import shown
 from ._types import HostFacts, JobPlan, ReplicaPlan
 
 __all__ = ["facts_from_json", "facts_to_json", "reported", "to_json"]
@@ -45,11 +46,20 @@ def facts_to_json(facts: HostFacts) -> dict[str, Any]:
 def reported(facts: HostFacts) -> HostFacts:
     """The facts with only those variables that a plan reads: people attach them to public reports.
 
-    Of proxies only the names are kept: their addresses may hold a password.
+    Of proxies only the names are kept: their addresses may hold a password. Secrets are hidden.
     """
     env = {name: value for name, value in facts.env.items() if matches(name, REPORTED)}
     proxies = {n for n, v in facts.env.items() if v and n.lower().endswith("_proxy")} - {*env}
-    return replace(facts, env={**env, **dict.fromkeys(sorted(proxies), "(set)")})
+    return replace(
+        facts,
+        env={**_shown(env), **dict.fromkeys(sorted(proxies), "(set)")},
+        env_at_start=_shown(facts.env_at_start),
+        metadata=_shown(facts.metadata),
+    )
+
+
+def _shown(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: shown(name, value) for name, value in variables.items()}
 
 
 def facts_from_json(data: Mapping[str, Any]) -> HostFacts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._secrets import shown
+
 if TYPE_CHECKING:  # JobPlan.__str__ imports this module
     from ._types import JobPlan
 
@@ -28,7 +30,7 @@ def explain(plan: JobPlan) -> str:
         *_ports(plan),
     ]
     lines += ["", "set in every replica:"]
-    lines += [f"  {name}={value}" for name, value in sorted(shared)]
+    lines += [f"  {name}={shown(name, value)}" for name, value in sorted(shared)]
     removed = sorted({name for replica in replicas for name in replica.unset})
     if removed:
         lines.append(f"removed: {', '.join(removed)}")
@@ -63,7 +65,7 @@ def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:
     rows = [("rank", "host", "device", "threads", "cores", "own variables")]
     for host in plan.hosts:
         for replica in host.replicas:
-            own = " ".join(f"{n}={v}" for n, v in replica.set if (n, v) not in shared)
+            own = " ".join(f"{n}={shown(n, v)}" for n, v in replica.set if (n, v) not in shared)
             cores = ",".join(str(cpu) for cpu in replica.cpus) or "any"
             rows.append(
                 (
