@@ -26,6 +26,7 @@ from ._tpu import (
 __all__ = [
     "chosen_units",
     "host_process",
+    "is_whole_host",
     "metrics_needs",
     "needs",
     "prepare",
@@ -143,6 +144,13 @@ def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
         CHIP_BOUNDS: _text(each),
         **_common(job, place, process),
     }
+
+
+def is_whole_host(job: Job) -> bool:
+    """Whether one process gets all chips: with ``nprocs=1`` and no ``devices=``."""
+    chips: Chips = job.memo["chips"]
+    boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
+    return job.local == 1 and job.request.devices is None and boxed
 
 
 def host_process(job: Job, place: Place) -> dict[str, str]:
