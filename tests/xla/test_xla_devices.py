@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from xmp import _planner
+from xmp._types import HostFacts, Request
+
 pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parent.parent.parent
 
@@ -135,3 +138,45 @@ def test_its_device_is_no_deprecated_call() -> None:
     done = run(DEVICE, "-W", "always::DeprecationWarning", PJRT_DEVICE="CPU")
     assert said(done) == ["xla:0", "1"]
     assert "Use torch_xla.device" not in done.stderr
+
+
+# --- a slice on GKE ------------------------------------------------------------------------------
+
+HOSTS = ["job-0-0.svc", "job-0-1.svc"]
+GKE = {
+    "TPU_SKIP_MDS_QUERY": "true",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_TOPOLOGY": "2x4",
+    "TPU_HOST_BOUNDS": "1,2,1",
+    "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+    "TPU_WORKER_HOSTNAMES": ",".join(HOSTS),
+}
+
+MASTER = """
+    import json, sys
+    import torch_xla.core.xla_model as xm
+    from torch_xla._internal import tpu
+
+    def from_device_0(tensors):  # there is one process here; what task 0's would send
+        tensors[0].zero_()
+
+    xm.collective_broadcast = from_device_0
+    print(json.dumps([tpu.get_worker_ips(), tpu.discover_master_worker_ip()]))
+"""
+
+
+@pytest.mark.parametrize("described", ["by GKE", "by hand"])
+def test_it_knows_the_hosts_of_its_slice(described: str) -> None:
+    env = {**GKE, "TPU_WORKER_ID": "1"}
+    if described == "by hand":  # the plan adds what keeps torch_xla from asking
+        env = {name: env[name] for name in ("TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID")}
+    facts = HostFacts(
+        address=HOSTS[1],
+        env=env,
+        tpu={"generation": "v5e", "chips": 4},
+        frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"},
+    )
+    replica = _planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[1]
+    given = {**{n: v for n, v in env.items() if n not in replica.unset}, **dict(replica.set)}
+    # The tensor is on this host's CPU; the import would look for chips.
+    assert said(run(MASTER, "-W", "ignore", **{**given, "PJRT_DEVICE": "CPU"})) == [HOSTS, HOSTS[0]]

@@ -115,6 +115,7 @@ class Pjrt(Runtime):
             RANK: str(process),
             COUNT: str(processes),
             **job.once(f"fresh.{place.index}", lambda: _fresh(place.facts, generation.pci)),
+            **job.once(f"names.{place.index}", lambda: _libtpu.worker_names(job, place)),
         }
         if _spmd(place.facts) and _libtpu.is_whole_host(job):
             given |= _libtpu.host_process(job, place)
