@@ -24,7 +24,7 @@ from ._runtimes._checks import (
     count,
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
-from ._runtimes._environment import common, dropped, store_need, unset
+from ._runtimes._environment import common, dropped, replaced, store_need, unset
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
@@ -175,13 +175,14 @@ def _job_plan(
     hosts: tuple[HostPlan, ...],
 ) -> JobPlan:
     facts = job.places[0].facts
-    notes = (*dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job), *touched(facts))
+    first = hosts[0].replicas[0]
+    notes = (*dropped(runtime, job, first), *replaced(job, first), *runtime.notes(job))
     return JobPlan(
         runtime=runtime.name,
         why=why,
         world_size=job.world,
         hosts=hosts,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *touched(facts)))),
         others=others,
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),

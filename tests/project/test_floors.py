@@ -41,7 +41,7 @@ NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
     "_probe": {"_marks", "_proc", "_signals"},
-    "_ports": {"_signals"},
+    "_ports": {"_log", "_signals"},
     "_payload": {"_signals"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},

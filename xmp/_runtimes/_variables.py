@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from xmp._clusters import announced
 
-__all__ = ["FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET", "REPORTED"]
+__all__ = [
+    "FIRST_USE",
+    "IDENTITY",
+    "IMPORT_TIME",
+    "LEFT_OVER",
+    "MEETING_PLACES",
+    "OUTER",
+    "QUIET",
+    "REPORTED",
+]
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
@@ -114,6 +123,12 @@ OUTER = (
     ("MPI", ("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")),
 )
 """By launcher, the variables of its own processes; JAX and Lightning would believe them."""
+
+MEETING_PLACES = (
+    *("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "XLA_COORDINATOR_PORT"),
+    *("NEURON_RT_ROOT_COMM_ID", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"),
+)
+"""Where replicas meet: a program that has set one before the launch should know of xmp's own."""
 
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 """Of no use without XRT, but some images still set them (Kaggle's sets XRT_TPU_CONFIG)."""
