@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
-from ._errors import PlanError, StartError
+from ._errors import PlanError, StartError, XmpError
 from ._payload.hints import names_used
 from ._runtimes import _launcher
 from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
@@ -66,12 +66,26 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     known = host_facts()
     draft = _planner.plan(request, known)
+    try:
+        _check(draft, call, known)
+        return _started(request, call, known, draft, called)
+    except XmpError as error:
+        error._add(draft.choice)
+        raise
+
+
+def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
+    """Refuse what cannot be launched, and say what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
     warnings = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in warnings if call.method != "fork" else ():
         _log.warning(line, once=True)
     _explain(draft)
+
+
+def _started(request: Request, call: Call, known: HostFacts, draft: JobPlan, called: int) -> Launch:
+    """Hold the ports, and start the replicas."""
     lease = _ports.lease(draft.needs)
     _log.debug("ports held: %s", lease.ports)
     try:

@@ -12,7 +12,6 @@ from typing import Any
 from ._errors import PlanError
 from ._runtimes._base import matches
 from ._runtimes._variables import REPORTED
-from ._secrets import shown
 from ._types import HostFacts, JobPlan, ReplicaPlan
 
 __all__ = ["facts_from_json", "facts_to_json", "reported", "to_json"]
@@ -59,6 +58,8 @@ def reported(facts: HostFacts) -> HostFacts:
 
 
 def _shown(variables: Mapping[str, str]) -> dict[str, str]:
+    from ._secrets import shown  # a launch need not compile its patterns
+
     return {name: shown(name, value) for name, value in variables.items()}
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._secrets import shown
-
 if TYPE_CHECKING:  # JobPlan.__str__ imports this module
     from ._types import JobPlan
 
@@ -17,6 +15,8 @@ def explain(plan: JobPlan) -> str:
 
     Does not end with a newline.
     """
+    from ._secrets import shown  # a launch need not compile its patterns
+
     replicas = [replica for host in plan.hosts for replica in host.replicas]
     shared = set(replicas[0].set).intersection(*(replica.set for replica in replicas))
     sources = dict(plan.sources)
@@ -62,6 +62,8 @@ def _hosts(plan: JobPlan) -> str:
 
 
 def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:
+    from ._secrets import shown
+
     rows = [("rank", "host", "device", "threads", "cores", "own variables")]
     for host in plan.hosts:
         for replica in host.replicas:
