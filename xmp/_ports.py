@@ -79,6 +79,7 @@ def lease(needs: Sequence[PortNeed]) -> PortLease:
 def _hold(need: PortNeed) -> socket.socket:
     family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
     if need.port:
+        _refuse_loopback_name(need)
         _refuse_served(need, family)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -169,6 +170,27 @@ def _refused(need: PortNeed, error: OSError) -> PortError:
     else:
         advice = "Choose another address or port."
     return PortError(f"{what} cannot be bound: {error.strerror}. {advice}")
+
+
+def _refuse_loopback_name(need: PortNeed) -> None:
+    """Refuse a host's name that is loopback on that host: the other hosts would call in vain.
+
+    Debian's installer writes the host's name beside 127.0.1.1 into /etc/hosts.
+    https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
+    """
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(need.address, None)}
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        return  # bind says what is wrong
+    if need.address in (*found, "localhost") or not all(a.startswith("127.") for a in found):
+        return
+    raise PortError(
+        f"{need.address!r}, by which the other hosts are to reach this one for "
+        f"{need.name!r}, is {', '.join(sorted(found))} here. Set MASTER_ADDR to its IP address on "
+        "every host, or correct /etc/hosts."
+    )
 
 
 def _refuse_served(need: PortNeed, family: int) -> None:

@@ -288,3 +288,13 @@ def test_the_probe_is_no_server_and_leaves_nothing() -> None:
                 break
     assert met
     assert not _ports._left_by_an_ended_program(port)
+
+
+def test_a_name_that_is_loopback_here_is_refused() -> None:
+    """As Debian's 127.0.1.1 beside the host's own name; this number stands for 127.0.1.1."""
+    with pytest.raises(PortError, match=r"'2130706689'.* is 127\.0\.1\.1 here.*MASTER_ADDR"):
+        lease([PortNeed("store", "listen", "2130706689", 29500)])
+    with lease([PortNeed("store", "listen", "localhost")]) as held:
+        port = held.ports["store"]
+    with lease([PortNeed("store", "listen", "localhost", port)]):
+        pass
