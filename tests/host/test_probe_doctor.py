@@ -249,6 +249,20 @@ def test_the_command_says_whether_a_launch_would_work() -> None:
     assert ill.stdout.startswith("problem: nprocs=3 does not fit")
 
 
+def test_the_example_of_the_readme_advises_nothing_about_what_is_not_set() -> None:
+    words = ("doctor", "-n", "8", "--needs", "1KiB", "--arguments", "1KiB")
+    done = subprocess.run(
+        [sys.executable, "-m", "xmp", *words],
+        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OMP_NUM_THREADS" not in done.stdout
+
+
 def test_the_command_names_a_foreign_distribution(tmp_path: Path) -> None:
     distribution(tmp_path, "xmp", "0.0.1", "xmp/main.py")
     done = subprocess.run(

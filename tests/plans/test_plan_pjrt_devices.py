@@ -124,3 +124,10 @@ def test_spmd_on_the_cpu_keeps_the_devices() -> None:
     assert not any("CPU_NUM_DEVICES" in note for note in made.notes)
     with pytest.raises(PlanError, match="with XLA_USE_SPMD one process owns all CPU devices"):
         plan(facts, nprocs=2, backend="gloo")
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_spmd_on_neuron_is_not_one_core(nprocs: int) -> None:
+    facts = HostFacts(env={**SPMD, "PJRT_DEVICE": "NEURON", "NEURON_RT_VISIBLE_CORES": "0-3"})
+    with pytest.raises(PlanError, match="XLA_USE_SPMD=1: one process owns all Neuron cores"):
+        plan(facts, "neuron", nprocs=nprocs)

@@ -12,7 +12,7 @@ from xmp._topology import HOST_SHAPES
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
-from ._base import Fit, Job, Place, Runtime, Share, many, version_of
+from ._base import SPMD, Fit, Job, Place, Runtime, Share, is_spmd, many, version_of
 from ._imports import after_import
 from ._tpu import INPUTS, OWNED, Chips, inherited_notes, read_chips
 
@@ -21,7 +21,6 @@ __all__ = ["Pjrt"]
 DEVICE = "PJRT_DEVICE"  # "TPU", "CPU", "NEURON", a plug-in's name; with a suffix: "TPU_PLUGIN"
 RANK = "PJRT_LOCAL_PROCESS_RANK"
 COUNT = "PJRT_LOCAL_PROCESS_COUNT"
-SPMD = "XLA_USE_SPMD"
 CPUS = "CPU_NUM_DEVICES"
 COORDINATOR_PORT = "XLA_COORDINATOR_PORT"  # of plug-ins that ask for torch_xla's coordinator
 DOCUMENTED_PORT = 8547
@@ -74,9 +73,9 @@ class Pjrt(Runtime):
         if _plugin(facts):
             return _plugin_fit(facts, request)
         if not self.on_tpu(facts):
-            return _spmd_fit("all CPU devices") if _spmd(facts) else _cpu_fit(request)
+            return _spmd_fit("all CPU devices") if is_spmd(facts) else _cpu_fit(request)
         chips = read_chips(facts)
-        if _spmd(facts) and request.devices is None:
+        if is_spmd(facts) and request.devices is None:
             _refuse_odd_parts(chips, facts)
             return _spmd_fit(f"all {len(chips.visible)} {chips.generation.name} devices")
         threads = _threads(chips.generation.name)
@@ -104,7 +103,7 @@ class Pjrt(Runtime):
         if _plugin(place.facts):
             return _plugin_share(job, place, local)
         if not self.on_tpu(place.facts):
-            count = place.facts.env.get(CPUS, "1") if _spmd(place.facts) else "1"
+            count = place.facts.env.get(CPUS, "1") if is_spmd(place.facts) else "1"
             given = {DEVICE: "CPU", CPUS: count, RANK: str(local), COUNT: str(job.local)}
             return Share({**given, **_fresh(place.facts, 0)}, "cpu", {"device_type": "xla"})
         processes = self._prepare(job)
@@ -117,7 +116,7 @@ class Pjrt(Runtime):
             **job.once(f"fresh.{place.index}", lambda: _fresh(place.facts, generation.pci)),
             **job.once(f"names.{place.index}", lambda: _libtpu.worker_names(job, place)),
         }
-        if _spmd(place.facts) and _libtpu.is_whole_host(job):
+        if is_spmd(place.facts) and _libtpu.is_whole_host(job):
             given |= _libtpu.host_process(job, place)
             return Share(given, "tpu:all", {"device_type": "xla", "spmd": "1"}, process)
         given |= _libtpu.unit_process(job, place, process)
@@ -149,7 +148,7 @@ class Pjrt(Runtime):
 
 def _unused_devices(facts: HostFacts) -> tuple[str, ...]:
     count = facts.env.get(CPUS, "1")
-    if count == "1" or _spmd(facts):
+    if count == "1" or is_spmd(facts):
         return ()
     # XLA's CPU client joins the participants of one compiled module, but each thread compiles its
     # own (torch_xla 2.9).
@@ -165,11 +164,6 @@ def _kind(facts: HostFacts) -> str:
 def _plugin(facts: HostFacts) -> str:
     """The plug-in that PJRT_DEVICE names, as it is written there; empty for the usual devices."""
     return "" if _kind(facts) in ("", "TPU", "CPU") else facts.env[DEVICE]
-
-
-def _spmd(facts: HostFacts) -> bool:
-    """Whether torch_xla is in SPMD mode, as its ``check_env_flag`` reads the variable (2.9)."""
-    return facts.env.get(SPMD, "").upper() in ("ON", "1", "YES", "TRUE", "Y")
 
 
 def _spmd_fit(what: str) -> Fit:
@@ -195,7 +189,7 @@ def _plugin_fit(facts: HostFacts, request: Request) -> Fit:
             f"set {DEVICE} to TPU or CPU."
         )
     what = f"{DEVICE}={_plugin(facts)}, a plug-in that xmp does not know"
-    if _spmd(facts):
+    if is_spmd(facts):
         return _spmd_fit(f"all devices ({what})")
     if request.nprocs in (None, -1):
         raise PlanError(
