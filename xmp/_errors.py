@@ -38,6 +38,11 @@ class XmpError(Exception):
     history: Sequence[Exception] = ()
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
 
+    def _add(self, text: str) -> None:
+        """Append a paragraph, unless the message has it."""
+        if text and text not in str(self):
+            self.args = (f"{self}\n\n{text}", *self.args[1:])
+
 
 class PlanError(XmpError, ValueError):
     """The request does not fit this host. No process was started.

@@ -52,7 +52,7 @@ def run_here(
             descriptors={name: os.dup(fd) for name, fd in lease.descriptors.items()},
         )
         timeline, telling = Timeline(called=called), event_stream(observer)
-        with nullcontext() if telling is None else telling.here(called, plan):
+        with _noted(plan.choice), nullcontext() if telling is None else telling.here(called, plan):
             value = _inside_here(
                 plan.framework, info, seed, timeline, lambda: fn(info.rank, *args, **kwargs),
                 _listeners(telling, observer, called),
@@ -87,6 +87,17 @@ def _inside_here(
             _inside.uninstall()
             if framework is not None:
                 framework.leave()
+
+
+@contextmanager
+def _noted(choice: str) -> Iterator[None]:
+    """The user's own exceptions leave as they are; from Python 3.11 on they can carry a note."""
+    try:
+        yield
+    except Exception as error:
+        if choice and hasattr(error, "add_note"):
+            error.add_note(choice)
+        raise
 
 
 def _entered(module: str, info: ReplicaInfo) -> Framework:

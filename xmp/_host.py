@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
-from ._errors import PlanError, StartError
+from ._errors import PlanError, StartError, XmpError
 from ._payload.hints import names_used
 from ._runtimes import _launcher
 from ._runtimes._extra import check_read_at_import
@@ -67,6 +67,16 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     known = host_facts()
     draft = _planner.plan(request, known)
+    try:
+        _check(draft, call, known)
+        return _started(request, call, known, draft, called)
+    except XmpError as error:
+        error._add(draft.choice)
+        raise
+
+
+def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
+    """Refuse what cannot be launched, and say what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
     check_read_at_import(draft, call.method, known.env, known.loaded)
@@ -74,6 +84,10 @@ def _attempt(request: Request, call: Call) -> Launch:
     for line in warnings if call.method != "fork" else ():
         _log.warning(line, once=True)
     _explain(draft)
+
+
+def _started(request: Request, call: Call, known: HostFacts, draft: JobPlan, called: int) -> Launch:
+    """Hold the ports, and start the replicas."""
     lease = _ports.lease(draft.needs)
     _log.debug("ports held: %s", lease.ports)
     try:
@@ -145,6 +159,11 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
 
 
 def _bare_plan() -> JobPlan:
-    """The cpu plan without its devices: what it says about templates and forks still holds."""
-    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), host_facts())
+    """The cpu plan without its devices: what it says about templates and forks still holds.
+
+    It concerns this host alone: processes without ranks of a job need not know the other hosts.
+    """
+    known = host_facts()
+    known = replace(known, env={**known.env, "NNODES": "1"})
+    plan = _planner.plan(Request(nprocs=1, runtime="cpu"), known)
     return replace(plan, runtime="", why="", framework="", needs=(), notes=())

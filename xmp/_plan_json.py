@@ -45,11 +45,22 @@ def facts_to_json(facts: HostFacts) -> dict[str, Any]:
 def reported(facts: HostFacts) -> HostFacts:
     """The facts with only those variables that a plan reads: people attach them to public reports.
 
-    Of proxies only the names are kept: their addresses may hold a password.
+    Of proxies only the names are kept: their addresses may hold a password. Secrets are hidden.
     """
     env = {name: value for name, value in facts.env.items() if matches(name, REPORTED)}
     proxies = {n for n, v in facts.env.items() if v and n.lower().endswith("_proxy")} - {*env}
-    return replace(facts, env={**env, **dict.fromkeys(sorted(proxies), "(set)")})
+    return replace(
+        facts,
+        env={**_shown(env), **dict.fromkeys(sorted(proxies), "(set)")},
+        env_at_start=_shown(facts.env_at_start),
+        metadata=_shown(facts.metadata),
+    )
+
+
+def _shown(variables: Mapping[str, str]) -> dict[str, str]:
+    from ._secrets import shown  # a launch need not compile its patterns
+
+    return {name: shown(name, value) for name, value in variables.items()}
 
 
 def facts_from_json(data: Mapping[str, Any]) -> HostFacts:

@@ -15,6 +15,8 @@ def explain(plan: JobPlan) -> str:
 
     Does not end with a newline.
     """
+    from ._secrets import shown  # a launch need not compile its patterns
+
     replicas = [replica for host in plan.hosts for replica in host.replicas]
     shared = set(replicas[0].set).intersection(*(replica.set for replica in replicas))
     sources = dict(plan.sources)
@@ -28,7 +30,7 @@ def explain(plan: JobPlan) -> str:
         *_ports(plan),
     ]
     lines += ["", "set in every replica:"]
-    lines += [f"  {name}={value}" for name, value in sorted(shared)]
+    lines += [f"  {name}={shown(name, value)}" for name, value in sorted(shared)]
     removed = sorted({name for replica in replicas for name in replica.unset})
     if removed:
         lines.append(f"removed: {', '.join(removed)}")
@@ -60,10 +62,12 @@ def _hosts(plan: JobPlan) -> str:
 
 
 def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:
+    from ._secrets import shown
+
     rows = [("rank", "host", "device", "threads", "cores", "own variables")]
     for host in plan.hosts:
         for replica in host.replicas:
-            own = " ".join(f"{n}={v}" for n, v in replica.set if (n, v) not in shared)
+            own = " ".join(f"{n}={shown(n, v)}" for n, v in replica.set if (n, v) not in shared)
             cores = ",".join(str(cpu) for cpu in replica.cpus) or "any"
             rows.append(
                 (

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from . import _runtimes
-from ._clusters import placement
+from ._clusters import Placement, placement
 from ._errors import PlanError
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
+from ._runtime_choice import GENERIC, choose, said_of
 from ._runtimes import Job, Place, Runtime, Share
 from ._runtimes._checks import (
     check_environment,
@@ -24,7 +24,7 @@ from ._runtimes._checks import (
     count,
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
-from ._runtimes._environment import common, dropped, store_need, unset
+from ._runtimes._environment import common, dropped, replaced, store_need, unset
 from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
@@ -40,9 +40,6 @@ __all__ = [
     "to_json",
 ]
 
-GENERIC = "torch"
-"""Every torch-based framework imports it, so it decides only where none of those is loaded."""
-
 AUTOLOADED = "torch_tpu"
 NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
 """Importing them may query the metadata server, start threads or take libtpu's lock."""
@@ -52,75 +49,6 @@ DEVICE_FILES = (
     *("/dev/accel*", "/dev/vfio/[0-9]*", "/dev/neuron[0-9]*", "/dev/kfd"),
     "/tmp/libtpu_lockfile",  # libtpu locks it while it owns the chips
 )
-
-
-def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str, ...]]:
-    """Choose a runtime for ``request``: the runtime, why, and the names of the other possible ones.
-
-    The first of these decides: the argument, ``XMP_RUNTIME``, variables that configure a runtime,
-    the loaded framework, the hardware that an installed framework can use. Raises PlanError for an
-    unknown name.
-    """
-    answers = {r: _possible(r, facts) for r in _runtimes.runtimes() if r.automatic}
-    able = tuple(r for r, answer in answers.items() if answer is not False)
-    runtime, why = _choice(request, facts, able)
-    return runtime, why, tuple(r.name for r in able if r is not runtime and answers[r])
-
-
-def _possible(runtime: Runtime, facts: HostFacts) -> bool | None:
-    """Whether this host can use ``runtime``; None where its variables contradict each other.
-
-    A broken mask of one runtime must not prevent a plan for another: the plan for this one reports
-    it.
-    """
-    try:
-        return bool(runtime.possible(facts))
-    except PlanError:
-        return None
-
-
-def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
-    if request.runtime is not None:
-        return _runtimes.get(request.runtime), f"runtime={request.runtime!r}"
-    named = facts.env.get("XMP_RUNTIME")
-    if named:
-        return _runtimes.get(named, "XMP_RUNTIME"), f"XMP_RUNTIME={named}"
-    for runtime in _runtimes.runtimes():
-        setting = runtime.configured(facts)
-        if setting:
-            return runtime, setting
-    families = _loaded_families(facts, able)
-    if families == [GENERIC]:
-        first = _for_generic(facts, able)
-        return first, f"{GENERIC} is loaded; {first.possible(facts)}"
-    if len(families) == 1:
-        first = next(r for r in able if r.family == families[0])
-        return first, f"{families[0]} is loaded; {first.possible(facts)}"
-    if families:
-        first = next(r for r in able if r.family in families)
-        return first, f"{' and '.join(families)} are loaded; {first.possible(facts)}"
-    return _by_hardware(facts, able)
-
-
-def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:
-    """The loaded frameworks that have a runtime here, in the order of precedence."""
-    families = list(dict.fromkeys(r.family for r in able if r.family in facts.loaded))
-    special = [f for f in families if f.startswith(f"{GENERIC}_")]
-    return [f for f in families if f != GENERIC] if special else families
-
-
-def _for_generic(facts: HostFacts, able: Sequence[Runtime]) -> Runtime:
-    """The first torch-based runtime that has a device here, else the one for CPUs."""
-    on_top = [r for r in able if r.family.startswith(GENERIC)]
-    return next((r for r in on_top if r.visible(facts)), on_top[-1])
-
-
-def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
-    """The first runtime that has a device here, else the last one, for CPUs."""
-    for runtime in able:
-        if runtime.visible(facts):
-            return runtime, runtime.possible(facts)
-    return able[-1], "no accelerator that an installed framework can use"
 
 
 def plan(
@@ -138,11 +66,28 @@ def plan(
     if not known:
         raise PlanError("facts=[] names no host. Give the facts of at least one.")
     check_types(request)
-    runtime, why, others = choose(request, known[0])
+    chosen = choose(request, known[0])
+    choice = said_of(chosen, request, known[0])
+    known = tuple(_with_extra(request, facts) for facts in known)
+    where = placement(known, chosen[0].on_tpu(known[0]), chosen[0].cluster(known[0]))
+    try:
+        made = _planned(request, known, chosen, where, ports or {})
+    except PlanError as error:
+        error.args = ("\n".join(filter(None, [str(error), choice])),)
+        raise
+    return replace(made, choice=choice)
+
+
+def _planned(
+    request: Request,
+    known: tuple[HostFacts, ...],
+    chosen: tuple[Runtime, str, tuple[str, ...]],
+    where: Placement,
+    ports: Mapping[str, int],
+) -> JobPlan:
+    runtime, why, others = chosen
     check_installed(runtime, known[0])
     check_names(runtime, request)
-    known = tuple(_with_extra(request, facts) for facts in known)
-    where = placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]))
     local, reason = count(runtime, request, where.places, len(where.addresses))
     job = Job(
         request=request,
@@ -152,7 +97,7 @@ def plan(
         coordinator=where.coordinator,
         coordinator_port=where.port,
         leasable=where.leasable,
-        ports=ports or {},
+        ports=ports,
     )
     check_environment(runtime, job)
     hosts = tuple(_host(runtime, job, place) for place in where.places)
@@ -176,13 +121,14 @@ def _job_plan(
     hosts: tuple[HostPlan, ...],
 ) -> JobPlan:
     facts = job.places[0].facts
-    notes = (*dropped(runtime, job, hosts[0].replicas[0]), *runtime.notes(job), *touched(facts))
+    first = hosts[0].replicas[0]
+    notes = (*dropped(runtime, job, first), *replaced(job, first), *runtime.notes(job))
     return JobPlan(
         runtime=runtime.name,
         why=why,
         world_size=job.world,
         hosts=hosts,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys((*notes, *touched(facts)))),
         others=others,
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 
-from . import _signals
+from . import _log, _signals
 from ._errors import PortError
 from ._types import PortNeed
 
@@ -20,6 +23,9 @@ __all__ = ["PortLease", "lease"]
 BACKLOG = 2048
 """What torch's store asks for: all replicas of a large host may connect at once."""
 PROBE_SECONDS = 0.5
+RELEASE_SECONDS = 65.0
+"""The kernel keeps an ended connection for 60 s (TCP_TIMEWAIT_LEN, include/net/tcp.h)."""
+PAUSE_SECONDS = 0.1
 
 
 class PortLease:
@@ -73,6 +79,7 @@ def lease(needs: Sequence[PortNeed]) -> PortLease:
 def _hold(need: PortNeed) -> socket.socket:
     family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
     if need.port:
+        _refuse_loopback_name(need)
         _refuse_served(need, family)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -92,11 +99,66 @@ def _bind(sock: socket.socket, need: PortNeed) -> None:
         # Connections of an earlier run to a fixed port may still be in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((need.address, need.port))
+        try:
+            sock.bind((need.address, need.port))
+        except OSError as error:
+            if not _bind_after_its_last_user(sock, need, error):
+                raise
         if need.how == "listen":
             sock.listen(BACKLOG)
     except OSError as error:
+        if _signals.from_handler(error):
+            raise
         raise _refused(need, error) from error
+
+
+def _bind_after_its_last_user(sock: socket.socket, need: PortNeed, error: OSError) -> bool:
+    """Bind a fixed port to which only connections of ended programs are left; False if it is used.
+
+    They block the port for a minute unless they and ``sock`` have the same option; a program that
+    has not set SO_REUSEADDR leaves some that nothing but time ends.
+    """
+    if error.errno != errno.EADDRINUSE or not need.port:
+        return False
+    end, warned = time.monotonic() + RELEASE_SECONDS, False
+    while _left_by_an_ended_program(need.port) and time.monotonic() < end:
+        if _bound(sock, need):
+            return True
+        if not warned:
+            what = "port %d at %s: the program that used it has just ended"
+            _log.warning(f"{what}; waiting until the kernel frees it", need.port, need.address)
+            warned = True
+        _signals.interruptible(time.sleep, PAUSE_SECONDS)
+        _signals.deliver()
+    return _bound(sock, need)
+
+
+def _bound(sock: socket.socket, need: PortNeed) -> bool:
+    """Whether ``sock`` could be bound; with both options, of which it keeps its own."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((need.address, need.port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    if need.how == "hold":  # what binds from now on needs SO_REUSEPORT, and the same user
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return True
+
+
+def _left_by_an_ended_program(port: int) -> bool:
+    """Whether the kernel has connections of this port that no process has (inode 0)."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path("/proc/self/net", name).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[9] == "0":
+                return True
+    return False
 
 
 def _refused(need: PortNeed, error: OSError) -> PortError:
@@ -110,12 +172,37 @@ def _refused(need: PortNeed, error: OSError) -> PortError:
     return PortError(f"{what} cannot be bound: {error.strerror}. {advice}")
 
 
+def _refuse_loopback_name(need: PortNeed) -> None:
+    """Refuse a host's name that is loopback on that host: the other hosts would call in vain.
+
+    Debian's installer writes the host's name beside 127.0.1.1 into /etc/hosts.
+    https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
+    """
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(need.address, None)}
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        return  # bind says what is wrong
+    if need.address in (*found, "localhost") or not all(a.startswith("127.") for a in found):
+        return
+    raise PortError(
+        f"{need.address!r}, by which the other hosts are to reach this one for "
+        f"{need.name!r}, is {', '.join(sorted(found))} here. Set MASTER_ADDR to its IP address on "
+        "every host, or correct /etc/hosts."
+    )
+
+
 def _refuse_served(need: PortNeed, family: int) -> None:
     """A server with SO_REUSEPORT would share the port with us: only connecting finds it."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_SECONDS)
+        # A reset: the probe itself must not leave a connection that blocks the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         try:
             probe.connect((need.address, need.port))
+            if probe.getsockname() == probe.getpeername():
+                return  # TCP's simultaneous open: the kernel gave the probe this very port
         except OSError:
             return
     raise PortError(

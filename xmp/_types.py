@@ -299,6 +299,8 @@ class JobPlan:
     """What a person should know: inherited variables that are dropped, devices that stay idle."""
     others: tuple[str, ...] = ()
     """The other runtimes that are possible on this host."""
+    choice: str = ""
+    """A line for errors: which runtime xmp chose among several, and why; empty where it did not."""
     sources: Pairs = ()
     """What determined the numbers of "replicas", "hosts" and "threads", in words."""
     framework: str = ""

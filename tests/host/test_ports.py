@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.waiting import until
+from xmp import _ports, _signals
 from xmp._errors import PortError
 from xmp._ports import lease
 from xmp._types import PortNeed
@@ -143,3 +150,151 @@ def test_a_service_that_sets_only_reuseaddr_binds_beside_a_lease_for_it() -> Non
             service.listen()
             with socket.create_connection(("127.0.0.1", port), timeout=10):
                 pass
+
+
+# --- a fixed port whose last user has just ended -------------------------------------------------
+
+OPTIONS = {
+    "none": (),
+    "address": (socket.SO_REUSEADDR,),
+    "port": (socket.SO_REUSEPORT,),
+    "both": (socket.SO_REUSEADDR, socket.SO_REUSEPORT),
+}
+
+
+def ended_server(options: tuple[int, ...], *, client_ends: bool) -> tuple[int, socket.socket]:
+    """A server that has ended after it closed a connection, and its client."""
+    with socket.socket() as server:
+        for option in options:
+            server.setsockopt(socket.SOL_SOCKET, option, 1)
+        server.bind(("127.0.0.2", 0))
+        server.listen()
+        port = port_of(server)
+        client = socket.create_connection(("127.0.0.2", port))
+        server.accept()[0].close()
+    assert client.recv(1) == b""
+    if client_ends:
+        client.close()  # the server's side is in TIME_WAIT now, for a minute
+    return port, client
+
+
+@pytest.mark.parametrize(("before", "how"), [
+    ("address", "listen"), ("address", "hold"), ("address", "reuse"),
+    ("port", "hold"), ("both", "listen"), ("both", "hold"), ("both", "reuse"),
+])  # fmt: skip
+def test_a_port_is_held_again_at_once(
+    before: str, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after a launch of xmp's with torch (address), JAX or libtpu (both)."""
+    port, _ = ended_server(OPTIONS[before], client_ends=True)
+    began = time.monotonic()
+    with lease([PortNeed("p", how, "127.0.0.2", port)]) as held:
+        assert held.ports == {"p": port}
+        assert time.monotonic() - began < 1
+        if how == "hold":  # not by a program of another user, which SO_REUSEADDR would allow
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with pytest.raises(OSError, match="in use"):
+                    other.bind(("127.0.0.2", port))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.fixture
+def waited(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[str, str], None]]:
+    """Waits for a port that only the end of its last connection frees."""
+
+    def wait(before: str, how: str) -> None:
+        port, client = ended_server(OPTIONS[before], client_ends=False)
+        said: list[str] = []
+
+        def end_the_connection() -> None:
+            def warned() -> bool:
+                said.append(capfd.readouterr().err)
+                return "has just ended" in said[-1]
+
+            until(warned, 10)
+            # A reset ends the server's half, which is in FIN_WAIT2, for good.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+
+        thread = threading.Thread(target=end_the_connection)
+        thread.start()
+        try:
+            with lease([PortNeed("p", how, "127.0.0.2", port)]) as held:
+                assert held.ports == {"p": port}
+        finally:
+            thread.join()
+        assert "".join(said).count(f"port {port} at 127.0.0.2: the program that used it") == 1
+
+    return wait
+
+
+@pytest.mark.parametrize(
+    ("before", "how"), [("none", "listen"), ("none", "hold"), ("port", "reuse")]
+)
+def test_it_is_held_when_the_kernel_frees_it(
+    before: str, how: str, waited: Callable[[str, str], None]
+) -> None:
+    waited(before, how)
+
+
+def test_a_signal_handler_ends_the_wait() -> None:
+    port, client = ended_server((), client_ends=False)
+
+    def late(*_: object) -> None:
+        raise TimeoutError("late")
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="late"), _signals.deferred():
+            lease([PortNeed("p", "listen", "127.0.0.2", port)])
+        assert time.monotonic() - began < 5
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        client.close()
+
+
+@pytest.mark.parametrize("how", ["listen", "hold"])
+def test_a_port_that_is_bound_is_not_waited_for(how: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", 0))
+        began = time.monotonic()
+        with pytest.raises(PortError, match="Another program uses it"):
+            lease([PortNeed("p", how, "127.0.0.2", port_of(other))])
+        assert time.monotonic() - began < 1
+
+
+def test_the_probe_is_no_server_and_leaves_nothing() -> None:
+    """A connection to a free port may get that port as its own and meet itself."""
+    with lease([STORE]) as held:
+        port = held.ports["store"] // 2 * 2  # the kernel prefers even numbers for clients
+    need = PortNeed("p", "listen", port=port)
+    met = 0
+    real = socket.socket.getpeername
+
+    class Watched(socket.socket):
+        def getpeername(self) -> object:
+            nonlocal met
+            met += 1
+            return real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ports.socket, "socket", Watched)
+        for _ in range(200_000):
+            _ports._refuse_served(need, socket.AF_INET)
+            if met:
+                break
+    assert met
+    assert not _ports._left_by_an_ended_program(port)
+
+
+def test_a_name_that_is_loopback_here_is_refused() -> None:
+    """As Debian's 127.0.1.1 beside the host's own name; this number stands for 127.0.1.1."""
+    with pytest.raises(PortError, match=r"'2130706689'.* is 127\.0\.1\.1 here.*MASTER_ADDR"):
+        lease([PortNeed("store", "listen", "2130706689", 29500)])
+    with lease([PortNeed("store", "listen", "localhost")]) as held:
+        port = held.ports["store"]
+    with lease([PortNeed("store", "listen", "localhost", port)]):
+        pass

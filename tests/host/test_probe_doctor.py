@@ -172,9 +172,9 @@ def test_a_request_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
 def test_a_fixed_port_that_is_taken_is_a_problem(tmp_path: Path) -> None:
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.2", 0)) as taken:
         port = str(taken.getsockname()[1])
-        env = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port}
         found = texts(host(env=env), tree(tmp_path))["problem"]
     assert any(f"port {port}" in text and "served" in text for text in found)
 
@@ -247,6 +247,20 @@ def test_the_command_says_whether_a_launch_would_work() -> None:
     ill = run("--runtime", "fake", "-n", "3")
     assert ill.returncode == 1
     assert ill.stdout.startswith("problem: nprocs=3 does not fit")
+
+
+def test_the_example_of_the_readme_advises_nothing_about_what_is_not_set() -> None:
+    words = ("doctor", "-n", "8", "--needs", "1KiB", "--arguments", "1KiB")
+    done = subprocess.run(
+        [sys.executable, "-m", "xmp", *words],
+        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OMP_NUM_THREADS" not in done.stdout
 
 
 def test_the_command_names_a_foreign_distribution(tmp_path: Path) -> None:

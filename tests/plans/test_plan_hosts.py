@@ -83,15 +83,12 @@ def test_placed_hosts(
     "env",
     [
         {},
-        # several processes per node: each is a replica itself, and a launch in it stays local
-        {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"},
-        {**SLURM, "SLURM_STEP_NUM_TASKS": "6"},
+        # several processes on one node: each is a replica itself, and a launch in it stays local
+        {**TORCHRUN, "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "1"},
+        {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n10"},
         {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
-        # inside a batch script there is no step yet
-        {k: v for k, v in SLURM.items() if "STEP" not in k},
         # pods of an Indexed Job without NNODES are a sweep
         {k: v for k, v in KUBERNETES.items() if k != "NNODES"},
-        {k: v for k, v in MANUAL.items() if k != "NODE_RANK"},
         # inside a replica of ours
         {**MANUAL, "XMP_DEVICE": "cpu"},
     ],

@@ -46,8 +46,12 @@ def check_libtpu(own: dict[str, str]) -> None:
     if chips is not None:
         assert product(own["TPU_CHIPS_PER_PROCESS_BOUNDS"]) == len(chips.split(","))
     # What libtpu or JAX would take instead of the above, or at another port.
-    left = {"TPU_WORKER_HOSTNAMES", "TPU_HOST_BOUNDS", "HOST_BOUNDS", "TPU_VISIBLE_DEVICES"}
+    left = {"TPU_HOST_BOUNDS", "HOST_BOUNDS", "TPU_VISIBLE_DEVICES"}
     assert not left & {*own}
+    # torch_xla reads the hosts from it; libtpu and JAX prefer the addresses, which say the same.
+    hosts = list(dict.fromkeys(entry.rpartition(":")[0] for entry in addresses))
+    kept = "PJRT_DEVICE" in own and len(hosts) > 1
+    assert own.get("TPU_WORKER_HOSTNAMES") == (",".join(hosts) if kept else None)
 
 
 def check_torch_tpu(own: dict[str, str]) -> None:

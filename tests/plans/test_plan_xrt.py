@@ -73,9 +73,17 @@ def test_tpu_num_devices_alone_is_enough() -> None:
     assert plan({"TPU_NUM_DEVICES": "8"}).world_size == 8
 
 
-def test_a_local_worker_alone_is_refused_with_what_is_missing() -> None:
-    with pytest.raises(PlanError, match="XRT_LOCAL_WORKER alone does not say"):
-        plan({"XRT_LOCAL_WORKER": "w:0"})
+@pytest.mark.parametrize("runtime", ["xrt", None])
+@pytest.mark.parametrize("name", ["XRT_LOCAL_WORKER", "XRT_WORKERS"])
+def test_a_part_of_a_configuration_is_refused_with_what_is_missing(
+    name: str, runtime: str | None
+) -> None:
+    """An old torch_xla that is named, or found, and would be left for the CPU in silence."""
+    facts = HostFacts(env={name: "w:0"}, frameworks=OLD)
+    with pytest.raises(PlanError, match=f"{name}=w:0 without .*: set XRT_TPU_CONFIG .*or GPU_NUM"):
+        _planner.plan(Request(runtime=runtime), facts)
+    inside = HostFacts(env={name: "w:0", "XMP_DEVICE": "tpu:0"}, frameworks=OLD)
+    assert _planner.plan(Request(nprocs=2), inside).runtime == "cpu"
 
 
 @pytest.mark.parametrize(

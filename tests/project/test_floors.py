@@ -20,7 +20,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
     {"_types", "_errors"},
-    {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
+    {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
+    | {"_plan_json", "_plan_text", "_secrets"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
@@ -41,7 +42,7 @@ NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
     "_probe": {"_marks", "_proc", "_signals"},
-    "_ports": {"_signals"},
+    "_ports": {"_log", "_signals"},
     "_payload": {"_signals"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},

@@ -88,7 +88,7 @@ def ranks(rank: int) -> tuple[Any, ...]:
 
 @pytest.fixture
 def second_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")):
+    for name, value in (("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "127.0.0.2")):
         monkeypatch.setenv(name, value)
 
 

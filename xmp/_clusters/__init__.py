@@ -6,14 +6,15 @@ row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from . import gce_tpu, gke_tpu, kubernetes, manual, openmpi, slurm, torchrun
-from ._base import Cluster, Place
+from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, slurm, torchrun
+from ._base import Cluster, Place, is_loopback
 
 __all__ = ["Placement", "placement"]
 
@@ -30,6 +31,8 @@ GENERAL: tuple[Finder, ...] = (
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
+SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
+"""Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ def placement(
     """The hosts of a job, in the order of their indices; ``on_tpu``: TPU chips will be used.
 
     ``own``, from the runtime's own variables, overrides every scheduler. Raises PlanError unless
-    the indices of the hosts are 0 to n-1, each once.
+    the indices of the hosts are 0 to n-1, each once, and where variables announce hosts that the
+    job would not include.
     """
     if len(known) > 1:
         return _all_known(known, on_tpu)
@@ -64,6 +68,7 @@ def placement(
     cluster = own or _find(facts, on_tpu)
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
+    _refuse_loopback(cluster)
     index = cluster.index
     address = cluster.addresses[index] or facts.address
     addresses = (*cluster.addresses[:index], address, *cluster.addresses[index + 1 :])
@@ -81,10 +86,10 @@ def _find(facts: HostFacts, on_tpu: bool) -> Cluster | None:
     if INSIDE in facts.env:
         return None  # a launch inside a replica stays on that replica's host
     general = _first(GENERAL, facts)
-    if not on_tpu:
-        return general
-    cluster = _first(TPU, facts)
-    if general is None or len(general.addresses) == 1:
+    cluster = _first(TPU, facts) if on_tpu else None
+    if general is None and (cluster is None or len(cluster.addresses) == 1):
+        announced.refuse(facts.env)
+    if not on_tpu or general is None or len(general.addresses) == 1:
         return general or cluster
     found = (len(cluster.addresses), cluster.index) if cluster else (1, 0)
     if found != (len(general.addresses), general.index):
@@ -94,6 +99,16 @@ def _find(facts: HostFacts, on_tpu: bool) -> Cluster | None:
             "the slice, in the order of TPU_WORKER_ID."
         )
     return cluster
+
+
+def _refuse_loopback(cluster: Cluster) -> None:
+    host = cluster.coordinator
+    if is_loopback(host) and not SEVERAL_ON_ONE_MACHINE.fullmatch(host):
+        raise PlanError(
+            f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
+            f"0 is {host}, which is each host itself. Set MASTER_ADDR to an address of host 0 that "
+            "the others reach, or NNODES=1 to launch on this host alone."
+        )
 
 
 def _first(finders: Sequence[Finder], facts: HostFacts) -> Cluster | None:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-__all__ = ["Cluster", "Place", "host_list", "number", "split_port", "tpu_environment"]
+__all__ = [
+    "Cluster",
+    "Place",
+    "host_list",
+    "is_loopback",
+    "number",
+    "split_port",
+    "tpu_environment",
+]
 
 NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
 IPV6 = r"\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
@@ -70,6 +78,11 @@ def split_port(text: str) -> tuple[str, int]:
     assert found is not None
     host = found[1] or found[3] or found[5]
     return host, int(found[2] or found[4] or 0)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` means this host on every host."""
+    return host.lower() in ("localhost", "::1") or host.startswith("127.")
 
 
 def tpu_environment(facts: HostFacts) -> dict[str, str]:

@@ -6,6 +6,7 @@ import argparse
 
 from xmp import _ports, _probe
 from xmp._probe import doctor
+from xmp._secrets import without_secrets
 from xmp._types import Request
 
 __all__ = ["run"]
@@ -17,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     load = doctor.Load(each=options.needs, arguments=options.arguments)
     findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load)
     for finding in findings:
-        print(finding)
+        print(without_secrets(str(finding)))  # it may have another program's command line
     problems = sum(finding.level == "problem" for finding in findings)
     print("a launch would not work here" if problems else "a launch would work here")
     return int(problems > 0)

@@ -51,12 +51,15 @@ def _modules() -> Any:
         import torch_xla.core.xla_model
         import torch_xla.distributed.xla_backend  # registers the backend and its rendezvous
         import torch_xla.runtime
+        from torch_xla._internal import pjrt
     except ImportError as error:
         raise RuntimeError(
             f"the replica needs torch_xla, which cannot be imported ({error}); install it "
             'with the torch of the same version (pip install "xmp-spawn[xla]") or use runtime="cpu"'
         ) from error
-    return SimpleNamespace(xm=torch_xla.core.xla_model, xr=torch_xla.runtime)
+    xm = torch_xla.core.xla_model
+    device = getattr(torch_xla, "device", None) or xm.xla_device  # deprecated since 2.9
+    return SimpleNamespace(xm=xm, xr=torch_xla.runtime, pjrt=pjrt, device=device)
 
 
 class TorchXla(TorchDist):
@@ -65,13 +68,15 @@ class TorchXla(TorchDist):
     def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
         super().__init__(info, rendezvous, group_is_there())
         self._threads = int(info.settings.get("threads_per_process", "1"))
-        self._meshed = info.world_size > 1 and info.settings.get("backend") != "gloo"
+        # Under SPMD the hosts are one program, not a mesh of replicas.
+        self._alone = info.world_size == 1 or "spmd" in info.settings
+        self._meshed = not self._alone and info.settings.get("backend") != "gloo"
         self._give_back: Callable[[], None] = lambda: None
         self._batch: _Batch | None = None
 
     def device(self) -> Any:
         """``torch.device("xla:0")`` where a process has one device; else that of the thread."""
-        return _modules().xm.xla_device()
+        return _modules().device()
 
     def beside(self, info: ReplicaInfo) -> TorchXla:
         """The view of another replica of this process; called in its thread, whose device it sets.
@@ -91,9 +96,12 @@ class TorchXla(TorchDist):
         server again, and does not parse the four-part bounds of 7x.
         """
         xm, xr = _modules().xm, _modules().xr
+        if "plugin" in self._info.settings:
+            self._configure_plugin()
+            return
         # On the CPU, too, the devices of one process are a mesh.
         apart = xr.device_type() == "CPU" and self._threads < self._info.world_size
-        alone = self._info.world_size == 1 or apart
+        alone = self._alone or apart
         devices = [] if alone else xm.get_xla_supported_devices()
         xm.set_replication(self.device(), devices)
         if alone and self._meshed:
@@ -101,14 +109,28 @@ class TorchXla(TorchDist):
                 f"torch_xla on the CPU cannot connect {self._info.world_size} replicas; use "
                 'nprocs=1, or backend="gloo" for xmp\'s own collectives'
             )
-        if not alone and xr.world_size() != self._info.world_size:
+        if not alone:
+            self._check_mesh("Check the TPU_* variables that `xmp plan` shows")
+
+    def _configure_plugin(self) -> None:
+        """Let torch_xla and its plug-in configure this process, as torch_xla's own spawn does."""
+        info = self._info
+        if info.world_size == 1:
+            _modules().pjrt.initialize_singleprocess()
+            return
+        _modules().pjrt.initialize_multiprocess(info.local_rank, info.local_world_size)
+        if self._meshed:
+            plugin = info.settings["plugin"]
+            self._check_mesh(f'Check the plug-in {plugin}, or use backend="gloo"')
+
+    def _check_mesh(self, advice: str) -> None:
+        xr, planned = _modules().xr, self._info.world_size
+        if xr.world_size() != planned:
             raise RuntimeError(
                 f"the XLA runtime formed a mesh of {xr.world_size()} devices, but the launch has "
-                f"{self._info.world_size} replicas: their sums would be wrong. Check the TPU_* "
-                "variables that `xmp plan` shows"
+                f"{planned} replicas: their sums would be wrong. {advice}"
             )
-        if not alone:
-            xr._init_world_size_ordinal()  # else reading these breaks dynamo's graphs
+        xr._init_world_size_ordinal()  # else reading these breaks dynamo's graphs
 
     def init_process_group(self, timeout: float | None = None) -> None:
         """Form the process group; threads cannot: a process is in a group only once."""

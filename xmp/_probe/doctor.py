@@ -13,6 +13,7 @@ from typing import Any
 from xmp import _planner, _proc
 from xmp._errors import PlanError, PortError
 from xmp._runtimes._base import version_of
+from xmp._secrets import shown
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
 from . import packages, read, room
@@ -104,7 +105,8 @@ def _held(level: str, root: Path) -> Iterator[Finding]:
 def _tuned(facts: HostFacts) -> Iterator[Finding]:
     for name, value in sorted(facts.env.items()):
         if value and (name in TUNED or name.startswith(TUNED_PREFIXES)):
-            yield Finding("note", f"{name}={value} is not the default", "unset it if in doubt")
+            text = f"{name}={shown(name, value)} is not the default"
+            yield Finding("note", text, "unset it if in doubt")
 
 
 def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:

@@ -13,9 +13,21 @@ from typing import Any, TypeVar
 from xmp._clusters._base import Cluster, Place
 from xmp._types import ForkRules, HostFacts, PortNeed, Request
 
-__all__ = ["Fit", "Job", "Place", "Runtime", "Share", "many", "matches", "version_of"]
+__all__ = [
+    "SPMD",
+    "Fit",
+    "Job",
+    "Place",
+    "Runtime",
+    "Share",
+    "is_spmd",
+    "many",
+    "matches",
+    "version_of",
+]
 
 T = TypeVar("T")
+SPMD = "XLA_USE_SPMD"
 
 
 @dataclass(frozen=True)
@@ -182,6 +194,11 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...
 def many(count: int, what: str) -> str:
     """``"1 chip"``, ``"4 chips"``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def is_spmd(facts: HostFacts) -> bool:
+    """Whether torch_xla is in SPMD mode, as its ``check_env_flag`` reads the variable (2.9)."""
+    return facts.env.get(SPMD, "").upper() in ("ON", "1", "YES", "TRUE", "Y")
 
 
 def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from xmp._types import PortNeed, ReplicaPlan
 
 from ._base import Job, Place, Runtime, matches
 from ._imports import undone
-from ._variables import IDENTITY, LEFT_OVER, OUTER
+from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER
 
-__all__ = ["common", "dropped", "store_need", "unset"]
+__all__ = ["common", "dropped", "replaced", "store_need", "unset"]
 
 STORE_PORT = 29500
 
@@ -96,3 +96,19 @@ def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]
         if names and not (launcher == outer[0] and job.hosts > 1):
             notes.append(f"dropped {', '.join(names)}: inherited from {launcher}")
     return tuple(notes)
+
+
+def replaced(job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
+    """A note on addresses and ports that the program, or its user, has set before the launch."""
+    env, given = job.places[0].facts.env, dict(replica.set)
+    if "XMP_DEVICE" in env:
+        return ()  # in a replica they are xmp's own
+    # A port that xmp leases is another one, even where the plan shows the same number.
+    names = [n for n in MEETING_PLACES if n in env and given.get(n, env[n]) != env[n]]
+    if job.leasable and "MASTER_PORT" in env and "MASTER_PORT" in given:
+        names.append("MASTER_PORT")
+    if not names:
+        return ()
+    what = ", ".join(f"{name}={env[name]}" for name in dict.fromkeys(names))
+    note = f"replaced {what} (inherited): replicas meet at a port that xmp holds for them"
+    return (f"{note}. For one of your own, set it in the function or pass init_method=",)

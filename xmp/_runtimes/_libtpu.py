@@ -13,6 +13,7 @@ from ._tpu import (
     ADDRESSES,
     BOUNDS,
     CHIP_BOUNDS,
+    NAMES,
     PORT,
     TASK,
     TYPE,
@@ -26,11 +27,13 @@ from ._tpu import (
 __all__ = [
     "chosen_units",
     "host_process",
+    "is_whole_host",
     "metrics_needs",
     "needs",
     "prepare",
     "private",
     "unit_process",
+    "worker_names",
 ]
 
 FIRST_PORT = 8476
@@ -145,6 +148,13 @@ def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
     }
 
 
+def is_whole_host(job: Job) -> bool:
+    """Whether one process gets all chips: with ``nprocs=1`` and no ``devices=``."""
+    chips: Chips = job.memo["chips"]
+    boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
+    return job.local == 1 and job.request.devices is None and boxed
+
+
 def host_process(job: Job, place: Place) -> dict[str, str]:
     """The variables of one process that owns all chips of its host, or all that a mask leaves."""
     chips: Chips = job.memo["chips"]
@@ -183,14 +193,32 @@ def _undescribed(job: Job, place: Place) -> dict[str, str]:
     libtpu an empty SKIP counts as set, to torch_xla as unset; the SKIP that ``import jax`` writes
     is removed from replicas.
     """
-    facts = place.facts
-    skipped = facts.env_at_start.get(SKIP, facts.env.get(SKIP))
+    facts, skipped = place.facts, _skipped(place)
     if facts.metadata or (skipped and facts.env.get(TYPE)):
         return {}
     chips: Chips = job.memo["chips"]
     number = prod(chips.slice.chips) * chips.generation.number_per_chip
     kind = facts.env.get(TYPE) or f"{chips.generation.label}-{number}"
     return {SKIP: skipped or "1", TYPE: kind}
+
+
+def _skipped(place: Place) -> str | None:
+    """The user's or the platform's own SKIP, which replicas keep."""
+    return place.facts.env_at_start.get(SKIP, place.facts.env.get(SKIP))
+
+
+def worker_names(job: Job, place: Place) -> dict[str, str]:
+    """The hosts of the slice, for torch_xla where it asks no metadata server for them.
+
+    Its ``get_worker_ips`` and ``get_master_ip`` say "localhost" on each host otherwise (2.9,
+    ``_internal/tpu.py``). libtpu prefers the addresses of the processes, and so does JAX.
+    """
+    if job.hosts == 1 or not (_skipped(place) or SKIP in _undescribed(job, place)):
+        return {}
+    chips: Chips = job.memo["chips"]
+    first = place.index // chips.slice.hosts * chips.slice.hosts
+    hosts = job.addresses[first : first + chips.slice.hosts]
+    return {NAMES: ",".join(hosts)} if all(hosts) else {}
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:

@@ -66,7 +66,7 @@ INHERITED = (
     (PORT, "replaced: it belongs to another process"),
     (TASK, "replaced: it belongs to another process"),
     (WORKER, "the position of this host in the list of workers; then replaced per process"),
-    (NAMES, "the hosts of the slice, where it is a list; then dropped, since JAX counts it"),
+    (NAMES, "the hosts of the slice, where it is a list; kept for torch_xla on several hosts only"),
     ("TPU_WORKER_ADDRS", "dropped: libtpu reads the names"),
     ("TPU_MESH_CONTROLLER_ADDRESS", "dropped: libtpu 0.0.51 does not read it, old recipes set it"),
     ("TPU_MESH_CONTROLLER_PORT", "dropped: as above"),

@@ -12,9 +12,19 @@ at first use  jax/_src/distributed.py, torch/distributed/rendezvous.py (env://),
 
 from __future__ import annotations
 
+from xmp._clusters import announced
+
 __all__ = [
-    "FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "OUTER", "QUIET", "READERS", "REPORTED",
-]  # fmt: skip
+    "FIRST_USE",
+    "IDENTITY",
+    "IMPORT_TIME",
+    "LEFT_OVER",
+    "MEETING_PLACES",
+    "OUTER",
+    "QUIET",
+    "READERS",
+    "REPORTED",
+]
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
@@ -155,6 +165,12 @@ OUTER = (
 )
 """By launcher, the variables of its own processes; JAX and Lightning would believe them."""
 
+MEETING_PLACES = (
+    *("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "XLA_COORDINATOR_PORT"),
+    *("NEURON_RT_ROOT_COMM_ID", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"),
+)
+"""Where replicas meet: a program that has set one before the launch should know of xmp's own."""
+
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 """Of no use without XRT, but some images still set them (Kaggle's sets XRT_TPU_CONFIG)."""
 
@@ -162,6 +178,7 @@ REPORTED = (
     *IDENTITY,
     *(pattern for _, patterns in OUTER for pattern in patterns),
     *LEFT_OVER,
+    *announced.READ,
     *("XMP_*", "FAKE_*", "PJRT_*", "XLA_*", "LIBTPU_*", "TPU_*", "CLOUD_TPU_*", "MEGASCALE_*"),
     *("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS", "JAX_*", "TORCH_*", "PYTORCH_*", "NCCL_*", "GLOO_*"),
     *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "HIP_*", "ROCR_*", "ZE_*", "NEURON*", "PADDLE_*"),

@@ -7,7 +7,6 @@ process for the whole host.
 from __future__ import annotations
 
 from xmp._errors import PlanError
-from xmp._topology import HOST_SHAPES
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
@@ -15,7 +14,7 @@ from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
 from ._gpus import CUDA_MASK, gpu_fit, visible_gpus
 from ._imports import after_import
-from ._tpu import INPUTS, OWNED, Chips, inherited_notes, read_chips
+from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 from .cpu import MOST
 from .rocm import Rocm
 
@@ -130,7 +129,7 @@ class Jax(Runtime):
         if place.facts.tpu.get("unknown"):
             return Share(given, "tpu", settings)
         self._prepare(job)
-        if _whole_host(job):
+        if _libtpu.is_whole_host(job):
             return Share({**given, **_libtpu.host_process(job, place)}, "tpu:all", settings)
         units = _libtpu.chosen_units(job, place, job.memo["chips"].visible, job.local)
         given |= _libtpu.unit_process(job, place, local)
@@ -161,13 +160,6 @@ class Jax(Runtime):
     def _gpus(self, facts: HostFacts) -> tuple[str, ...]:
         count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0
         return visible_gpus(facts.env.get(CUDA_MASK), count) if count else ()
-
-
-def _whole_host(job: Job) -> bool:
-    """Whether one process gets all chips: with ``nprocs=1`` and no ``devices=``."""
-    chips: Chips = job.memo["chips"]
-    boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
-    return job.local == 1 and job.request.devices is None and boxed
 
 
 def _tpu_fit(facts: HostFacts, hosts: int) -> Fit:

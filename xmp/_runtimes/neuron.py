@@ -11,7 +11,7 @@ import re
 from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
-from ._base import Fit, Job, Place, Runtime, Share
+from ._base import SPMD, Fit, Job, Place, Runtime, Share, is_spmd
 
 __all__ = ["Neuron"]
 
@@ -39,7 +39,7 @@ class Neuron(Runtime):
         *("NEURON_PJRT_WORLD_SIZE", "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT"),
     )
 
-    inputs = (COUNT,)
+    inputs = (COUNT, SPMD)
 
     def configured(self, facts: HostFacts) -> str:
         text = facts.env.get(DEVICE, "")
@@ -59,6 +59,11 @@ class Neuron(Runtime):
         return tuple(str(core) for core in range(int(count)))
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        if is_spmd(facts):
+            raise PlanError(
+                f"{SPMD}={facts.env[SPMD]}: one process owns all Neuron cores of a host then, but "
+                f"xmp gives each replica one. Unset {SPMD}, or start the program without xmp."
+            )
         cores = len(self.visible(facts))
         allowed = tuple(range(1, cores + 1)) if hosts == 1 else (cores,)
         return Fit(cores, allowed, f"{cores} Neuron cores", f"Set {CORES} or {COUNT} for more.")

@@ -30,6 +30,8 @@ WORLD = "XRT_SHARD_WORLD_SIZE"  # hosts on input, replicas on output
 ORDINAL = "XRT_SHARD_ORDINAL"
 LOCAL_ORDINAL = "XRT_SHARD_LOCAL_ORDINAL"
 DEVICE = "XRT_MULTI_PROCESSING_DEVICE"  # "TPU:3"
+PARTS = (LOCAL_WORKER, WORKERS, DEVICE_MAP)
+"""They belong to a configuration: alone they are a mistake, as in torch_xla's own spawn."""
 SERVICE_PORT = 8477
 WORKER_PORT = 4000
 HOST_PORT = r"(?P<host>[\w.-]+|\[[^]]+\]):(?P<port>\d+)"
@@ -69,9 +71,11 @@ class Xrt(Runtime):
 
     def configured(self, facts: HostFacts) -> str:
         version = version_of(facts, "torch_xla")
-        named = [name for name in (CONFIG, TPUS, GPUS) if name in facts.env]
+        named = [name for name in (CONFIG, TPUS, GPUS, *PARTS) if name in facts.env]
         if not version or version >= (2, 1) or not named:
             return ""
+        if named[0] in PARTS and "XMP_DEVICE" in facts.env:
+            return ""  # in a replica, which has its own part only
         return f"{named[0]} is set and torch_xla {facts.frameworks['torch_xla']} is older than 2.1"
 
     def possible(self, facts: HostFacts) -> str:
@@ -151,9 +155,11 @@ def _setup(facts: HostFacts) -> Setup:
         workers = tuple((entry["host"], int(entry["port"])) for entry in entries)
         index = _index(env.get(LOCAL_WORKER), ())
         return _checked(Setup("GPU", _number(env[GPUS], GPUS), hosts, index, workers))
+    given = ", ".join(f"{name}={env[name]}" for name in PARTS if name in env)
+    found = f"{given} without the configuration that it belongs to" if given else "no devices"
     raise PlanError(
-        f"runtime 'xrt' finds no devices: set {CONFIG} (or {TPUS}) for TPU or {GPUS} for GPU. "
-        f"{LOCAL_WORKER} alone does not say how many there are."
+        f"runtime 'xrt' finds {found}: set {CONFIG} (or {TPUS}) for TPU or {GPUS} for GPU"
+        + (f", or unset {' and '.join(name for name in PARTS if name in env)}." if given else ".")
     )
 
 

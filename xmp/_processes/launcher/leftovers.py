@@ -39,8 +39,8 @@ def after(replicas: Iterable[ReplicaProcess], rules: ForkRules) -> str:
 
 def added(error: BaseException, leftovers: str) -> BaseException:
     """The error, whose text also names the processes that still exist."""
-    if leftovers and isinstance(error, XmpError) and leftovers not in str(error):
-        error.args = (f"{error}\n\n{leftovers}", *error.args[1:])
+    if isinstance(error, XmpError):
+        error._add(leftovers)
     return error
 
 

@@ -134,6 +134,12 @@ class Outcome:
 
     def error(self) -> BaseException | None:
         """What the launch has failed with: a time limit, a replica, or its supervisor."""
+        error = self._error()
+        if isinstance(error, XmpError):
+            error._add(self._job.plan.choice)
+        return error
+
+    def _error(self) -> BaseException | None:
         size, host = self._job.plan.world_size, os.uname().nodename
         known = (self.failures, size, host, self.results, self._stacks)
         if self.overdue is not None:

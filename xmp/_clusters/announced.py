@@ -1,0 +1,207 @@
+"""Variables that announce other hosts, where no module of this package finds the job's hosts.
+
+A launch of this host alone would train beside those of the other hosts, each with gradients of its
+own, and none would notice. Sources of what is set, where, and with which meaning:
+
+PyTorchJob      RANK of the pod, WORLD_SIZE pods, MASTER_ADDR; PET_* for elastic jobs
+                (kubeflow/training-operator, pkg/controller.v1/pytorch/{envvar,master,elastic}.go)
+Trainer v2      PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_NPROC_PER_NODE ("auto")
+                (kubeflow/trainer, pkg/runtime/framework/plugins/torch/torch.go); torchrun takes
+                each as the default of its option and allows "1:4" nodes (torch/distributed/run.py)
+Slurm           a batch script runs on the first node only, without variables of a step (sbatch(1))
+LSF             LSB_MCPU_HOSTS "a 4 b 4", LSB_HOSTS "a a b b"; the command runs on the first host
+                (IBM Spectrum LSF, "How LSF runs parallel jobs"). LSB_DJOB_HOSTFILE, a file with one
+                line for each slot, says the same
+MPI             OMPI_COMM_WORLD_* (Open MPI), PMI_SIZE and MPI_LOCALNRANKS (MPICH, Intel MPI),
+                MV2_COMM_WORLD_* (MVAPICH2), HOROVOD_*
+others          SM_HOSTS (SageMaker training toolkit, ENVIRONMENT_VARIABLES.md),
+                AWS_BATCH_JOB_NUM_NODES (AWS Batch, multi-node jobs), PBS_NUM_NODES (Torque's
+                qsub), FLUX_JOB_NNODES (flux-run), PADDLE_TRAINER_ENDPOINTS (paddle.distributed)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xmp._errors import PlanError
+
+from ._base import is_loopback, split_port
+
+__all__ = ["READ", "refuse"]
+
+Env = Mapping[str, str]
+
+MPI = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    ("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+)
+"""All processes of a job, and those of this host."""
+COUNTS = ("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES")
+"""Numbers of hosts."""
+SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+READ = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR"),
+    *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
+    *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS),
+    *(name for pair in MPI for name in pair),
+)
+"""The variables that these functions read."""
+
+HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
+TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp starts the others"
+
+MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"
+
+
+@dataclass(frozen=True)
+class Announced:
+    """What announces other hosts, and how to launch on all of them."""
+
+    names: tuple[str, ...]
+    what: str
+    advice: str = HOSTS
+
+
+Look = Callable[[Env], Announced | bool]
+"""What is announced; True: this launcher says that there is one host; False: it says nothing."""
+
+
+def refuse(env: Env) -> None:
+    """Raise PlanError where variables announce hosts that this launch would not include."""
+    for look in LOOKS:
+        found = look(env)
+        if isinstance(found, Announced):
+            given = ", ".join(f"{name}={env[name]}" for name in found.names if env.get(name))
+            raise PlanError(
+                f"{given}: {found.what}. A launch of this host alone would train apart from the "
+                f"others. To train as one job, {found.advice}. To launch on this host alone, set "
+                "NNODES=1."
+            )
+        if found:
+            return
+
+
+def _torchrun(env: Env) -> Announced | bool:
+    if "TORCHELASTIC_RUN_ID" not in env:
+        return False
+    names = ("GROUP_WORLD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    if (_count(env, "GROUP_WORLD_SIZE") or 1) > 1 or _world(env) > _local_world(env):
+        return Announced(names, "torchrun runs on several hosts", TORCHRUN)
+    return True
+
+
+def _by_hand(env: Env) -> Announced | bool:
+    names = ("NNODES", "NODE_RANK", "MASTER_ADDR")
+    count, index = _count(env, "NNODES"), _count(env, "NODE_RANK")
+    if (count or 1) > 1 and index is None:
+        return Announced(names, f"there are {count} hosts, but NODE_RANK is not set")
+    if index and count is None:
+        return Announced(names, f"this is host {index}, but NNODES is not set")
+    return False
+
+
+def _torch(env: Env) -> Announced | bool:
+    """RANK and WORLD_SIZE: per host in a PyTorchJob, per device elsewhere."""
+    rank, world = _count(env, "RANK"), _world(env)
+    if rank is None or world < 2 or _local_world(env) == world or _on_one_host(env, rank):
+        return False
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR")
+    advice = HOSTS
+    if "LOCAL_RANK" not in env:
+        advice = (
+            f"set NNODES={world} NODE_RANK={rank} on this host, and likewise on the others, if "
+            f"each of the {world} processes has a host to itself"
+        )
+    return Announced(names, f"this is process {rank} of {world}", advice)
+
+
+def _on_one_host(env: Env, rank: int) -> bool:
+    """Whether a process of a world with one process per device has all peers on this host."""
+    if _count(env, "LOCAL_RANK") != rank:
+        return False
+    nodes = next((n for n in (_count(env, name) for name in SLURM_NODES) if n), None)
+    mpi = any(env.get(size) and env.get(size) == env.get(local) for size, local in MPI)
+    return is_loopback(env.get("MASTER_ADDR", "")) or nodes == 1 or mpi
+
+
+def _kubeflow(env: Env) -> Announced | bool:
+    text = env.get("PET_NNODES", "").strip()
+    most = text.rpartition(":")[2]
+    if text and not most.isdecimal():
+        return Announced(("PET_NNODES",), 'it is neither a number nor a range such as "1:4"')
+    if int(most or 1) < 2:
+        return False
+    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")
+    rank, master = (env.get(name) for name in names[1:])
+    own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
+    advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
+    return Announced(names, f"there are {text} hosts", advice)
+
+
+def _mpi(env: Env) -> Announced | bool:
+    for size, local in MPI:
+        count, here = _count(env, size), _count(env, local)
+        if count is None or (here is None and "SLURM_STEP_NUM_NODES" in env):
+            continue  # srun sets PMI_SIZE as well: Slurm's own variables say more
+        if count == 1 or count == here:
+            return True
+        advice = MPIRUN if size.startswith("OMPI") else HOSTS
+        return Announced((size, local), "MPI runs on several hosts", advice)
+    return False
+
+
+def _slurm(env: Env) -> Announced | bool:
+    name = next((name for name in SLURM_NODES if _count(env, name)), None)
+    if name is None:
+        return False
+    if _count(env, name) == 1:
+        return True
+    names = (name, "SLURM_STEP_NUM_TASKS", "SLURM_JOB_NODELIST")
+    advice = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
+    return Announced(names, f"the job has {env[name]} nodes", advice)
+
+
+def _lists(env: Env) -> Announced | bool:
+    """Schedulers that list the hosts."""
+    for name, found in (
+        ("LSB_MCPU_HOSTS", env.get("LSB_MCPU_HOSTS", "").split()[::2]),
+        ("LSB_HOSTS", env.get("LSB_HOSTS", "").split()),
+        ("SM_HOSTS", re.findall(r'"([^"]+)"', env.get("SM_HOSTS", ""))),
+        ("PADDLE_TRAINER_ENDPOINTS", _without_ports(env.get("PADDLE_TRAINER_ENDPOINTS", ""))),
+    ):
+        if len(set(found)) > 1:
+            return Announced((name,), f"the job has {len(set(found))} hosts")
+    return False
+
+
+def _without_ports(text: str) -> list[str]:
+    return [split_port(entry)[0] for entry in text.split(",") if entry]
+
+
+def _counts(env: Env) -> Announced | bool:
+    for name in COUNTS:
+        if (_count(env, name) or 1) > 1:
+            return Announced((name,), f"the job has {env[name]} hosts")
+    return False
+
+
+def _count(env: Env, name: str) -> int | None:
+    """The number; None for other text, which announces nothing."""
+    text = env.get(name, "").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _world(env: Env) -> int:
+    return _count(env, "WORLD_SIZE") or 1
+
+
+def _local_world(env: Env) -> int:
+    return _count(env, "LOCAL_WORLD_SIZE") or _count(env, "LOCAL_SIZE") or 1
+
+
+LOOKS: tuple[Look, ...] = (_torchrun, _by_hand, _torch, _kubeflow, _mpi, _slurm, _lists, _counts)
+"""An inner launcher before the one that it runs in."""

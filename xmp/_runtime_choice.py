@@ -1,0 +1,102 @@
+"""Which runtime a launch uses: the one that is named, configured, loaded, or has hardware here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import _runtimes
+from ._errors import PlanError
+from ._runtimes import Runtime
+from ._types import HostFacts, Request
+
+__all__ = ["GENERIC", "choose", "said_of"]
+
+GENERIC = "torch"
+"""Every torch-based framework imports it, so it decides only where none of those is loaded."""
+NAMED = "XMP_RUNTIME"
+
+
+def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str, ...]]:
+    """Choose a runtime for ``request``: the runtime, why, and the names of the other possible ones.
+
+    The first of these decides: the argument, ``XMP_RUNTIME``, variables that configure a runtime,
+    the loaded framework, the hardware that an installed framework can use. Raises PlanError for an
+    unknown name.
+    """
+    answers = {r: _possible(r, facts) for r in _runtimes.runtimes() if r.automatic}
+    able = tuple(r for r, answer in answers.items() if answer is not False)
+    runtime, why = _choice(request, facts, able)
+    return runtime, why, tuple(r.name for r in able if r is not runtime and answers[r])
+
+
+def _possible(runtime: Runtime, facts: HostFacts) -> bool | None:
+    """Whether this host can use ``runtime``; None where its variables contradict each other.
+
+    A broken mask of one runtime must not prevent a plan for another: the plan for this one reports
+    it.
+    """
+    try:
+        return bool(runtime.possible(facts))
+    except PlanError:
+        return None
+
+
+def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
+    if request.runtime is not None:
+        return _runtimes.get(request.runtime), f"runtime={request.runtime!r}"
+    named = facts.env.get(NAMED)
+    if named:
+        return _runtimes.get(named, NAMED), f"{NAMED}={named}"
+    for runtime in _runtimes.runtimes():
+        setting = runtime.configured(facts)
+        if setting:
+            return runtime, setting
+    families = _loaded_families(facts, able)
+    if families == [GENERIC]:
+        first = _for_generic(facts, able)
+        return first, f"{GENERIC} is loaded; {first.possible(facts)}"
+    if len(families) == 1:
+        first = next(r for r in able if r.family == families[0])
+        return first, f"{families[0]} is loaded; {first.possible(facts)}"
+    if families:
+        first = next(r for r in able if r.family in families)
+        return first, f"{' and '.join(families)} are loaded; {first.possible(facts)}"
+    return _by_hardware(facts, able)
+
+
+def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:
+    """The loaded frameworks that have a runtime here, in the order of precedence."""
+    families = list(dict.fromkeys(r.family for r in able if r.family in facts.loaded))
+    special = [f for f in families if f.startswith(f"{GENERIC}_")]
+    return [f for f in families if f != GENERIC] if special else families
+
+
+def _for_generic(facts: HostFacts, able: Sequence[Runtime]) -> Runtime:
+    """The first torch-based runtime that has a device here, else the one for CPUs."""
+    on_top = [r for r in able if r.family.startswith(GENERIC)]
+    return next((r for r in on_top if r.visible(facts)), on_top[-1])
+
+
+def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
+    """The first runtime that has a device here, else the last one, for CPUs."""
+    for runtime in able:
+        if runtime.visible(facts):
+            return runtime, runtime.possible(facts)
+    return able[-1], "no accelerator that an installed framework can use"
+
+
+def said_of(
+    chosen: tuple[Runtime, str, tuple[str, ...]], request: Request, facts: HostFacts
+) -> str:
+    """One line for an error: which runtime, why, what else; empty where the user has named it.
+
+    A program with torch and JAX loaded cannot know from torch's "process group has not been
+    initialized" that its replicas were JAX's.
+    """
+    runtime, why, others = chosen
+    if request.runtime is not None or facts.env.get(NAMED) or not others:
+        return ""
+    return (
+        f"xmp chose runtime {runtime.name!r} ({why}); also possible: {', '.join(others)}. Pass "
+        "runtime= to choose yourself."
+    )
