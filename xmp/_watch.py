@@ -52,6 +52,7 @@ MILLISECOND = 1_000_000
 SETTLE = 50 * MILLISECOND
 SETTLE_MOST = 250 * MILLISECOND
 KILL_WAIT = 5_000 * MILLISECOND
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15  # the same on every system
 
 # What libraries report when a peer has gone (gloo, torch's store and nccl, JAX's coordination
 # service, sockets): a replica that fails with such a message is seldom the first to fail.
@@ -132,6 +133,9 @@ class Watch:
     _failures: dict[int, Died] = field(default_factory=dict)
     _first: int = 0
     """When the first failure was noticed."""
+    _sent: set[int] = field(default_factory=set)
+    """The signals that xmp has sent. A replica may die of another one meanwhile, or be dying: the
+    kernel closes its sockets, and its peers fail, before its end can be noticed."""
 
     def __post_init__(self) -> None:
         self.live = set(self.ranks)
@@ -200,7 +204,7 @@ class Watch:
             return
         if event.rank in self._returned and self._ending():
             return  # it had returned; how its process ended no longer matters
-        by_xmp = self._ending() and event.signal in (2, 9, 15)
+        by_xmp = event.signal in self._sent
         self._failed(event.rank, Died(event.at, event.words, recorded=False, by_xmp=by_xmp))
 
     def _ending(self) -> bool:
@@ -238,16 +242,19 @@ class Watch:
         if self._ending():
             return self._kill(now)
         self.phase, self._step = "interrupting", now + self.grace
+        self._sent.add(SIGINT)
         return [Action("SIGINT", self._living())]
 
     def _stop(self, now: int) -> list[Action]:
         if self.phase in ("stopping", "killing"):
             return []
         self.phase, self._step = "stopping", now + self.grace
+        self._sent.add(SIGTERM)
         return [Action("SIGTERM", self._living())]
 
     def _kill(self, now: int) -> list[Action]:
         self.phase, self._step = "killing", now + KILL_WAIT
+        self._sent.add(SIGKILL)
         return [Action("SIGKILL", self._living())]
 
     # --- the verdict ---------------------------------------------------------------------------

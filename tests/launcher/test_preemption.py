@@ -147,11 +147,15 @@ class Ran:
         self.stage.reached(self.process, *names)
 
     def send(self, number: int = signal.SIGTERM) -> None:
-        """Once the launcher waits: it has a handler for SIGTERM then."""
+        """Once the launcher waits."""
+        self.waits()
+        self.process.send_signal(number)
+
+    def waits(self) -> None:
+        """It has a handler for SIGTERM then, and the supervisor's report that all have started."""
         until(
             lambda: signal.SIGTERM in in_script.signals(self.process.pid, "SigCgt"), 10, "a handler"
         )
-        self.process.send_signal(number)
 
     def outcome(self) -> Outcome:
         return self.stage.outcome(self.process)
@@ -237,6 +241,7 @@ def test_a_replica_that_ignores_it_is_killed_after_grace(stage: Stage) -> None:
 
 def test_a_stopped_supervisor_does_not_keep_the_launcher(stage: Stage) -> None:
     ran = Ran(stage, "deaf", 2, "forkserver")
+    ran.waits()
     (supervisor,) = stage.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
     until(lambda: in_script.state(supervisor) == "T", 5, "the supervisor stopped")

@@ -74,6 +74,18 @@ def test_all_ended_needs_no_window() -> None:
             id="a death without a record is dated back to its victims",
         ),
         pytest.param(
+            (Raised(0, 5, CLOSED), Tick(60 * MS), Ended(3, 90 * MS, signal=9)),
+            3,
+            {0: COLLATERAL, 3: CAUSE},
+            id="also after xmp has sent another signal, which did not end it",
+        ),
+        pytest.param(
+            (Raised(0, 5, CLOSED), Tick(60 * MS), Tick(1061 * MS), Ended(3, 1062 * MS, signal=9)),
+            0,
+            {0: CAUSE, 3: STOPPED},
+            id="but not after xmp has sent the same",
+        ),
+        pytest.param(
             (Raised(1, 5, "ValueError: first"), Ended(3, 9, signal=11)),
             1,
             {1: CAUSE, 3: UNKNOWN},
