@@ -232,7 +232,8 @@ def spawn(
     """
     from . import _checks
 
-    method = _checks.check_call(fn, args, kwargs, start_method, grace)
+    method = _checks.check_call(fn, args, kwargs, start_method)
+    grace = _checks.seconds_of_grace(grace)
     seed = _checks.whole_number("seed", seed)
     limits = _checks.make_limits(timeout, start_timeout, hang_timeout)
     restarts = _checks.count_from_zero("max_restarts", max_restarts)
