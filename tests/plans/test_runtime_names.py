@@ -34,7 +34,7 @@ def test_an_unknown_runtime_is_refused_with_what_was_probably_meant(
     here = HostFacts(cpus=(0, 1))
     asked = (here, Request(runtime=name)), (replace(here, env={"XMP_RUNTIME": name}), Request())
     for known, request in asked:
-        with pytest.raises(PlanError, match="is not known. You probably meant") as caught:
+        with pytest.raises(PlanError, match=r"is not known\. You probably meant") as caught:
             _planner.plan(request, known)
         guess, _, allowed = str(caught.value).partition("Allowed: ")
         assert [word for word in meant if word not in guess] == []
