@@ -21,7 +21,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"_types", "_errors"},
     {"_planner", "_runtimes", "_clusters", "_topology", "_plan_json", "_plan_text"}  # pure
-    | {"_watch", "_limits", "_events", "_failure_table"},
+    | {"_watch", "_limits", "_events", "_failure_table", "_facts_schema", "_numbers"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
