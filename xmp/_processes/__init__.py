@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from xmp import _proc, _signals
 from xmp._errors import PlanError, StartError
 
+from .system import surroundings
+
 if TYPE_CHECKING:
     from xmp._types import JobPlan, Observer
 
@@ -87,6 +89,7 @@ def launch(
     context: ProcessContext[Any] | None = None
     try:
         with _signals.deferred():
+            _refuse_bare_host()
             context = _launched(call, attempt)
             if join:
                 return context._results(owned=True)
@@ -126,6 +129,8 @@ def start(
     and StartError when nothing was started.
     """
     _refuse_foreign_pids()
+    if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
+        raise StartError(why)
     if call.output is not None:
         from .output.log_files import prepare
 
@@ -174,10 +179,17 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
     from .launcher.template_pool import switched_off, templates
 
     if not switched_off():
+        _refuse_bare_host()
         _refuse_foreign_pids()
         needs = TemplateKey.of(plan, packages)
         templates.get(needs).prepare(needs)
         importlib.import_module(_HANDLES)
+
+
+def _refuse_bare_host() -> None:
+    """Raise StartError where something is missing that every launch needs."""
+    if why := surroundings.refusal():
+        raise StartError(why)
 
 
 def _refuse_foreign_pids() -> None:

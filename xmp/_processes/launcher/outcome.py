@@ -92,7 +92,7 @@ class Outcome:
         if self.broken is None:
             self.orphaned = True
             memory = self._oom_counters.look().found(killed=False)
-            parts = [f"the supervisor ended early: {how}", memory]
+            parts = [f"the supervisor {how}", memory]
             self.broken = StartError("\n".join(filter(None, parts)))
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:

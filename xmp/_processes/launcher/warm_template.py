@@ -27,6 +27,7 @@ class WarmTemplate(ForkServerHandle):
         """Whether a launch has used it."""
         self._identity = identity_key()
         self._holder: tuple[MainSource, ForkServerHandle] | None = None
+        self._holder_token = 0
 
     def misfit(self, key: TemplateKey) -> str:
         """Why a launch with this key may not use the template; empty if it may.
@@ -58,7 +59,7 @@ class WarmTemplate(ForkServerHandle):
             self.forget_holder()
         streams = stdio.standard_streams()
         try:
-            _token, connection, lifeline = self.request(
+            self._holder_token, connection, lifeline = self.request(
                 lambda token: StartScriptHolder(token, source, launcher, rules), streams
             )
         finally:
@@ -68,6 +69,10 @@ class WarmTemplate(ForkServerHandle):
         holder.asked.update(self.asked)
         self._holder = (source, holder)
         return holder
+
+    def holder_failure(self) -> str:
+        """Why the script holder could not be forked; empty if it was."""
+        return self.fork_failure(self._holder_token)
 
     def forget_holder(self) -> None:
         """End the script holder and wait for it."""
