@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +20,40 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 done, 1 refused, 2 not understood."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # not at the end of the interpreter, which would complain
+    except BrokenPipeError:
+        _forget_output()
+        return 128 + signal.SIGPIPE  # as a shell reports `cat` in `cat file | head -1`
+    except OSError as error:
+        _forget_output()
+        print(f"xmp: cannot write the output: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
     options = _parser().parse_args(arguments)
     try:
         # One module for each word: `xmp plan` does not load the engine, which `xmp stacks` needs.
         status: int = importlib.import_module(f"xmp._commands.{options.word}").run(options)
+    except BrokenPipeError:
+        raise
     except (XmpError, OSError, ValueError) as error:
         print(f"xmp: {error}", file=sys.stderr)
         return 1
     return status
+
+
+def _forget_output() -> None:
+    """Let the interpreter end without another attempt to write what is left."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ._call_checks import check_function
 from ._errors import PlanError
+from ._limits import number_of_seconds
 from ._types import Limits, Observer, Output, Request
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "make_observer",
     "make_output",
     "make_request",
+    "seconds_of_grace",
     "whole_number",
 ]
 
@@ -32,21 +35,17 @@ def check_call(
     args: object,
     kwargs: object,
     start_method: str | None,
-    grace: object,
 ) -> str:
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
-    if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
-    if kwargs is not None and not isinstance(kwargs, dict):
-        raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
-    if kwargs and not all(isinstance(name, str) for name in kwargs):
-        raise TypeError(f"kwargs must have strings as keys: {kwargs!r}")
-    if isinstance(grace, bool) or not isinstance(grace, (int, float)):
-        raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}: {grace!r}")
-    if not 0 <= grace < _YEARS:
-        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up, and below 1e9")
+    """The start method; raises unless the function can be called as replicas call it."""
+    check_function(fn, args, kwargs)
     return _method(start_method)
+
+
+def seconds_of_grace(grace: object) -> float:
+    seconds = number_of_seconds("grace", grace)
+    if not 0 <= seconds < _YEARS:
+        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up, and below 1e9")
+    return seconds
 
 
 def _method(start_method: str | None) -> str:
@@ -76,18 +75,16 @@ def make_limits(timeout: object, start_timeout: object, hang_timeout: object) ->
 def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be a number of seconds or None, not {kind}: {value!r}")
-    if not 0 < value < _YEARS:
+    seconds = number_of_seconds(name, value, or_none=True)
+    if not 0 < seconds < _YEARS:
         allowed = "a number of seconds above 0 and below 1e9, or None for no limit"
         raise PlanError(f"{name}={value!r}: give {allowed}")
-    if value < least:
+    if seconds < least:
         raise PlanError(
             f"{name}={value!r}: a busy host may make no progress for that long; give a number of "
             f"seconds from {least} up, or None for no limit"
         )
-    return max(1, int(value * 1e9))
+    return max(1, int(seconds * 1e9))
 
 
 def make_observer(events: object, progress: object) -> Observer:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._payload.hints import names_used
+from ._probe import capacity
 from ._runtimes import _launcher
 from ._runtimes._extra import check_read_at_import
 from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
@@ -65,6 +66,7 @@ def launch(request: Request, call: Call, join: bool) -> ProcessContext[Any] | Re
 def _attempt(request: Request, call: Call) -> Launch:
     """One attempt, from facts to replicas."""
     called = time.monotonic_ns()
+    _refuse_too_many(request.nprocs)
     known = host_facts()
     draft = _planner.plan(request, known)
     try:
@@ -109,6 +111,7 @@ def _started(request: Request, call: Call, known: HostFacts, draft: JobPlan, cal
 def launch_bare(nprocs: int, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
     """The engine alone: replicas without devices, ports or variables of xmp's."""
     called = time.monotonic_ns()
+    _refuse_too_many(nprocs)
 
     def attempt(call: Call) -> Launch:
         replicas = tuple(ReplicaPlan(rank=i, local_rank=i, process=i) for i in range(nprocs))
@@ -144,6 +147,14 @@ def refuse_unready(plan: JobPlan) -> None:
             f"runtime={plan.runtime!r}: xmp can plan it (xmp plan) but not launch it yet; "
             'launch with runtime="cpu", "jax" or "cuda"'
         )
+
+
+def _refuse_too_many(nprocs: int | None) -> None:
+    """Raise PlanError for more replicas than this host can carry: before a plan that long."""
+    with _signals.deferred():
+        why = capacity.too_many(nprocs or 0)
+    if why:
+        raise PlanError(f"nprocs={nprocs}: {why}")
 
 
 def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ._errors import PlanError
+from ._facts_schema import checked
 from ._runtimes._base import matches
 from ._runtimes._variables import REPORTED
 from ._types import HostFacts, JobPlan, ReplicaPlan
@@ -64,16 +65,16 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
-    """The facts that ``facts_to_json`` wrote. Raises PlanError for another version."""
-    if not isinstance(data, Mapping) or data.get("version") != VERSION:
-        given = data.get("version") if isinstance(data, Mapping) else type(data).__name__
+    """The facts that ``facts_to_json`` wrote. Raises PlanError for anything else."""
+    given = data.get("version") if isinstance(data, Mapping) else type(data).__name__
+    if given is True or given != VERSION:
         raise PlanError(
             f"facts of version {given!r} cannot be read. Allowed: version {VERSION}, as "
             "`python -m xmp facts --json` writes it."
         )
-    values: dict[str, Any] = {k: data[k] for k in PLAIN if data.get(k) is not None}
-    values.update({k: tuple(data[k]) for k in LISTS if data.get(k) is not None})
-    values["numa"] = tuple(tuple(node) for node in data.get("numa") or ())
+    values = checked(data)
+    values.update({k: tuple(values[k]) for k in LISTS if k in values})
+    values["numa"] = tuple(tuple(node) for node in values.get("numa", ()))
     return HostFacts(**values)
 
 

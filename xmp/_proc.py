@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 __all__ = [
-    "Process", "alive", "foreign", "is_foreign", "link", "namespace", "process",
+    "Process", "alive", "foreign", "has_signal", "is_foreign", "link", "namespace", "process",
     "refusal", "sends_children_away", "status", "text",
 ]  # fmt: skip
 
@@ -67,6 +67,11 @@ def status(pid: int | str = "self") -> dict[str, str]:
         return {}
     lines = text(f"/proc/{pid}/status").split("\n")  # the name of a process may hold a "\r"
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def has_signal(status: dict[str, str], mask: str, number: int) -> bool:
+    """Whether a signal is in one of a process's masks: SigIgn, SigCgt, SigBlk."""
+    return bool(int(status.get(mask, "0"), 16) >> (number - 1) & 1)
 
 
 def is_foreign() -> bool:

@@ -75,11 +75,26 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             _signals.give_up()  # a signal handler may raise between two returns
             if isinstance(error, TypeError):
                 _suggest(function, kwargs, error)
+                if _refused(error):
+                    raise error.with_traceback(None) from error.__cause__
             raise
 
     # A traceback says `in spawn`, the function that the user called.
     call.__code__ = call.__code__.replace(co_name=function.__name__)
     return functools.update_wrapper(call, function)
+
+
+_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._limits", "xmp._payload")
+
+
+def _refused(error: TypeError) -> bool:
+    """Whether xmp refuses an argument by it: its own frames would say nothing about that."""
+    frames = error.__traceback__
+    if frames is None or not _is_ours(frames):
+        return False
+    while frames.tb_next is not None:
+        frames = frames.tb_next
+    return frames.tb_frame.f_globals.get("__name__") in _REFUSING
 
 
 def _is_ours(frames: TracebackType | None) -> bool:
@@ -233,7 +248,8 @@ def spawn(
     """
     from . import _checks
 
-    method = _checks.check_call(fn, args, kwargs, start_method, grace)
+    method = _checks.check_call(fn, args, kwargs, start_method)
+    grace = _checks.seconds_of_grace(grace)
     seed = _checks.whole_number("seed", seed)
     limits = _checks.make_limits(timeout, start_timeout, hang_timeout)
     restarts = _checks.count_from_zero("max_restarts", max_restarts)

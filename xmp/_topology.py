@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ._errors import PlanError
+from ._numbers import is_number
 
 __all__ = [
     "GENERATIONS",
@@ -162,7 +163,7 @@ def slice_of_type(text: str, chips_on_host: int | None = None) -> Slice:
     """
     generation = generation_of_type(text)
     number = text.partition("-")[2]
-    if generation is None or not number.isdigit():
+    if generation is None or not is_number(number):
         raise PlanError(
             f"accelerator type {text!r} is not known. Known: "
             f"{', '.join(g.label for g in GENERATIONS)}, each with a number. "

@@ -71,7 +71,7 @@ def start_processes(
     """
     from . import _checks
 
-    method = _checks.check_call(fn, args, None, start_method, 5.0)
+    method = _checks.check_call(fn, args, None, start_method)
     count = _checks.whole_number("nprocs", nprocs)
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")

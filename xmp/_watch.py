@@ -3,8 +3,8 @@
 Pure: events in, actions out. All times are monotonic nanoseconds. A failure opens a *settle window*
 (50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
 that of the rank which caused it. Then xmp takes the stacks of the live replicas and ends them:
-SIGTERM, grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``_limits``) ends in
-the same way, without a cause.
+SIGTERM (after a Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit
+(``_limits``) ends in the same way, without a cause.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Watch:
 
     ranks: Iterable[int]
     grace: int
-    """Nanoseconds between SIGTERM (or SIGINT) and the next stronger signal."""
+    """Nanoseconds between SIGTERM, or the SIGINT of a Ctrl-C, and SIGKILL."""
     limits: Limits = field(default_factory=Limits)
     called: int = 0
     begun: int = 0
@@ -221,9 +221,7 @@ class Watch:
             return []
         if self.phase == "settling":
             return [Action("stacks", self._living()), *self._stop(now)]
-        if self.phase == "interrupting":
-            return self._stop(now)
-        if self.phase == "stopping":
+        if self._ending() and self.phase != "killing":
             return self._kill(now)
         self.phase, self._step = "done", None
         return [Action("finish")]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy
 import pytest
 
 import xmp
@@ -66,6 +71,10 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"grace": float("inf")}, xmp.PlanError, ["grace", "inf"]),
     ({"timeout": 0}, xmp.PlanError, ["timeout", "0", "None"]),
     ({"timeout": "5"}, TypeError, ["timeout", "'5'", "seconds"]),
+    ({"timeout": 1j}, TypeError, ["timeout", "1j"]),
+    ({"timeout": Decimal("NaN")}, xmp.PlanError, ["timeout", "NaN"]),
+    ({"timeout": 10**400}, xmp.PlanError, ["timeout", "1e9"]),
+    ({"grace": numpy.complex64(1)}, TypeError, ["grace", "complex64"]),
     ({"start_timeout": -1}, xmp.PlanError, ["start_timeout", "-1", "None"]),
     ({"start_timeout": True}, TypeError, ["start_timeout", "True"]),
     ({"hang_timeout": float("nan")}, xmp.PlanError, ["hang_timeout", "nan"]),
@@ -119,6 +128,116 @@ def test_spawn_refuses(case: dict[str, Any], kind: type[Exception], words: list[
     assert type(caught.value) is kind
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "number", [numpy.float32(30), numpy.int64(30), Fraction(61, 2), Decimal("30.5")], ids=repr
+)
+def test_any_real_number_is_a_number_of_seconds(number: Any) -> None:
+    limits = dict.fromkeys(("timeout", "start_timeout", "hang_timeout", "grace"), number)
+    assert list(xmp.spawn(fn, nprocs=2, runtime="cpu", **limits)) == [0, 1]
+    context = xmp.spawn(fn, nprocs=2, runtime="cpu", join=False)
+    assert context.join(timeout=number, grace_period=number)
+
+
+# --- functions that replicas cannot call ---------------------------------------------------------
+
+
+def takes_nothing() -> None:
+    pass
+
+
+def takes_more(rank: int, cfg: Any, *, key: int) -> None:
+    pass
+
+
+def generates(rank: int) -> Iterator[int]:
+    yield rank
+
+
+async def awaits(rank: int) -> int:
+    return rank
+
+
+async def generates_later(rank: int) -> Any:
+    yield rank
+
+
+class Trainer:
+    def __init__(self, rank: int, cfg: Any) -> None:
+        pass
+
+    def step(self) -> None:
+        pass
+
+    async def __call__(self, rank: int) -> None:
+        pass
+
+
+def adds_one(inner: Any) -> Any:
+    """A decorator after which the declared parameters are not those of the call."""
+
+    @functools.wraps(inner)
+    def outer(*args: Any, **kwargs: Any) -> Any:
+        return inner("added", *args, **kwargs)
+
+    return outer
+
+
+@adds_one
+def gets_one_more(added: str, rank: int) -> tuple[str, int]:
+    return added, rank
+
+
+UNFIT: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[str]]] = [
+    (takes_nothing, (), {}, ["takes_nothing()", "takes_nothing(rank)", "first parameter"]),
+    (fn, (1,), {}, ["fn(rank)", "fn(rank, args[0])", "too many"]),
+    (takes_more, (), {"key": 1}, ["takes_more(rank, cfg, *, key)", "'cfg'"]),
+    (takes_more, (1,), {"kye": 1}, ["kye=…", "'key'"]),
+    (fn, (), {"rank": 1}, ["fn(rank, rank=…)", "multiple values"]),
+    (functools.partial(takes_more, key=1), (), {}, ["partial(takes_more)", "'cfg'"]),
+    (functools.partial(fn, rank=1), (), {}, ["partial(fn)"]),
+    (Trainer, (), {}, ["Trainer(rank, cfg)", "'cfg'"]),
+    (Trainer(0, None).step, (), {}, ["step()", "step(rank)"]),
+    (lambda: None, (), {}, ["<lambda>()"]),
+    (generates, (), {}, ["generates", "generator function"]),
+    (generates_later, (), {}, ["generates_later", "generator function"]),
+    (functools.partial(awaits), (), {}, ["awaits", "async function", "asyncio.run"]),
+    (Trainer(0, None), (), {}, ["Trainer", "async function"]),
+]
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+@pytest.mark.parametrize(("unfit", "args", "kwargs", "words"), UNFIT)
+def test_a_function_that_replicas_cannot_call_is_refused(
+    unfit: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: list[str], nprocs: int
+) -> None:
+    with nothing_started(), pytest.raises(TypeError) as caught:
+        xmp.spawn(unfit, args, nprocs=nprocs, kwargs=kwargs, runtime="cpu")
+    assert type(caught.value) is TypeError
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+
+
+def test_a_default_that_is_slow_to_show_is_not_shown() -> None:
+    class Loud:
+        def __repr__(self) -> str:
+            raise AssertionError("shown")
+
+    def main(rank: int, big: Any = Loud()) -> None:  # noqa: B008
+        pass
+
+    with pytest.raises(TypeError, match=r"main\(rank, big\)"):
+        xmp.start_processes(main, (1, 2), nprocs=2)
+
+
+def test_a_declaration_that_does_not_hold_is_not_believed() -> None:
+    shown = functools.partial(fn)
+    shown.__signature__ = 5  # type: ignore[attr-defined]
+    assert list(xmp.spawn(gets_one_more, nprocs=2, runtime="cpu")) == [("added", 0), ("added", 1)]
+    assert list(xmp.spawn(shown, nprocs=2, runtime="cpu")) == [0, 1]
+
+
+# --- start_processes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,14 @@ def test_a_grace_period_that_is_none_is_refused(grace: Any) -> None:
     assert list(context.results()) == [0, 1]
 
 
+def test_the_timeout_of_join_is_a_number_or_refused() -> None:
+    context = launch("forkserver", waits_not, join=False)
+    for wrong in ("5", True, float("nan")):
+        with pytest.raises((TypeError, ValueError), match="timeout"):
+            context.join(timeout=wrong)
+    assert context.join(timeout=float("inf"))
+
+
 def test_a_supervisor_ended_by_a_signal_without_a_name_is_reported() -> None:
     context = launch("forkserver", never_returns_here, join=False)
     supervisor = psutil.Process(context.pids()[0]).ppid()

@@ -268,19 +268,23 @@ def test_what_cannot_hear_is_refused(events: Any, kind: type[Exception], words: 
 
 def test_a_start_that_fails_is_reported(method: str) -> None:
     events: list[xmp.Event] = []
-    if method == "fork":  # nothing travels: the function gets one argument too many
+    if method == "fork":  # nothing travels: the function fails
         with pytest.raises(xmp.ReplicaRaised):
-            launch(method, pid_of, *UNPACKABLE, events=events.append)
+            launch(method, len_of, *UNPACKABLE, events=events.append)
         assert the(events, "finished").message == "ReplicaRaised"
     else:
         with pytest.raises(TypeError):
-            launch(method, pid_of, *UNPACKABLE, events=events.append)
+            launch(method, len_of, *UNPACKABLE, events=events.append)
         assert [e.name for e in events] == ["planned", "finished"]
         assert the(events, "finished").message.startswith("TypeError: ")
     checked(events)
 
 
 UNPACKABLE = [threading.Lock()]
+
+
+def len_of(rank: int, thing: Any) -> int:
+    return len(thing)
 
 
 def test_one_replica_in_the_caller_has_events_too() -> None:

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +135,6 @@ def test_tensors_in_arguments_are_shared_and_those_of_the_function_private() -> 
     assert shared[0] == 5
     assert own[0] == 0
     packed.close()
-
-
-def test_the_argument_that_cannot_be_sent_is_named() -> None:
-    with pytest.raises(TypeError, match=r"args\[1\] \(generator\) cannot be sent"):
-        pack(print, (1, (i for i in ())), {}, memory_file)
-    with pytest.raises(TypeError, match=r"kwargs\['lock'\]"):
-        pack(print, (), {"lock": threading.Lock()}, memory_file)
 
 
 def test_an_image_of_bytes_is_an_image_of_a_file() -> None:

@@ -21,21 +21,21 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"_types", "_errors"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
-    | {"_plan_json", "_plan_text", "_secrets"}
+    | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here"},
-    {"_spawn", "_verbs", "_checks"},
+    {"_spawn", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = FLOORS[0] | FLOORS[1]
 PURE_LIBRARY = {
     *("__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "html"),
-    *("math", "re", "typing"),
+    *("difflib", "math", "numbers", "re", "typing"),
 }
 # On one floor a module may know these neighbours; the pure ones all know each other.
 NEIGHBOURS = {
@@ -50,6 +50,7 @@ NEIGHBOURS = {
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
+    "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -102,3 +104,16 @@ def test_a_function_is_given_its_global_rank(method: str, second_host: None) -> 
 def test_so_is_one_in_the_caller(second_host: None) -> None:
     results = xmp.spawn(ranks, nprocs=1, runtime="cpu")
     assert dict(results.by_rank) == {1: (1, (1, 0, 2, 1), "1", "0")}
+
+
+def sessions(rank: int) -> tuple[bool, bool]:
+    """Whether it leads its group, and a program that it starts can have a session of its own."""
+    command = [sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid())"]
+    said = subprocess.run(command, capture_output=True, text=True, start_new_session=True).stdout
+    with pytest.raises(PermissionError):
+        os.setsid()  # README says so: setsid(2) refuses every leader of a group
+    return os.getpgid(0) == os.getpid(), said == "True\n"
+
+
+def test_a_replica_leads_its_group_and_its_programs_may_have_sessions(method: str) -> None:
+    assert list(launch(method, sessions)) == [(True, True)] * 2

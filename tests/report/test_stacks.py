@@ -205,3 +205,19 @@ def test_a_failure_names_them_so() -> None:
         # The C library's own, for which this process may have its handler.
         launch("spawn", dies_by, signal.SIGRTMIN - 1, nprocs=1)
     assert "signal signal" not in str(caught.value)
+
+
+def test_a_fifo_of_the_users_with_the_name_of_a_stacks_file_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    from xmp._processes.system.stacks_by_pid import _stacks_file
+
+    place = tmp_path / "xmp-stacks-7"
+    os.mkfifo(place)
+    held = os.open(place, os.O_RDWR)
+    writer = os.open(place, os.O_WRONLY)
+    os.close(held)
+    try:
+        assert _stacks_file(os.getpid()) is None
+    finally:
+        os.close(writer)

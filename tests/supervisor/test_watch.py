@@ -124,11 +124,10 @@ def test_those_that_we_end_are_not_to_blame() -> None:
     assert watch.verdict().labels == {1: CAUSE, 0: STOPPED, 2: STOPPED}
 
 
-def test_interrupt_then_terminate_then_kill() -> None:
+def test_interrupt_then_one_grace_then_kill() -> None:
     watch, actions = fed(Interrupt(0))
     assert actions == ["SIGINT"]
-    assert [a.name for a in watch.feed(Tick(1000 * MS))] == ["SIGTERM"]
-    assert [a.name for a in watch.feed(Tick(2000 * MS))] == ["SIGKILL"]
+    assert [a.name for a in watch.feed(Tick(1000 * MS))] == ["SIGKILL"]
 
 
 def test_a_second_interrupt_kills_at_once() -> None:

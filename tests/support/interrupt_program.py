@@ -44,6 +44,12 @@ HEAD = """
         note(f"in-fn-{rank}")
         in_script.never_returns()
 
+    def saves_at_sigterm(rank):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: (note(f"saved-{rank}"), sys.exit(3)))
+        note(f"in-fn-{rank}")
+        in_script.never_returns()
+
     def stuck(rank):
         '''In native code with the GIL held, which no signal interrupts: a lock taken twice.'''
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -67,17 +67,30 @@ def test_second_ctrl_c_kills_at_once(
 
 
 @pytest.mark.parametrize("fn", ["deaf", "stuck"])
-def test_a_replica_that_ignores_it_is_killed_after_grace(
+def test_a_replica_that_ignores_it_is_killed_after_one_grace(
     terminal: Terminal, stage: Stage, fn: str
 ) -> None:
-    """SIGINT, grace, SIGTERM, grace, SIGKILL."""
-    process = started(terminal, fn, "forkserver", "0.4")
+    """SIGINT, grace, SIGKILL; after a second the user reads what it waits for."""
+    process = started(terminal, fn, "forkserver", "2.5")
     pressed = time.monotonic()
     terminal.type(CTRL_C)
     outcome = stage.outcome(process)
     assert outcome.said["ended"] == "KeyboardInterrupt"
-    assert 0.4 <= outcome.said["at"] - pressed < 4.8
+    assert 2.5 <= outcome.said["at"] - pressed < 4.8
+    line = "xmp: waiting for ranks 0-2 to end, 2.5 s at most (grace=); Ctrl-C again kills them"
+    assert outcome.err.count(line) == 1, outcome.err
     stage.gone()
+
+
+def test_a_replica_that_waits_for_sigterm_alone_gets_it(terminal: Terminal, stage: Stage) -> None:
+    """It ignores SIGINT and saves its work at SIGTERM, as under Slurm and Kubernetes."""
+    process = started(terminal, "saves_at_sigterm", "forkserver", "10")
+    pressed = time.monotonic()
+    terminal.type(CTRL_C)
+    outcome = stage.outcome(process)
+    assert outcome.said["ended"] == "KeyboardInterrupt"
+    assert outcome.said["at"] - pressed < 5
+    assert count(stage, "saved") == [1, 1, 1]
 
 
 def test_a_stopped_supervisor_does_not_keep_the_launcher(terminal: Terminal, stage: Stage) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xmp._errors import PlanError
+from xmp._numbers import MOST, is_number
 from xmp._types import HostFacts
 
 __all__ = [
@@ -56,8 +57,9 @@ def number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "").strip()
     if not text:
         return None
-    if not text.isdigit():
-        raise PlanError(f"{name}={text!r} is not a number. Allowed: 0 or more, or unset.")
+    if not is_number(text):
+        allowed = f"0 to {MOST}, or unset"
+        raise PlanError(f"{name}={text!r} is not a number. Allowed: {allowed}.")
     return int(text)
 
 

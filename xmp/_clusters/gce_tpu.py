@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts
 
 from ._base import Cluster
@@ -23,7 +24,7 @@ def find(facts: HostFacts) -> Cluster | None:
     if len(addresses) == 1:
         return join_slices(facts, f"metadata ({ENDPOINTS})", 0, (facts.address,))
     worker = facts.metadata.get(WORKER, "")
-    if not worker.isdigit() or int(worker) >= len(addresses):
+    if not is_number(worker) or int(worker) >= len(addresses):
         raise PlanError(
             f"the metadata server lists {len(addresses)} workers, but {WORKER}={worker!r}. "
             "Set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID yourself."

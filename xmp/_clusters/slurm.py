@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts
 
 from ._base import Cluster, number
@@ -50,6 +51,8 @@ def expand(text: str) -> tuple[str, ...]:
         ranges, _, after = rest.partition("]")
         for part in ranges.split(","):
             first, _, last = part.partition("-")
+            if not (is_number(first) and is_number(last or first)):
+                raise PlanError(f'{NODE_LIST}: {entry!r} is malformed. Allowed: "n[08-10,12],x".')
             for value in range(int(first), int(last or first) + 1):
                 names += expand(f"{before}{value:0{len(first)}d}{after}")
     return tuple(names)

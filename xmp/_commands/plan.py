@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any, NoReturn
 
 from xmp import _planner, _probe
 from xmp._types import HostFacts, Request
 
 __all__ = ["run"]
+
+_LONGEST = 16 << 20
+"""Bytes of a file of facts, which has a few thousand: /dev/zero has no end."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -22,8 +26,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _recorded(path: Path) -> HostFacts:
-    text = path.read_text(encoding="utf-8")
     try:
-        return _planner.facts_from_json(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} holds no JSON: {error}") from None
+        return _planner.facts_from_json(_parsed(path))
+    except ValueError as error:  # PlanError and JSONDecodeError are ValueErrors
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _parsed(path: Path) -> Any:
+    with path.open("rb") as file:
+        text = file.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise ValueError(f"more than {_LONGEST >> 20} MiB are no facts of a host")
+    try:
+        return json.loads(text.decode(), parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("no JSON that can be read: it is nested too deeply") from None
+    except ValueError as error:  # of the text's encoding, too, and numbers of 5,000 digits
+        raise ValueError(f"no JSON that can be read: {error}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    """Infinity and NaN: Python's own additions to JSON."""
+    raise ValueError(f"{constant} is no JSON")

@@ -191,7 +191,7 @@ class Descriptor:
         return _arrived[self.index]
 
 
-class _Collector:
+class Collector:
     """Collects the descriptors of what is pickled: to multiprocessing it is a ``Popen``."""
 
     DupFd = Descriptor
@@ -210,7 +210,7 @@ class _Collector:
 
 
 @contextmanager
-def _spawning(collector: _Collector) -> Iterator[None]:
+def spawning(collector: Collector) -> Iterator[None]:
     from multiprocessing import context
 
     before = context.get_spawning_popen()
@@ -236,11 +236,11 @@ def pack(
     """
     from .pickler import CallPickler, Rest, by_value_modules
 
-    stream, collector = io.BytesIO(), _Collector()
+    stream, collector = io.BytesIO(), Collector()
     buffers: list[pickle.PickleBuffer] = []
     pickler = CallPickler(stream, buffers)
     try:
-        with _lock, by_value_modules(fn), _spawning(collector), _signals.as_usual():
+        with _lock, by_value_modules(fn), spawning(collector), _signals.as_usual():
             pickler.dump((fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)
@@ -249,56 +249,12 @@ def pack(
         ours = not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError))
         if ours or _signals.from_handler(error):
             raise
-        with by_value_modules(fn):
-            words = _culprit(fn, args, kwargs, error)
-        raise TypeError(words) from error
+        from .culprit import of_call, users_part
+
+        text, reason = of_call(fn, args, kwargs) or (f"the call cannot be sent: {error}", error)
+        raise TypeError(text) from users_part(reason)
     keep = (fn, args, kwargs)
     return Packed(image, collector.descriptors, pickler.touches_device, keep)
-
-
-def _culprit(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException
-) -> str:
-    """The message that names what cannot be pickled, found by pickling each part alone."""
-    from .pickler import CallPickler
-
-    parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
-    parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
-    for name, value in parts:
-        collector = _Collector()
-        try:
-            with _spawning(collector), _signals.as_usual():
-                CallPickler(io.BytesIO(), []).dump(value)
-        except Exception as reason:
-            if _signals.from_handler(reason):
-                raise
-            kind = type(value).__name__
-            return f"{name} ({kind}) cannot be sent to the replicas: {_captured(value, reason)}"
-        finally:
-            collector.close()
-    return f"the call cannot be sent to the replicas: {error}"
-
-
-def _captured(fn: Any, reason: Exception) -> str:
-    """Why it cannot be sent: for a function, with the name of its variable that cannot."""
-    from .captured import captured_culprit
-    from .pickler import CallPickler
-
-    def dump(value: Any) -> None:
-        collector = _Collector()
-        try:
-            with _spawning(collector), _signals.as_usual():
-                CallPickler(io.BytesIO(), []).dump(value)
-        finally:
-            collector.close()
-
-    variable = captured_culprit(fn, dump)
-    if not variable:
-        return str(reason)
-    return (
-        f"it travels by value, with its variables, and {variable} cannot be pickled: {reason}. "
-        "Make it inside the function, or define both in a module that replicas can import."
-    )
 
 
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

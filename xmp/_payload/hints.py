@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["names_used"]
+__all__ = ["names_used", "nested_codes"]
 
 _MOST = 200
 
@@ -26,7 +26,7 @@ def names_used(fn: Callable[..., Any]) -> set[str]:
             continue
         seen.add(id(value))
         for code, scope in _codes(value):
-            used = {name for inner in _nested(code) for name in inner.co_names}
+            used = {name for inner in nested_codes(code) for name in inner.co_names}
             names |= {part for name in used for part in (name, name.partition(".")[0])}
             waiting += [scope[name] for name in used if _beside(scope.get(name), scope)]
     return names
@@ -45,11 +45,12 @@ def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
             yield member.__code__, member.__globals__
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """This code and that of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
+            yield from nested_codes(constant)
 
 
 def _beside(value: Any, scope: dict[str, Any]) -> bool:

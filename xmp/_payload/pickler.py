@@ -173,7 +173,12 @@ class CallPickler(_Pickler):
     """For what enters the replicas: notes what touches a device, shares CPU tensors."""
 
     touches_device = False
-    _sharing = False
+
+    def __init__(
+        self, file: IO[bytes], buffers: list[pickle.PickleBuffer], sharing: bool = False
+    ) -> None:
+        super().__init__(file, buffers)
+        self._sharing = sharing
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Rest:

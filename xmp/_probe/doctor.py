@@ -16,7 +16,7 @@ from xmp._runtimes._base import version_of
 from xmp._secrets import shown
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
-from . import packages, read, room
+from . import capacity, packages, read, room
 from .finding import Finding
 from .holders import device_holders, lock_holders
 from .leftovers import described, leftovers
@@ -41,6 +41,8 @@ def examine(
     found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
     found += room.shared(room.shared_memory(base), load)
     on_chips = bool(facts.tpu)
+    if why := capacity.too_many(request.nprocs or 0, base):
+        found.append(Finding("problem", f"{request.nprocs} replicas do not fit: {why}"))
     try:
         plan = _planner.plan(request, facts)
     except PlanError as error:

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _proc, _signals
+from xmp import _log, _proc, _signals
 from xmp._errors import PlanError, StartError
+
+from .system import patches, surroundings
 
 if TYPE_CHECKING:
     from xmp._types import JobPlan, Observer
@@ -87,7 +89,8 @@ def launch(
     context: ProcessContext[Any] | None = None
     try:
         with _signals.deferred():
-            context = _launched(call, attempt)
+            _refuse_bare_host()
+            context = _launched(_without_forks(call), attempt)
             if join:
                 return context._results(owned=True)
             _signals.returning(context.terminate)
@@ -126,6 +129,8 @@ def start(
     and StartError when nothing was started.
     """
     _refuse_foreign_pids()
+    if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
+        raise StartError(why)
     if call.output is not None:
         from .output.log_files import prepare
 
@@ -174,10 +179,32 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
     from .launcher.template_pool import switched_off, templates
 
     if not switched_off():
+        _refuse_bare_host()
         _refuse_foreign_pids()
         needs = TemplateKey.of(plan, packages)
         templates.get(needs).prepare(needs)
         importlib.import_module(_HANDLES)
+
+
+def _without_forks(call: Call) -> Call:
+    """Use fresh interpreters where a library forbids forks; StartError where they cannot help."""
+    patch = patches.patch_of_this_process()
+    if patch is None or (call.method == "spawn" and patch.allows_spawn):
+        return call
+    if call.method == "forkserver" and patch.allows_spawn:
+        text = '%s: replicas are fresh interpreters, as with start_method="spawn"'
+        _log.warning(text, patch.text, once=True)
+        return replace(call, method="spawn")
+    spawn = 'use start_method="spawn", or ' if patch.allows_spawn else ""
+    raise StartError(
+        f"{patch.text}, and xmp cannot launch so: {spawn}launch from a process without that"
+    )
+
+
+def _refuse_bare_host() -> None:
+    """Raise StartError where something is missing that every launch needs."""
+    if why := surroundings.refusal():
+        raise StartError(why)
 
 
 def _refuse_foreign_pids() -> None:

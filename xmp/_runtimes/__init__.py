@@ -64,8 +64,12 @@ def get(name: str, source: str = "runtime") -> Runtime:
     for runtime in _table:
         if runtime.name == name:
             return runtime
+    from ._meant import meant  # here: it brings difflib
+
+    guess = meant(name, names())
+    instead = f" You probably meant {guess}." if guess else ""
     raise PlanError(
-        f"{source}={name!r} is not known. Allowed: {', '.join(names())}, or leave it out."
+        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(names())}, or leave it out."
     )
 
 

@@ -19,8 +19,8 @@ __all__ = [
     "count",
 ]
 
-_MOST_THREADS = 2**16
-"""More are a mistake: they would not fit into memory."""
+_MOST = 2**16
+"""Of replicas and threads: more are a mistake, and would not fit into memory."""
 
 
 def check_types(request: Request) -> None:
@@ -36,8 +36,8 @@ def check_types(request: Request) -> None:
             raise PlanError(
                 f"{name}={value} is too small. Allowed: 1 or more; None for the default."
             )
-        if name == "threads" and value > _MOST_THREADS:
-            raise PlanError(f"threads={value} is too large. Allowed: {_MOST_THREADS} at most.")
+        if value > _MOST:
+            raise PlanError(f"{name}={value} is too large. Allowed: {_MOST} at most.")
 
 
 def check_installed(runtime: Runtime, facts: HostFacts) -> None:

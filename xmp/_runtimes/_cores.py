@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts
 
 from ._base import many
@@ -26,7 +27,7 @@ def thread_count(requested: int | None, inherited: str | None, facts: HostFacts,
     if requested is not None:
         return requested
     first = (inherited or "").split(",")[0].strip()
-    if first.isdigit() and int(first) > 0:
+    if is_number(first) and int(first) > 0:
         return int(first)
     return max(usable_cores(facts) // local, 1)
 
@@ -38,7 +39,7 @@ def thread_source(
     if requested is not None:
         return "threads given"
     first = (inherited or "").split(",")[0].strip()
-    if first.isdigit() and int(first) > 0:
+    if is_number(first) and int(first) > 0:
         return f"OMP_NUM_THREADS={inherited}"
     quota = "" if facts.cpu_quota is None else f", quota {facts.cpu_quota:g}"
     return f"{usable_cores(facts)} usable cores{quota} for {many(local, 'replica')}"

@@ -7,6 +7,7 @@ numbering. The rules of the masks are those of torch 2.13 (``torch/cuda/__init__
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, many
@@ -61,7 +62,7 @@ def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[s
     entries: list[str] = []
     for text in (part.strip() for part in mask.split(",")):
         # The driver reads the list up to the first entry that names no device.
-        if not text or text.startswith("-") or (text.isdigit() and count and int(text) >= count):
+        if not text or text.startswith("-") or (is_number(text) and count and int(text) >= count):
             break
         if text in entries:
             raise PlanError(f"{name}={mask} repeats {text}, which hides every GPU. Name it once.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._topology import HOST_SHAPES
 from xmp._types import PortNeed
 
@@ -87,7 +88,7 @@ def _inherited(job: Job) -> tuple[str, ...]:
     chips: Chips = job.memo["chips"]
     total = job.memo["processes"] * (chips.slice.hosts if job.hosts > 1 else 1)
     entries = tuple(job.places[0].facts.env.get(ADDRESSES, "").split(","))
-    fits = len(entries) == total and all(e.rpartition(":")[2].isdigit() for e in entries)
+    fits = len(entries) == total and all(is_number(e.rpartition(":")[2]) for e in entries)
     return entries if fits and total > 1 else ()
 
 

@@ -6,6 +6,7 @@ Programs and tests use it to see what xmp gives the replicas of a device runtime
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import Fit, Job, Place, Runtime, Share
@@ -38,7 +39,7 @@ class Fake(Runtime):
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
         text = facts.env.get(CHIPS, "4")
-        if not text.isdigit() or int(text) < 1:
+        if not is_number(text) or int(text) < 1:
             raise PlanError(f"{CHIPS}={text!r} is not a number of chips. Use 1, 2, 4 or 8.")
         chips = tuple(str(chip) for chip in range(int(text)))
         mask = facts.env.get(VISIBLE)

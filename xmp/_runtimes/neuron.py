@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import SPMD, Fit, Job, Place, Runtime, Share, is_spmd
@@ -54,7 +55,7 @@ class Neuron(Runtime):
         if text:
             return _cores(text)
         count = facts.env.get(COUNT, "1")
-        if not count.isdigit() or int(count) < 1:
+        if not is_number(count) or int(count) < 1:
             raise PlanError(f"{COUNT}={count!r} is not a number of cores. Allowed: 1 or more.")
         return tuple(str(core) for core in range(int(count)))
 
@@ -91,7 +92,7 @@ def _cores(text: str) -> tuple[str, ...]:
     cores: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if found is None:
+        if found is None or not (is_number(found[1]) and is_number(found[2] or "0")):
             raise PlanError(f'{CORES}={text!r} is malformed. Allowed: "4", "0-3", "0-1,4".')
         cores.extend(range(int(found[1]), int(found[2] or found[1]) + 1))
     if len(set(cores)) < len(cores):

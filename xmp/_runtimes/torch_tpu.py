@@ -7,6 +7,7 @@ The plan sets what the library's ``set_tpu_launch_env`` sets in a launcher (torc
 from __future__ import annotations
 
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts, PortNeed, Request
 
 from . import _libtpu
@@ -127,6 +128,6 @@ def _entry(job: Job, host: int, local: int) -> str:
 
 def _need(job: Job, host: int, local: int) -> PortNeed:
     base = job.places[0].facts.env.get(BASE_PORT, "")
-    documented = (int(base) if base.isdigit() else FIRST_PORT) + local
+    documented = (int(base) if is_number(base) else FIRST_PORT) + local
     fixed = 0 if job.leasable else documented
     return PortNeed(f"process.{host}.{local}", "hold", _libtpu.ANY, fixed, documented, host)

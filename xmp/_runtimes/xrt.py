@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from xmp._clusters._base import Cluster, split_port
 from xmp._errors import PlanError
+from xmp._numbers import is_number
 from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, version_of
@@ -173,7 +174,7 @@ def _checked(setup: Setup) -> Setup:
 
 
 def _number(text: str, name: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not is_number(text) or int(text) < 1:
         raise PlanError(f"{name}={text!r} is not a number of devices or hosts. Allowed: 1 or more.")
     return int(text)
 

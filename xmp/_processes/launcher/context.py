@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
 from xmp._errors import XmpError
+from xmp._limits import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 
 from .fork_server_handle import drop_all
@@ -77,15 +79,15 @@ class ProcessContext(Generic[R]):
         waits.
 
         Raises ReplicaError when a replica has failed, after xmp has ended the others; TypeError or
-        ValueError for a wrong ``grace_period``. KeyboardInterrupt and SystemExit from a signal
+        ValueError for a wrong argument. KeyboardInterrupt and SystemExit from a signal
         handler end the launch before they go on; after any other exception it runs on, and
         ``join`` can be called again.
         """
         if grace_period is not None:
-            _check_grace(grace_period)
-            self._launch.ask(SetGrace(grace_period))
+            self._launch.ask(SetGrace(_grace(grace_period)))
+        seconds = _timeout(timeout)
         try:
-            return self._join(timeout)
+            return self._join(seconds)
         except XmpError as error:
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
@@ -132,13 +134,20 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _check_grace(seconds: object) -> None:
+def _grace(given: object) -> float:
     """Refuse what would raise in the supervisor, and end it with the launch."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        kind = type(seconds).__name__
-        raise TypeError(f"grace_period must be a number of seconds, not {kind}: {seconds!r}")
+    seconds = number_of_seconds("grace_period", given)
     if not 0 <= seconds < 1e9:
-        raise ValueError(f"grace_period={seconds!r}: give a number of seconds from 0 up")
+        raise ValueError(f"grace_period={given!r}: give a number of seconds from 0 up")
+    return seconds
+
+
+def _timeout(given: object) -> float | None:
+    """Seconds that the kernel can count; None for those that are more."""
+    seconds = None if given is None else number_of_seconds("timeout", given, or_none=True)
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError(f"timeout={given!r}: give a number of seconds, or None for no limit")
+    return None if seconds is None or seconds >= 1e9 else seconds
 
 
 def _forget_all() -> None:

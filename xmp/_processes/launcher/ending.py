@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from xmp import _log, _signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Stop
+from xmp._processes.report.stacks import ranks
+from xmp._processes.terminal.console import say
+
+from .outcome import Outcome
 
 __all__ = ["in_order"]
 
 _ANSWER_WAIT = 5.0
+_QUIET = 1.0
+"""Seconds in which a launch may end before xmp says what it waits for."""
 
 
 class Endable(Protocol):
@@ -20,22 +27,32 @@ class Endable(Protocol):
     grace: float
     finished: bool
 
+    outcome: Outcome
+
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
+
     def ask(self, message: Message) -> None: ...
 
     def end_within(self, seconds: float) -> None: ...
 
 
 def in_order(launch: Endable, why: BaseException) -> None:
-    """End the replicas: SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
+    """End the replicas: SIGINT or SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
 
     Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace, and is
     printed once: the caller gets ``why``.
     """
-    end = time.monotonic() + _ANSWER_WAIT + 2 * launch.grace
+    end = time.monotonic() + launch.grace + 2 * _ANSWER_WAIT
+    quiet: float | None = time.monotonic() + min(_QUIET, launch.grace)
     printed = {type(why)}
     launch.ask(Interrupt() if isinstance(why, KeyboardInterrupt) else Stop())
     while not launch.finished:
         try:
+            if quiet is not None:
+                launch.take_in(lambda: False, max(0.0, quiet - time.monotonic()))
+                quiet = None
+                if not launch.finished:
+                    _say_what_it_waits_for(launch, why)
             launch.end_within(max(0.0, end - time.monotonic()))
         except KeyboardInterrupt:
             with _signals.blocked():
@@ -49,3 +66,12 @@ def in_order(launch: Endable, why: BaseException) -> None:
                 printed.add(type(error))
                 first = type(why).__name__
                 _log.warning(f"{error!r} was raised while xmp ended the launch after {first}")
+
+
+def _say_what_it_waits_for(launch: Endable, why: BaseException) -> None:
+    processes = launch.outcome.processes.values()
+    left = [process.rank for process in processes if process.reported is None]
+    if left:
+        again = isinstance(why, KeyboardInterrupt)
+        rest = "; Ctrl-C again kills them at once" if again else ""
+        say(f"xmp: waiting for {ranks(left)} to end, {launch.grace:g} s at most (grace=){rest}")

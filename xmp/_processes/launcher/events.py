@@ -5,6 +5,7 @@ Most of them come from the supervisor (``supervisor/event_recorder``).
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -154,19 +155,36 @@ class _File:
     """JSON lines, appended: whole lines, also when several launches have the same file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # Without O_NONBLOCK the launch would wait for a reader of a FIFO, here and at each event.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._rest = b""
+        """What a reader that is late has left of a line."""
         try:
             self._descriptor = os.open(path, flags, 0o666)
         except (OSError, ValueError) as error:
+            unread = isinstance(error, OSError) and error.errno == errno.ENXIO
+            why = "it is a FIFO that no program reads" if unread else error
             raise PlanError(
-                f"events={os.fspath(path)!r}: cannot be opened for appending: {error}; give the "
+                f"events={os.fspath(path)!r}: cannot be opened for appending: {why}; give the "
                 "path of a file that can be, or a function"
             ) from None
 
     def __call__(self, event: Event) -> None:
-        line = json.dumps(asdict(event)).encode() + b"\n"
+        self._write(self._rest)
+        self._write(json.dumps(asdict(event)).encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        whole = len(line)
         while line:
-            line = line[os.write(self._descriptor, line) :]
+            try:
+                line = line[os.write(self._descriptor, line) :]
+            except BlockingIOError:
+                # A line that has not begun is lost; the rest of another goes before the next one.
+                self._rest = b"" if len(line) == whole and not self._rest else line
+                raise BlockingIOError(
+                    errno.EAGAIN, "its reader does not read, and events are lost"
+                ) from None
+        self._rest = b""
 
     def close(self) -> None:
         os.close(self._descriptor)

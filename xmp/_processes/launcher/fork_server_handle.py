@@ -21,6 +21,7 @@ from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
 from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import redirect_to_null
+from xmp._processes.system.surroundings import limits
 
 from .imported import Imported
 from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
@@ -52,6 +53,7 @@ class ForkServerHandle:
         self._process: FreshInterpreter | None = None
         self._ended: dict[int, int] = {}
         self._forked: dict[int, int] = {}
+        self._fork_failures: dict[int, str] = {}
         self._token = 0
         self._ready = self._dead = False
         self._sending = threading.RLock()
@@ -72,6 +74,7 @@ class ForkServerHandle:
         environment[_marks.VARIABLE] = str(_marks.mine())
         # coverage.py must start where the working folder and the paths are the launcher's.
         environment.pop("COVERAGE_PROCESS_START", None)
+        environment.pop(interpreter.TRACING, None)
         linux.kill_on_hang_up(watched)
         try:
             self._process = FreshInterpreter((theirs.fileno(), watched), environment)
@@ -81,7 +84,8 @@ class ForkServerHandle:
             linux.set_owner(watched, -self._process.pid)
         except OSError as error:
             self.drop()
-            raise StartError(f"cannot start {interpreter.executable()}: {error}") from error
+            text = f"cannot start {interpreter.executable()}: {error}\n{limits()}"
+            raise StartError(text) from None
         finally:
             theirs.close()
             os.close(watched)
@@ -112,7 +116,15 @@ class ForkServerHandle:
         watched, lifeline = os.pipe()
         mark = str(_marks.mine())
         birth = Birth()
-        pid = linux.fork_quietly()
+        try:
+            pid = linux.fork_quietly()
+        except OSError as error:
+            birth.over()
+            for end in (watched, lifeline):
+                os.close(end)
+            for connection in (ours, theirs):
+                connection.close()
+            raise StartError(f"this process could not be forked: {error}\n{limits()}") from None
         if pid == 0:
             birth.over()
             launcher_mark.leave(mark)
@@ -244,6 +256,16 @@ class ForkServerHandle:
         self._until(lambda: token in self._forked, END_WAIT)
         return self._forked.get(token)
 
+    def fork_failure(self, token: int) -> str:
+        """Why nothing could be forked for a request; empty if it was, or if that is not known."""
+        self.pid_of(token)
+        why = self._fork_failures.get(token)
+        return (
+            f"could not be started: {why}\n{limits()}. Raise the one that was reached"
+            if why
+            else ""
+        )
+
     def _until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take in reports until ``done()`` or until the process is gone."""
         # In steps: poll(2) does not return when another thread drops this handle.
@@ -276,6 +298,7 @@ class ForkServerHandle:
         table.on(fork_server.Ready, self._on_ready)
         table.on(fork_server.ModulesImported, self._on_imported)
         table.on(fork_server.Forked, self._on_forked)
+        table.on(fork_server.ForkFailed, self._on_fork_failed)
         table.on(fork_server.ProcessEnded, self._on_ended)
         table.on(fork_server.ForkUnsafe, self._on_refused)
         table.on(fork_server.ImportFailed, self._on_refused)
@@ -296,6 +319,9 @@ class ForkServerHandle:
     def _on_forked(self, report: fork_server.Forked) -> None:
         self._forked[report.token] = report.pid
         self._ended.pop(report.pid, None)  # of an earlier process with the same number
+
+    def _on_fork_failed(self, report: fork_server.ForkFailed) -> None:
+        self._forked[report.token], self._fork_failures[report.token] = 0, report.why
 
     def _on_ended(self, report: fork_server.ProcessEnded) -> None:
         self._ended[report.pid] = report.status

@@ -21,7 +21,8 @@ from .results import ResultLimit, received
 
 __all__ = ["Outcome"]
 
-_WHILE_LOADING = "the supervisor ended while it loaded the function and its arguments"
+_ENDED = "ended early"
+_WHILE_LOADING = "ended while it loaded the function and its arguments"
 _LOADING = (
     "To load them runs code: __reduce__ and __setstate__ of the arguments, and the modules that "
     "are\nimported for them. After a crash their stack stands above, on standard error."
@@ -113,8 +114,11 @@ class Outcome:
             # A first replica may kill it before it reports that there are any.
             killed = how.endswith(("SIGKILL", "SIGTERM"))
             loads = not self.processes and self._job.method == "forkserver" and not killed
-            when = _WHILE_LOADING if loads else "the supervisor ended early"
-            parts = [f"{when}: {how}", memory, _LOADING if loads else ""]
+            if loads and how.startswith(_ENDED):
+                how = f"{_WHILE_LOADING}{how[len(_ENDED) :]}"
+            else:
+                loads = False
+            parts = [f"the supervisor {how}", memory, _LOADING if loads else ""]
             self.broken = StartError("\n".join(filter(None, parts)))
 
     def start_timeline(self, imports: tuple[tuple[str, float], ...]) -> StartTimeline:

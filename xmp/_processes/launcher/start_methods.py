@@ -99,7 +99,10 @@ class StartMethod:
             self._holder = holder
             return holder
         refusal = holder.refusal
+        failure = "" if refusal is not None else template.holder_failure()
         template.forget_holder()
+        if failure:
+            raise StartError(f"the process that imports {main.path} {failure}")
         if refusal is None:
             if not template.alive:
                 raise StartError(template.last_words())

@@ -213,9 +213,14 @@ class SupervisorLink:
 
     def how_it_ended(self) -> str:
         """How a supervisor ended that sent no last message."""
+        if failure := self._server.fork_failure(self._token):
+            return failure
         pid = self._server.pid_of(self._token)
         status = self._server.wait_end(pid) if pid else None
         if status is None:
-            return f"the process that forked it has ended as well. {self._server.log()}"
+            return (
+                f"ended early: the process that forked it has ended as well. {self._server.log()}"
+            )
         code = os.waitstatus_to_exitcode(status)
-        return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
+        by_signal = f"killed by {processes.signal_name(-code)}"
+        return f"ended early: {by_signal if code < 0 else f'exit code {code}'}"

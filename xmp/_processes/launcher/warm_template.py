@@ -29,6 +29,7 @@ class WarmTemplate(ForkServerHandle):
         """What ``env=`` sets in the launch for which it was started."""
         self._holder: tuple[MainSource, ForkServerHandle, frozenset[tuple[str, str]]] | None = None
         """Its script, the handle, and what ``env=`` set."""
+        self._holder_token = 0
 
     @classmethod
     def of(cls, key: TemplateKey) -> WarmTemplate:
@@ -75,7 +76,7 @@ class WarmTemplate(ForkServerHandle):
             self.forget_holder()
         streams = stdio.standard_streams()
         try:
-            _token, connection, lifeline = self.request(
+            self._holder_token, connection, lifeline = self.request(
                 lambda token: StartScriptHolder(token, source, launcher, key.rules), streams
             )
         finally:
@@ -86,6 +87,10 @@ class WarmTemplate(ForkServerHandle):
         holder.imported.environments.append(launcher.environment)
         self._holder = (source, holder, env)
         return holder
+
+    def holder_failure(self) -> str:
+        """Why the script holder could not be forked; empty if it was."""
+        return self.fork_failure(self._holder_token)
 
     def forget_holder(self) -> None:
         """End the script holder and wait for it."""

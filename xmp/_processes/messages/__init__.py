@@ -6,7 +6,8 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
 
     launcher -> template         fork_server    StartTemplate, ForkSupervisor, StartScriptHolder,
                                                 ImportModules, TryModules
-    template -> launcher         fork_server    Ready, ModulesImported, Forked, ProcessEnded;
+    template -> launcher         fork_server    Ready, ModulesImported, Forked, ForkFailed,
+                                                ProcessEnded;
                                                 a script holder also ForkUnsafe, ImportFailed
     launcher -> supervisor       launch         StartLaunch; Interrupt, Stop, Kill, Pause, Resume,
                                                 SetGrace, TakeStacks, Preempt; AnswerDebugger,

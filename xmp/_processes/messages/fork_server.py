@@ -10,8 +10,9 @@ from xmp._types import ForkRules
 from .launcher_state import LauncherState
 
 __all__ = [
-    "ForkRequest", "ForkSupervisor", "ForkUnsafe", "Forked", "ImportFailed", "ImportModules",
-    "ModulesImported", "ProcessEnded", "Ready", "StartScriptHolder", "StartTemplate", "TryModules",
+    "ForkFailed", "ForkRequest", "ForkSupervisor", "ForkUnsafe", "Forked", "ImportFailed",
+    "ImportModules", "ModulesImported", "ProcessEnded", "Ready", "StartScriptHolder",
+    "StartTemplate", "TryModules",
 ]  # fmt: skip
 
 
@@ -91,6 +92,13 @@ class Forked(NamedTuple):
 
     pid: int
     token: int
+
+
+class ForkFailed(NamedTuple):
+    """The request could not be met: which limit was reached, perhaps."""
+
+    token: int
+    why: str
 
 
 class ProcessEnded(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Any
 
 from xmp import _proc
 from xmp._processes.system.environment import replace_environment
+from xmp._processes.system.interpreter import traced_frames
 
 __all__ = [
     "LauncherState",
@@ -61,6 +62,8 @@ class LauncherState:
     write_bytecode: bool
     shadows: tuple[str, ...]
     """Modules in the script's folder that have a standard module's name."""
+    traced: int
+    """Frames of each allocation that tracemalloc records; 0: it is off."""
 
 
 def capture() -> tuple[LauncherState, int | None]:
@@ -91,6 +94,7 @@ def capture() -> tuple[LauncherState, int | None]:
         tracker=tracker is not None,
         write_bytecode=not sys.dont_write_bytecode,
         shadows=_shadows(sys.path[0] if sys.path else ""),
+        traced=traced_frames(),
     )
     return state, tracker
 
@@ -169,6 +173,13 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     process.current_process().authkey = state.authkey
     # Without the launcher's own tracker a second one would remove the launcher's segments.
     _tracker._fd, _tracker._pid = tracker, None
+
+
+def begin_tracing(state: LauncherState) -> None:
+    """In a replica: record allocations from now on, if the launcher was started so."""
+    import _tracemalloc
+
+    _tracemalloc.start(state.traced)
 
 
 def _apply_scheduling(state: LauncherState) -> None:

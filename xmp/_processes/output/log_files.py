@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 
 from xmp._errors import PlanError
@@ -12,7 +14,7 @@ from xmp._types import JobPlan, Output, ReplicaPlan
 __all__ = ["LogFile", "prepare"]
 
 # A symbolic link that another user has put there must not lead to another file (open(2)).
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
@@ -35,10 +37,10 @@ def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
             '{rank} is text such as "0,1"'
         ) from error
     if output.log_dir is not None:
-        _make_files(output, processes, os.O_TRUNC if truncate else 0)
+        _make_files(output, processes, truncate)
 
 
-def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> None:
+def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool) -> None:
     """The folder and empty files, for the user alone."""
     path = str(output.log_dir)
     try:
@@ -46,7 +48,12 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> 
         for process in processes:
             for stream in ("stdout", "stderr"):
                 path = output.log_file(process, stream)
-                os.close(os.open(path, _FLAGS | more, 0o600))
+                descriptor = _opened(path)
+                try:
+                    if truncate:
+                        os.ftruncate(descriptor, 0)
+                finally:
+                    os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PlanError(
@@ -54,12 +61,35 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], more: int) -> 
         ) from error
 
 
+def _opened(path: str) -> int:
+    """A regular file that is this user's alone, made if need be; OSError for anything else.
+
+    Who can write to the folder may have put there what leads elsewhere: a hard link to another
+    file, a FIFO that is read, a file of their own.
+    """
+    descriptor = os.open(path, _FLAGS, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        # A server of files may give what root makes to "nobody" (root_squash), the folder too.
+        owners = {os.geteuid(), os.stat(os.path.dirname(path)).st_uid}
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EEXIST, "is there and is no regular file")
+        if found.st_nlink > 1:
+            raise OSError(errno.EEXIST, "is there and has another name (a hard link)")
+        if found.st_uid not in owners:
+            raise OSError(errno.EEXIST, f"is there and belongs to user {found.st_uid}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class LogFile:
     """The file of one stream, from which a slow launcher's stream is also shown."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.descriptor = os.open(path, _FLAGS, 0o600)
+        self.descriptor = _opened(path)
         self.size = os.fstat(self.descriptor).st_size
         self.failed: OSError | None = None
 

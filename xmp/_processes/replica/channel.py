@@ -51,6 +51,10 @@ class SupervisorChannel:
         self._flag: memoryview | None = None
         self._agreed = 0
 
+    def close(self) -> None:
+        """In the supervisor, which has prepared it for the replicas."""
+        self._connection.close()
+
     def split(self, local_ranks: Sequence[int]) -> list[SupervisorChannel]:
         """A channel for each replica of this process; all use the one connection."""
         channels = []

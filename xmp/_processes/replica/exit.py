@@ -47,12 +47,22 @@ def send_result(
     try:
         image = packed_outcome(result)
     except Exception as error:
-        kind = type(result).__name__
-        raise TypeError(f"the result ({kind}) cannot be sent back: {error}") from error
+        what, cause = _unsendable(result, error)
+        raise TypeError(f"{what} cannot be sent back: {error}") from cause
     descriptors = [image.descriptor] if image.data is None else []
     now = time.monotonic_ns()
     channel.send(ResultReady(now, image.data, image.size, timeline, imported), descriptors)
     image.close()
+
+
+def _unsendable(result: Any, error: Exception) -> tuple[str, BaseException | None]:
+    """The part that cannot be pickled ("the result['a'].lock (lock)"), and what the user raised."""
+    try:
+        from xmp._payload.culprit import of_result, users_part
+
+        return of_result(result), users_part(error)
+    except BaseException:  # the user's code once more; what it raised first is what counts
+        return f"the result ({type(result).__name__})", error
 
 
 def exit_called(error: SystemExit, timeline: Timeline) -> ExitCalled:

@@ -87,6 +87,8 @@ def run(role: Role) -> None:
         # The framework first: a script that is imported only here may start a device.
         framework = common.enter(role.info)
         _inside.settle(role.info, framework)
+        if common.order.state.traced:
+            launcher_state.begin_tracing(common.order.state)
         call = common.load()
         if common.order.seed is not None:
             seeding.seed_all(common.order.seed)

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from xmp._processes.system import environment, linux
 from xmp._processes.system.descriptors import close_from
-from xmp._processes.system.interpreter import fresh_interpreter
+from xmp._processes.system.interpreter import TRACING, fresh_interpreter
 
 from .role import Changes, ChildEnds, DescriptorLayout, Role
 
@@ -70,4 +70,6 @@ def replace_image(layout: DescriptorLayout) -> NoReturn:
     for descriptor in numbers:
         os.set_inheritable(descriptor, True)
     command = fresh_interpreter("xmp._processes.replica.fresh_interpreter", "main", *numbers)
-    os.execve(command[0], command, dict(os.environ))
+    variables = dict(os.environ)
+    variables.pop(TRACING, None)
+    os.execve(command[0], command, variables)

@@ -30,7 +30,7 @@ from xmp._processes.replica.role import (
     loader,
 )
 from xmp._processes.replica.settling import ForkState
-from xmp._processes.system import environment, launcher_mark, linux, processes
+from xmp._processes.system import environment, launcher_mark, linux, processes, surroundings
 from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import move_above
 from xmp._types import ReplicaPlan
@@ -44,11 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["ReplicaMaker"]
 
 _BATCH = 16
-_LIMITS = {
-    "RLIMIT_NPROC": "processes (ulimit -u)",
-    "RLIMIT_NOFILE": "open files (ulimit -n)",
-    "RLIMIT_AS": "bytes of address space (ulimit -v)",
-}
 
 
 @dataclass
@@ -93,6 +88,7 @@ class ReplicaMaker:
                 _inside.uninstall()
                 for _, _, ends in batch:
                     ends.close()
+            common.channel.close()
 
     def _common_state(self) -> CommonState:
         received, layout, call = self.received, self.layout, self.call
@@ -138,15 +134,10 @@ class ReplicaMaker:
         for replica in self.replicas:
             replica.signal(signal.SIGKILL, group=True)
         processes.end_descendants()
-        limits = {name: n for name, (n, _) in self.received.order.state.limits.items() if n >= 0}
-        known = ", ".join(
-            f"{limits[name]} {what}" for name, what in _LIMITS.items() if name in limits
-        )
         count = len(self.received.order.host.replicas)
         return (
             f"replica {len(self.replicas)} of {count} could not be started: {error}\n"
-            f"Limits: {known or 'none'}; a container may have others. Raise the one that was "
-            "reached, or start fewer replicas."
+            f"{surroundings.limits()}. Raise the one that was reached, or start fewer replicas."
         )
 
 

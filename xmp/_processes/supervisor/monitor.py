@@ -155,7 +155,7 @@ class Monitor:
             quitters = self._debugger.quitters if self._debugger is not None else ()
             for replica in chosen:
                 if replica not in quitters:
-                    replica.signal(signal.SIGINT)
+                    replica.interrupt()
         elif action.name == "SIGTERM":
             for replica in chosen:
                 replica.signal(signal.SIGTERM)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from xmp import _proc
 from xmp._processes.messages.connection import pair
 from xmp._processes.messages.order import HUNG_UP, MALFORMED, Failure
 from xmp._processes.messages.thread_replicas import plans_of
@@ -83,6 +85,14 @@ class ReplicaHandle:
         for send in (os.killpg, os.kill) if group else (os.kill,):
             with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
                 send(self.pid, number)
+
+    def interrupt(self) -> None:
+        """SIGINT; one that ignores it and handles SIGTERM gets what it waits for."""
+        self.signal(signal.SIGINT)
+        known = _proc.status(self.pid)
+        ignores = _proc.has_signal(known, "SigIgn", signal.SIGINT)
+        if ignores and _proc.has_signal(known, "SigCgt", signal.SIGTERM):
+            self.signal(signal.SIGTERM)
 
     def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
         """Note how it failed, or its thread replica ``failing_rank``; the first note counts."""

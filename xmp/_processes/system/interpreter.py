@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from multiprocessing import spawn, util
 from pathlib import Path
+from typing import Any
 
-__all__ = ["executable", "fresh_interpreter", "package_folder", "package_root"]
+__all__ = [
+    "TRACING", "executable", "fresh_interpreter", "package_folder", "package_root", "traced_frames",
+]  # fmt: skip
+
+TRACING = "PYTHONTRACEMALLOC"
+"""Not set in a fresh interpreter: import torch takes 8 s with it, and none of that is the user's.
+Replicas trace from where the call is loaded."""
 
 package_root = str(Path(__file__).resolve().parents[3])
 package_folder = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
@@ -32,8 +40,22 @@ def fresh_interpreter(module: str, function: str, *numbers: int) -> list[str]:
         "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
         f"from {module} import {function}; {function}(*map(int, sys.argv[2:]))"
     )
-    flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags = _without_tracing(util._args_from_interpreter_flags())  # type: ignore[attr-defined]
     for option in _WARNINGS:
         if f"-W{option}" in flags:
             flags.remove(f"-W{option}")
     return [executable(), *flags, "-c", program, package_root, *map(str, numbers)]
+
+
+def _without_tracing(flags: list[str]) -> list[str]:
+    """The flags without ``-X tracemalloc=25``."""
+    traced = {i for i, flag in enumerate(flags) if flag.partition("=")[0] == "tracemalloc"}
+    return [flag for i, flag in enumerate(flags) if i not in traced and i + 1 not in traced]
+
+
+def traced_frames() -> int:
+    """How many frames tracemalloc records of each allocation, by flag or variable; 0: it is off."""
+    given: Any = sys._xoptions.get("tracemalloc")
+    if given is None and not sys.flags.ignore_environment:
+        given = os.environ.get(TRACING, "0")
+    return 1 if given is True else int(given) if str(given).isdecimal() else 0

@@ -116,19 +116,15 @@ def _refusal(pid: int) -> str:
     # On macOS, and of a process that has ended, nothing is known.
     if "SigCgt" not in known or _proc.alive(pid) is None:
         return ""
-    if not any(_has_signal(known, mask) for mask in ("SigIgn", "SigCgt")):
+    if not any(_proc.has_signal(known, mask, DUMP_SIGNAL) for mask in ("SigIgn", "SigCgt")):
         forked = _marks.PAGE in _proc.text(f"/proc/{pid}/maps")  # exec takes this page away
         done = "reset its signals" if forked else f"executed another program ({known['Name']})"
         return f"does not answer requests for stacks: it has {done}"
     # A blocked signal stays pending across exec(2), and then ends the other program.
-    threads = _threads(pid) if _has_signal(known, "SigBlk") else []
-    if threads and all(_has_signal(each, "SigBlk") for each in threads):
+    threads = _threads(pid) if _proc.has_signal(known, "SigBlk", DUMP_SIGNAL) else []
+    if threads and all(_proc.has_signal(each, "SigBlk", DUMP_SIGNAL) for each in threads):
         return "does not answer requests for stacks: it blocks their signal"
     return ""
-
-
-def _has_signal(status: dict[str, str], mask: str) -> bool:
-    return bool(int(status.get(mask, "0"), 16) >> (DUMP_SIGNAL - 1) & 1)
 
 
 def _threads(pid: int) -> list[dict[str, str]]:

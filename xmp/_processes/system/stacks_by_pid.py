@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,8 +73,12 @@ def _stacks_file(pid: int) -> tuple[int, int] | None:
         for number in numbers:
             place = f"/proc/{pid}/fd/{number}"
             rank = os.readlink(place).partition(STACKS)[2].partition(" ")[0].partition("-")[0]
-            if rank.isdigit():
-                return int(rank), os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            if rank.isdecimal() and rank.isascii():
+                # The user's own file may have such a name: a FIFO would be waited for.
+                file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                if stat.S_ISREG(os.fstat(file).st_mode):
+                    return int(rank), file
+                os.close(file)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise

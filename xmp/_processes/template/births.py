@@ -26,7 +26,11 @@ class Births:
     def fork(self, lifelines: Iterable[int]) -> int:
         """``os.fork``; closing one of the ``lifelines`` also ends a child that hangs."""
         birth = Birth(lifelines)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            birth.over()
+            raise
         if pid == 0:
             birth.over()
         else:

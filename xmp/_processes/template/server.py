@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from contextlib import suppress
 
 from xmp._processes.messages import fork_server as messages
 from xmp._processes.messages.catalog import Handlers
@@ -115,13 +116,14 @@ class ForkServer:
 
     def _use_idle_time(self) -> bool:
         """Begin a trial or fork the spare; False when no launch has come for too long."""
-        if self._candidates.waiting:
-            trial = self._candidates.begin_trial(self._fork_child)
-            self._selector.register(trial.pipe, selectors.EVENT_READ)
-        elif self._is_time_for_spare():
-            self._spare.fork(self._fork_child, self._become)
-        else:
-            return bool(self._children.own) or self._candidates.trial is not None
+        with suppress(OSError):  # of a limit: a launch does without
+            if self._candidates.waiting:
+                trial = self._candidates.begin_trial(self._fork_child)
+                self._selector.register(trial.pipe, selectors.EVENT_READ)
+            elif self._is_time_for_spare():
+                self._spare.fork(self._fork_child, self._become)
+            else:
+                return bool(self._children.own) or self._candidates.trial is not None
         return True
 
     def _is_time_for_spare(self) -> bool:
@@ -169,11 +171,16 @@ class ForkServer:
         ):
             pid = self._spare.give(request, descriptors)
         if not pid:
-            pid = self._fork_child(descriptors[1])
-            if pid == 0:
-                self._become(request, descriptors)
-        self._children.own.add(pid)
-        self._connection.post(messages.Forked(pid, request.token))
+            try:
+                pid = self._fork_child(descriptors[1])
+            except OSError as error:  # of a limit
+                self._connection.post(messages.ForkFailed(request.token, str(error)))
+            else:
+                if pid == 0:
+                    self._become(request, descriptors)
+        if pid:
+            self._children.own.add(pid)
+            self._connection.post(messages.Forked(pid, request.token))
         for descriptor in descriptors:
             os.close(descriptor)
         if self._one_launch:
@@ -182,11 +189,14 @@ class ForkServer:
     def _fork_child(self, *lifelines: int) -> int:
         """``os.fork``; the child has closed everything that is the server's."""
         linux.arm(self._lifeline)  # a library's at-fork hook may hang in us, too
-        pid = self._births.fork(lifelines)
+        pid = -1
+        try:
+            pid = self._births.fork(lifelines)
+        finally:
+            if pid:
+                linux.disarm(self._lifeline)
         if pid == 0:
             self._leave()
-        else:
-            linux.disarm(self._lifeline)
         return pid
 
     def _import(self, names: list[str]) -> None:

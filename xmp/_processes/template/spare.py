@@ -33,13 +33,19 @@ class Spare:
 
     def fork(self, fork: Callable[[], int], become: Become) -> None:
         """Fork it; the server's ``fork`` closes its own descriptors in the child."""
+        self.wanted = False  # if it fails, until a launch has ended
         ours, theirs = pair()
-        pid = fork()
+        try:
+            pid = fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             ours.close()
             _wait(theirs, become)
         theirs.close()
-        self.pid, self._connection, self.wanted = pid, ours, False
+        self.pid, self._connection = pid, ours
 
     def give(self, request: ForkSupervisor, descriptors: list[int]) -> int:
         """Give it a request; its pid, or 0 if there is none or it is of no use."""

@@ -28,7 +28,12 @@ class ImportTrial:
         """Fork it; the server's ``fork`` closes its own descriptors in the child."""
         self._names = names
         self.pipe, said = os.pipe()
-        self.pid = fork()
+        try:
+            self.pid = fork()
+        except OSError:
+            os.close(self.pipe)
+            os.close(said)
+            raise
         if self.pid == 0:
             silence()
             _try(names, rules, said)

@@ -1,0 +1,48 @@
+"""A runtime by a name that is not one: what was probably meant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from xmp import _planner, _runtimes
+from xmp._errors import PlanError
+from xmp._runtimes._meant import _OTHER_NAMES
+from xmp._types import HostFacts, Request
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu", ["cuda", "rocm", "xpu", "jax"]),
+        ("tpu", ["pjrt", "jax", "torch_tpu"]),
+        ("TPU", ["pjrt"]),
+        ("torch", ["cuda", "cpu", "without runtime= xmp chooses"]),
+        ("cuda:0", ["cuda"]),
+        ("torch-tpu", ["torch_tpu"]),
+        ("CPU", ["cpu"]),
+        ("cdua", ["cuda"]),
+        ("xla", ["pjrt"]),
+        ("nccl", ["backend"]),
+    ],
+)
+def test_an_unknown_runtime_is_refused_with_what_was_probably_meant(
+    name: str, meant: list[str]
+) -> None:
+    here = HostFacts(cpus=(0, 1))
+    asked = (here, Request(runtime=name)), (replace(here, env={"XMP_RUNTIME": name}), Request())
+    for known, request in asked:
+        with pytest.raises(PlanError, match=r"is not known\. You probably meant") as caught:
+            _planner.plan(request, known)
+        guess, _, allowed = str(caught.value).partition("Allowed: ")
+        assert [word for word in meant if word not in guess] == []
+        assert allowed.startswith(", ".join(_runtimes.names()))
+    with pytest.raises(PlanError, match=r"runtime='zebra' is not known. Allowed: .*cuda.*cpu"):
+        _planner.plan(Request(runtime="zebra"), here)
+
+
+def test_a_guess_names_only_what_there_is() -> None:
+    for guess in _OTHER_NAMES.values():
+        assert {*re.findall(r'"(\w+)"', guess)} <= {*_runtimes.names()}, guess

@@ -1,0 +1,218 @@
+"""Which part of a call or a result cannot be pickled: its path, as ``args[0].cfg['lock']``.
+
+Found by pickling each part alone. Only a launch that fails imports this.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xmp import _signals
+
+from . import Collector, spawning
+from .hints import nested_codes
+from .pickler import CallPickler, OutcomePickler, by_value_modules
+
+__all__ = ["of_call", "of_result", "users_part"]
+
+_SECONDS = 2.0  # then the part that is known by now has to do
+_DEEPEST = 20
+_LONGEST_KEY = 40
+
+_PICKLING = ("xmp.", "cloudpickle.", "pickle", "contextlib", "multiprocessing.", "copyreg")
+"""Modules whose frames say nothing of the value."""
+
+_OF_FUNCTION = re.compile("'s (variable|global|default)")
+_CAPTURED = (
+    ". A function that travels by value takes what it refers to along: make this inside the "
+    "function, or define both in a module that replicas can import"
+)
+
+Part = tuple[str, Any]
+Reason = Callable[[Any], BaseException | None]
+"""Pickles a value alone; returns what that raises."""
+
+
+class Culprit(NamedTuple):
+    """The innermost part that cannot be pickled, and why."""
+
+    path: str
+    value: Any
+    reason: BaseException
+
+    def __str__(self) -> str:
+        """The path, and the type of what is there."""
+        return f"{self.path} ({type(self.value).__name__})"
+
+
+def of_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, BaseException] | None:
+    """An error's text, which names what of a call cannot be pickled, and why it cannot.
+
+    None if each part of it can.
+    """
+    parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
+    parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
+    with by_value_modules(fn):
+        for path, value in parts:
+            found = _find(path, value, functools.partial(_entering, path != "fn"))
+            if found is not None:
+                advice = _CAPTURED if _OF_FUNCTION.search(found.path) else ""
+                text = f"{found} cannot be sent to the replicas: {found.reason}{advice}"
+                return text, found.reason
+    return None
+
+
+def of_result(value: Any) -> str:
+    """What of a result cannot be pickled, in words."""
+    return str(_find("the result", value, _leaving) or f"the result ({type(value).__name__})")
+
+
+def users_part(error: BaseException) -> BaseException | None:
+    """The error with the frames of the user's reducers alone; None where no code of theirs ran."""
+    frames = error.__traceback__
+    while frames is not None:
+        if not str(frames.tb_frame.f_globals.get("__name__")).startswith(_PICKLING):
+            return error.with_traceback(frames)
+        frames = frames.tb_next
+    return None
+
+
+# --- pickling a part alone -----------------------------------------------------------------------
+
+
+def _entering(sharing: bool, value: Any) -> BaseException | None:
+    """As arguments are (``sharing`` tensors), or the function."""
+    collector = Collector()
+    try:
+        with spawning(collector), _signals.as_usual():
+            CallPickler(io.BytesIO(), [], sharing).dump(value)
+    except Exception as reason:
+        if _signals.from_handler(reason):
+            raise
+        return reason
+    finally:
+        collector.close()
+    return None
+
+
+def _leaving(value: Any) -> BaseException | None:
+    try:
+        OutcomePickler(io.BytesIO(), []).dump(value)
+    except Exception as reason:
+        return reason
+    return None
+
+
+# --- the search ----------------------------------------------------------------------------------
+
+
+def _find(path: str, value: Any, reason_of: Reason) -> Culprit | None:
+    """The innermost part of ``value`` that cannot be pickled; None if all of it can."""
+    reason = reason_of(value)
+    if reason is None:
+        return None
+    outer = found = Culprit(path, value, reason)
+    end, seen = time.monotonic() + _SECONDS, {id(value)}
+    for _ in range(_DEEPEST):
+        deeper = _inside(found, reason_of, seen, end)
+        if deeper is None:
+            return found
+        seen.add(id(deeper.value))
+        found = deeper
+    return outer  # nested too deeply for pickle: no part of it is to blame
+
+
+def _inside(found: Culprit, reason_of: Reason, seen: set[int], end: float) -> Culprit | None:
+    for suffix, part in _parts(found.value):
+        if time.monotonic() > end:
+            return None
+        reason = None if id(part) in seen else reason_of(part)
+        if reason is not None:
+            return Culprit(found.path + suffix, part, reason)
+    return None
+
+
+def _parts(value: Any) -> Iterator[Part]:
+    if isinstance(value, dict):
+        yield from _entries(value)
+    elif isinstance(value, (list, tuple)):
+        fields = getattr(value, "_fields", None)
+        for i, part in enumerate(value):
+            yield (f".{fields[i]}" if fields else f"[{i}]"), part
+    elif isinstance(value, (set, frozenset)):
+        yield from ((", an element", part) for part in value)
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, functools.partial):
+        yield ".func", value.func
+        yield from ((f".args[{i}]", part) for i, part in enumerate(value.args))
+        yield from ((f".keywords{key}", part) for key, part in _entries(value.keywords))
+    elif isinstance(value, type):
+        yield from ((f".{name}", part) for name, part in vars(value).items())
+    else:
+        yield from _of_object(value)
+
+
+def _entries(mapping: Mapping[Any, Any]) -> Iterator[Part]:
+    for key, part in mapping.items():
+        yield f"[{_short(key)}]", part
+        yield f", its key {_short(key)}", key
+
+
+def _short(key: Any) -> str:
+    try:
+        text = repr(key)
+    except Exception:  # the user's code
+        text = f"a {type(key).__name__}"
+    return text if len(text) <= _LONGEST_KEY else f"{text[:_LONGEST_KEY]}…"
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Part]:
+    """What travels with a function by value: captured variables, globals that it uses, defaults."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+    for name, cell in cells:
+        if cell != types.CellType():  # an empty one has no contents yet
+            yield f"'s variable {name}", cell.cell_contents
+    used = {name: None for code in nested_codes(function.__code__) for name in code.co_names}
+    for name in used:
+        if name in function.__globals__:
+            yield f"'s global {name}", function.__globals__[name]
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = function.__defaults__ or ()
+    for name, part in zip(names[len(names) - len(defaults) :], defaults):
+        yield f"'s default of {name}", part
+    for name, part in (function.__kwdefaults__ or {}).items():
+        yield f"'s default of {name}", part
+
+
+def _of_object(value: Any) -> Iterator[Part]:
+    """What its class gives to pickle: attributes, items, arguments of a constructor."""
+    try:
+        reduced = value.__reduce_ex__(5)
+    except Exception:  # it says itself that it cannot be pickled
+        return
+    if not isinstance(reduced, tuple):
+        return
+    arguments, state, items, entries = (list(reduced[1:5]) + [None] * 4)[:4]
+    for attributes in state if isinstance(state, tuple) else (state,):
+        if isinstance(attributes, dict):
+            yield from ((f".{name}", part) for name, part in attributes.items())
+        elif attributes is not None:
+            yield ", what its __getstate__ returns", attributes
+    for i, part in enumerate(items or ()):
+        yield f"[{i}]", part
+    for key, part in entries or ():
+        yield f"[{_short(key)}]", part
+    for part in arguments or ():
+        if not isinstance(part, (type, types.FunctionType)):
+            yield ", what its __reduce__ returns", part
