@@ -67,6 +67,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     known = host_facts()
     draft = _planner.plan(request, known)
+    call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)
         return _started(request, call, known, draft, called)
@@ -116,7 +117,7 @@ def launch_bare(nprocs: int, call: Call, join: bool) -> ProcessContext[Any] | Re
         bare = _bare_plan()
         preload = _with_companions((*bare.preload, *_hinted(call, bare, host_facts())))
         plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
-        return _processes.start(call, plan, called)
+        return _processes.start(_processes.settled(call, plan), plan, called)
 
     return _processes.launch(call, attempt, join)
 

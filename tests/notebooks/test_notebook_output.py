@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,44 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.notebook_kernel import text_of
-from tests.support.stage import Python
+from tests.support.notebook_kernel import BEGIN, text_of
 
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
 Kernel = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def kernel(python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Run cells in a kernel: ``kernel(*cells)``."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-
-    def run(
-        *cells: str, touch: dict[str, str] | None = None, interrupt: str = ""
-    ) -> list[dict[str, Any]]:
-        program = str(Path(__file__).parents[1] / "support" / "notebook_kernel.py")
-        given = json.dumps({"cells": cells, "touch": touch or {}, "interrupt": interrupt})
-        done = python(program, stdin=given, cwd=tmp_path, timeout=40)
-        messages: list[dict[str, Any]] = done.json()
-        return messages
-
-    return run
-
-
-BEGIN = """
-import os, sys, time
-import xmp
-
-def start(fn, **options):
-    return xmp.spawn(fn, **{"nprocs": 2, "runtime": "cpu", **options})
-
-def wait_for(name):
-    while not os.path.exists(name):
-        time.sleep(0.01)
-"""
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])  # a kernel has native threads
