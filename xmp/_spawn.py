@@ -212,8 +212,9 @@ def spawn(
             every line; only whole lines are shown.
         show: whose output is shown: "all", "none", "0", "0,2-3", ``[0, 2]``, ``range(4)`` or 0.
         progress: True shows how many replicas are in which phase until all run ``fn``: on a
-            terminal as a status line, elsewhere as plain lines, one for each change. None does so
-            on a terminal when the start takes longer than 2 s; False never.
+            terminal and in a notebook as one line that is redrawn, elsewhere as plain lines, one
+            for each change. None does so on a terminal and in a notebook when the start takes
+            longer than 2 s; False never.
         events: gets every change of the launch's state, in order: a function that takes one
             ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
             function runs in this process, in the thread that waits for the launch, and the launch
