@@ -139,7 +139,7 @@ def test_a_stream_that_takes_nothing_holds_no_replica_up(monkeypatch: pytest.Mon
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     monkeypatch.setattr(sys, "stderr", open_)
-    pump = CellOutput()
+    pump = CellOutput(b"")
     out, err = pump.ends()
     for _ in range(100):
         os.write(out, b"x" * 4096)  # more than a pipe holds
@@ -154,7 +154,7 @@ def test_a_stream_that_takes_nothing_holds_no_replica_up(monkeypatch: pytest.Mon
 def test_a_forked_child_holds_no_end() -> None:
     from xmp._processes.terminal.notebook_output import CellOutput
 
-    pump = CellOutput()
+    pump = CellOutput(b"")
     ends = pump.ends()
     before = len(os.listdir("/proc/self/fd"))
     reads, writes = os.pipe()

@@ -31,6 +31,7 @@ def make_order(
     start_method: StartMethod,
     phases: str,
     output: Output | None,
+    cell: bytes,
     at_end: Callable[[Callable[[], None]], Any],
 ) -> tuple[LaunchOrder, Packed | None, list[int]]:
     """The order of one launch, its packed call, and the descriptors beside it but for the streams.
@@ -66,6 +67,7 @@ def make_order(
         limits=job.limits,
         events=job.telling is not None,
         output=job.output or output,
+        cell=cell,
         phases=phases,
         env_by_rank=plan.env_by_rank,
     )

@@ -59,6 +59,8 @@ class LaunchOrder:
     """The variables to which ``env=`` gives each replica a value of its own."""
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
+    cell: bytes = b""
+    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
 
     @property
     def hang(self) -> int:

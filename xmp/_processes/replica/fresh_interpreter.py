@@ -60,6 +60,10 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
     _settle_again(order, plan, layout)
     breakpoints.install()
+    if order.cell:
+        from . import notebook
+
+        notebook.install()
     leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
     reporter = channel if order.reports_phases else None
     if reporter is not None:

@@ -95,6 +95,10 @@ def run(role: Role) -> None:
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.report_entered()
         result = _called(role, framework, call)
+        if common.order.cell:
+            from .notebook import flush_figures
+
+            flush_figures()
         _wait_for_batch(common.layout.batch_made)
         # What the first replica had to import itself, the template may import for the next launch.
         imported = installed(modules_since(known)) if plan.local_rank == 0 else []

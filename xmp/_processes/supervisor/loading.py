@@ -45,6 +45,10 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         launcher_state.apply(order.state, received.tracker)
     stdio.take_streams(received.streams)
     breakpoints.install()
+    if order.cell:
+        from xmp._processes.replica import notebook
+
+        notebook.install()
     if order.method == "exec":
         return None
     faulthandler.enable(2)  # what is unpickled runs any code; replicas have their own file
