@@ -67,12 +67,14 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             _signals.returned()
             return result
         except XmpError as error:
-            if not _is_ours(error.__traceback__):
+            if _users_frames(error.__traceback__) is not None:
                 raise  # the function ran in this process: its frames are the user's
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
             _signals.give_up()  # a signal handler may raise between two returns
+            if isinstance(error, KeyboardInterrupt):
+                raise _shortened(error) from error.__cause__
             if isinstance(error, TypeError):
                 _suggest(function, kwargs, error)
             raise
@@ -82,14 +84,15 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(call, function)
 
 
-def _is_ours(frames: TracebackType | None) -> bool:
-    from ._log import is_of_xmp
+def _users_frames(frames: TracebackType | None) -> TracebackType | None:
+    from ._log import users_frames
 
-    while frames is not None:
-        if not is_of_xmp(frames.tb_frame):
-            return False
-        frames = frames.tb_next
-    return True
+    return users_frames(frames)
+
+
+def _shortened(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """Without xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
+    return error.with_traceback(_users_frames(error.__traceback__))
 
 
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:

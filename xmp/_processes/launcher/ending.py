@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from xmp import _log, _signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Stop
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
 
 __all__ = ["in_order"]
 
@@ -19,6 +22,7 @@ class Endable(Protocol):
 
     grace: float
     finished: bool
+    outcome: Outcome
 
     def ask(self, message: Message) -> None: ...
 
@@ -26,6 +30,16 @@ class Endable(Protocol):
 
 
 def in_order(launch: Endable, why: BaseException) -> None:
+    """End the replicas, and say in the exception of a Ctrl-C where they were."""
+    try:
+        _end(launch, why)
+    except BaseException as error:
+        launch.outcome.say_where(error)
+        raise
+    launch.outcome.say_where(why)
+
+
+def _end(launch: Endable, why: BaseException) -> None:
     """End the replicas: SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
 
     Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace, and is
