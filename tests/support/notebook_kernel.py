@@ -19,13 +19,13 @@ import os, sys, time
 import xmp
 
 def start(fn, **options):
-    return xmp.spawn(fn, **{"nprocs": 2, "runtime": "cpu", **options})
+    return xmp.spawn(fn, **{"nprocs": 2, "runtime": "cpu", "progress": False, **options})
 
 def wait_for(name):
     while not os.path.exists(name):
         time.sleep(0.01)
 """
-"""The first cell of most notebooks."""
+"""The first cell of most notebooks; what a slow host shows of a start is not in their way."""
 SHOWN = {
     "display_data": "display",
     "update_display_data": "update",

@@ -10,13 +10,15 @@ from typing import Any
 from xmp import _log
 from xmp._processes.messages.replica import ShowInCell
 
+from .this_cell import for_this_cell
+
 __all__ = ["shower"]
 
 
 def shower() -> Callable[[ShowInCell], None] | None:
     """What displays in the cell that runs now; None where this is no notebook."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    publisher = getattr(shell, "display_pub", None)
+    publisher = for_this_cell(getattr(shell, "display_pub", None))
     if publisher is None:
         return None
 

@@ -23,6 +23,7 @@ from typing import Any
 from xmp._processes.messages.cell_frames import FrameReader
 
 from .cell_display import shower
+from .this_cell import for_this_cell
 
 __all__ = ["CellOutput"]
 
@@ -95,7 +96,7 @@ class _CellStream:
         self._frames = FrameReader(mark) if mark else None
         self._show = shower() if mark else None
         self.descriptor, self._end = os.pipe()
-        self._stream = stream
+        self._stream = for_this_cell(stream)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ahead = 0
 
