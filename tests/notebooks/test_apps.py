@@ -141,6 +141,28 @@ def test_streamlit(stage: Stage) -> None:
     assert said == ["['[10, 11]', '[20, 21]'] []"]
 
 
+def test_a_script_without_a_guard_that_launches_twice(stage: Stage) -> None:
+    source = """
+import xmp
+
+def first(rank):
+    return rank
+
+print([*xmp.spawn(first, nprocs=2, runtime="cpu")])
+
+class Pair:
+    def __init__(self, value):
+        self.value = value
+
+def second(rank, pair):
+    return Pair(first(rank) + pair.value).value
+
+print([*xmp.spawn(second, args=(Pair(10),), nprocs=2, runtime="cpu")])
+print([*xmp.spawn(first, nprocs=2, runtime="cpu")])
+"""
+    assert output(stage, str(stage.write(source))) == ["[0, 1]", "[10, 11]", "[0, 1]"]
+
+
 def test_a_name_that_only_the_launcher_has_is_explained(stage: Stage) -> None:
     source = """
 import xmp

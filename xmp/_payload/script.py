@@ -14,6 +14,7 @@ import io
 import os
 import sys
 import types
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmp import _signals
@@ -47,6 +48,8 @@ class MainReached(BaseException):
 
 
 _importing = False
+_stops = 0
+"""The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
 _shared = False
 
 
@@ -99,21 +102,44 @@ def _belongs_to_an_app() -> bool:
     return context is not None and context(suppress_warning=True) is not None
 
 
-@functools.lru_cache(maxsize=8)
 def imported_names(path: str) -> frozenset[str] | None:
     """What a process that imports the script finds in it; None where that cannot be known.
 
-    Not what the script defines under ``if __name__ == "__main__":``, in its functions (as marimo
-    does for a cell) or by ``exec``: that travels by value.
+    Not what the script defines under ``if __name__ == "__main__":``, below its first launch if that
+    is above the guard, in its functions (as marimo does for a cell) or by ``exec``: that travels by
+    value.
     """
+    global _stops
+    _stops = _stops or _line_outside_guard(path)
+    found = _defined(_statements(path), _stops or sys.maxsize)
+    return None if "*" in found or not _statements(path) else frozenset(found)
+
+
+def _line_outside_guard(path: str) -> int:
+    """The line of the script that is running now, as calling a function; 0 if under its guard."""
+    main, frame = sys.modules["__main__"].__dict__, sys._getframe()
+    if os.path.abspath(main.get("__file__") or "") != path:
+        return 0
+    while frame.f_globals is not main or frame.f_code.co_name != "<module>":
+        if frame.f_back is None:
+            return 0  # in another thread
+        frame = frame.f_back
+    line = frame.f_lineno
+    for node in _statements(path):
+        if node.lineno <= line <= (node.end_lineno or 0):
+            return 0 if isinstance(node, ast.If) and _is_guard(node.test) else line
+    return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _statements(path: str) -> tuple[ast.stmt, ...]:
+    """Those of the script; none where it cannot be read."""
     with _signals.deferred():  # what a handler raises does not mean that it cannot be read
         try:
             with io.open_code(path) as file:
-                body = ast.parse(file.read()).body
+                return tuple(ast.parse(file.read()).body)
         except (OSError, SyntaxError, ValueError):
-            return None
-    found = _defined(body)
-    return None if "*" in found else frozenset(found)
+            return ()
 
 
 def is_below_guard(path: str, name: str) -> bool:
@@ -130,12 +156,14 @@ def _is_guard(test: ast.expr) -> bool:
     )
 
 
-def _defined(body: list[ast.stmt]) -> set[str]:
-    """The names that these statements of a module bind, without those under its guard."""
+def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
+    """The names that these statements of a module bind above this line, but not under its guard."""
     names: set[str] = set()
     waiting: list[ast.AST] = [*body]
     while waiting:
         node = waiting.pop()
+        if getattr(node, "lineno", 0) >= end:
+            continue
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.If) and _is_guard(node.test):

@@ -164,8 +164,8 @@ def _below_guard(cause: Failure) -> str:
     if found is None or source is None or not is_below_guard(source.path, found[1]):
         return ""
     return (
-        f"{found[1]} exists in this process only: replicas import {source.path}, without what is "
-        'below `if __name__ == "__main__":`.\n'
+        f"{found[1]} exists in this process only: replicas import {source.path} up to its first "
+        'launch, without what is below `if __name__ == "__main__":`.\n'
         f"Set {found[1]} above that line, or pass it in args."
     )
 
