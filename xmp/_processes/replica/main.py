@@ -95,10 +95,6 @@ def run(role: Role) -> None:
         timeline.ready = timeline.entered = time.monotonic_ns()
         channel.report_entered()
         result = _called(role, framework, call)
-        if common.order.cell:
-            from .notebook import flush_figures
-
-            flush_figures()
         _wait_for_batch(common.layout.batch_made)
         # What the first replica had to import itself, the template may import for the next launch.
         imported = installed(modules_since(known)) if plan.local_rank == 0 else []
@@ -123,7 +119,12 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
     try:
         if role.plan.thread_replicas:
             return run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
-        return fn(role.plan.rank, *args, **kwargs)
+        result = fn(role.plan.rank, *args, **kwargs)
+        if role.common.order.cell:
+            from .notebook import flush_figures
+
+            flush_figures()
+        return result
     finally:
         _signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()
