@@ -27,6 +27,20 @@ find_python310() {
     fi
 }
 
+# Python 3.13, from the PATH or from pyenv; the usual one where there is none.
+find_python313() {
+    if python3.13 -c '' 2>/dev/null; then
+        command -v python3.13
+        return
+    fi
+    version=$(pyenv versions --bare 2>/dev/null | grep '^3\.13\.' | tail -n 1)
+    if [ -n "$version" ]; then
+        echo "$(pyenv prefix "$version")/bin/python3.13"
+    else
+        find_python
+    fi
+}
+
 # make_venv DIR PYTHON [OPTION]: make DIR unless an interpreter that starts is in it already.
 make_venv() {
     if "$1/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then

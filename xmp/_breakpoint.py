@@ -8,10 +8,13 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from xmp import _inside
 
-__all__ = ["breakpoint"]
+__all__ = ["breakpoint", "does_nothing", "in_this_process"]
 
 
 def breakpoint(rank: int = 0) -> None:
@@ -44,9 +47,42 @@ def breakpoint(rank: int = 0) -> None:
         raise ValueError(f"rank is {wanted}; this launch has the ranks 0 to {size - 1}")
     if wanted != _inside.rank():
         return
-    if sys.breakpointhook is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
-        sys.breakpointhook()
+    hook = sys.breakpointhook
+    if "ipykernel" in sys.modules and does_nothing(hook):
+        hook = sys.__breakpointhook__
+    if hook is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
+        hook()
         return
     import pdb  # Python's hook would stop here, one frame too deep
 
     pdb.Pdb().set_trace(sys._getframe(1))
+
+
+def does_nothing(hook: Callable[..., Any]) -> bool:
+    """Whether this ``sys.breakpointhook`` is debugpy's and no client of debugpy is attached.
+
+    ipykernel imports debugpy, whose import sets the hook (debugpy/_vendored/force_pydevd.py);
+    without a client it returns at once (https://github.com/microsoft/debugpy/wiki/API-Reference).
+    """
+    if getattr(hook, "__module__", "") != "debugpy._vendored.force_pydevd":
+        return False
+    connected = getattr(sys.modules.get("debugpy"), "is_client_connected", lambda: False)
+    return not connected()
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """While the function runs in a notebook's kernel itself: ``breakpoint()`` stops there.
+
+    In a script that listens for debugpy's clients, a breakpoint does nothing until one is there.
+    """
+    before = sys.breakpointhook
+    if not ("ipykernel" in sys.modules and does_nothing(before)):
+        yield
+        return
+    sys.breakpointhook = sys.__breakpointhook__
+    try:
+        yield
+    finally:
+        if sys.breakpointhook is sys.__breakpointhook__:
+            sys.breakpointhook = before

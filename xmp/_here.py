@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from . import _inside, _planner, _ports, _signals
+from . import _breakpoint, _inside, _planner, _ports, _signals
 from ._host import host_facts, plan_for, refuse_unready
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
 from ._types import Framework, Observer, ReplicaInfo, Request
@@ -81,7 +81,8 @@ def _inside_here(
                 seed_all(seed)
             say("running")
             timeline.entered = time.monotonic_ns()
-            return call()
+            with _breakpoint.in_this_process():
+                return call()
         finally:
             timeline.left = time.monotonic_ns()
             _inside.uninstall()

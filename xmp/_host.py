@@ -69,6 +69,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     _refuse_too_many(request.nprocs)
     known = host_facts()
     draft = _planner.plan(request, known)
+    call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)
         return _started(request, call, known, draft, called)
@@ -119,7 +120,7 @@ def launch_bare(nprocs: int, call: Call, join: bool) -> ProcessContext[Any] | Re
         bare = _bare_plan()
         preload = _with_companions((*bare.preload, *_hinted(call, bare, host_facts())))
         plan = replace(bare, world_size=nprocs, hosts=(host,), preload=preload)
-        return _processes.start(call, plan, called)
+        return _processes.start(_processes.settled(call, plan), plan, called)
 
     return _processes.launch(call, attempt, join)
 

@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "error",
     "is_of_xmp",
     "say",
+    "users_frames",
     "warn_caller",
     "warning",
 ]
@@ -75,6 +76,13 @@ def is_of_xmp(frame: FrameType) -> bool:
     """Whether a frame belongs to xmp and not to the program."""
     module = str(frame.f_globals.get("__name__"))
     return module.startswith("xmp.") or module == "contextlib"  # of which xmp makes decorators
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on; None where all frames are of xmp."""
+    while traceback is not None and is_of_xmp(traceback.tb_frame):
+        traceback = traceback.tb_next
+    return traceback
 
 
 def say(line: str) -> None:

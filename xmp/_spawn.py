@@ -67,12 +67,14 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             _signals.returned()
             return result
         except XmpError as error:
-            if not _is_ours(error.__traceback__):
+            if _users_frames(error.__traceback__) is not None:
                 raise  # the function ran in this process: its frames are the user's
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
             _signals.give_up()  # a signal handler may raise between two returns
+            if isinstance(error, KeyboardInterrupt):
+                raise _shortened(error) from error.__cause__
             if isinstance(error, TypeError):
                 _suggest(function, kwargs, error)
                 if _refused(error):
@@ -90,21 +92,22 @@ _REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._limits", "xmp._payload")
 def _refused(error: TypeError) -> bool:
     """Whether xmp refuses an argument by it: its own frames would say nothing about that."""
     frames = error.__traceback__
-    if frames is None or not _is_ours(frames):
+    if frames is None or _users_frames(frames) is not None:
         return False
     while frames.tb_next is not None:
         frames = frames.tb_next
     return frames.tb_frame.f_globals.get("__name__") in _REFUSING
 
 
-def _is_ours(frames: TracebackType | None) -> bool:
-    from ._log import is_of_xmp
+def _users_frames(frames: TracebackType | None) -> TracebackType | None:
+    from ._log import users_frames
 
-    while frames is not None:
-        if not is_of_xmp(frames.tb_frame):
-            return False
-        frames = frames.tb_next
-    return True
+    return users_frames(frames)
+
+
+def _shortened(error: KeyboardInterrupt) -> KeyboardInterrupt:
+    """Without xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
+    return error.with_traceback(_users_frames(error.__traceback__))
 
 
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:
@@ -227,8 +230,9 @@ def spawn(
             every line; only whole lines are shown.
         show: whose output is shown: "all", "none", "0", "0,2-3", ``[0, 2]``, ``range(4)`` or 0.
         progress: True shows how many replicas are in which phase until all run ``fn``: on a
-            terminal as a status line, elsewhere as plain lines, one for each change. None does so
-            on a terminal when the start takes longer than 2 s; False never.
+            terminal and in a notebook as one line that is redrawn, elsewhere as plain lines, one
+            for each change. None does so on a terminal and in a notebook when the start takes
+            longer than 2 s; False never.
         events: gets every change of the launch's state, in order: a function that takes one
             ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
             function runs in this process, in the thread that waits for the launch, and the launch

@@ -241,7 +241,7 @@ class Watch:
             return self._kill(now)
         self.phase, self._step = "interrupting", now + self.grace
         self._sent.add(SIGINT)
-        return [Action("SIGINT", self._living())]
+        return [Action("stacks", self._living()), Action("SIGINT", self._living())]
 
     def _stop(self, now: int) -> list[Action]:
         if self.phase in ("stopping", "killing"):

@@ -16,7 +16,7 @@ import torch
 
 from xmp._payload import Image, load, load_image, pack, pack_image
 from xmp._payload.hints import names_used
-from xmp._payload.script import guarded_names
+from xmp._payload.script import imported_names
 from xmp._processes.system.linux import memory_file
 
 
@@ -188,17 +188,39 @@ def test_names_of_a_builtin() -> None:
     assert "torch" not in names_used(print)
 
 
-def test_what_only_the_guard_defines(tmp_path: Path) -> None:
+def test_what_an_import_of_a_script_finds(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "def outside(): pass\n"
-        'if __name__ == "__main__":\n'
+        "import os.path, sys as system\n"
+        "from json import dumps as d\n"
+        "def outside(): inner = 1\n"
+        "if system.argv:\n"
+        "    class Sometimes: attribute = 1\n"
+        "else:\n"
+        "    a, (b, *c) = 1, (2, 3)\n"
+        "try: made = d([])\n"
+        "finally: pass\n"
+        'if "__main__" == __name__:\n'
         "    def inside(): pass\n"
         "    class Also: pass\n"
         "    def outside(): pass\n"
+        "else:\n"
+        "    imported = True\n"
     )
-    assert guarded_names(str(script)) == {"inside", "Also"}
+    assert imported_names(str(script)) == {
+        "os", "system", "d", "outside", "Sometimes", "a", "b", "c", "made", "imported",
+    }  # fmt: skip
 
 
-def test_a_script_that_is_gone_guards_nothing(tmp_path: Path) -> None:
-    assert guarded_names(str(tmp_path / "none.py")) == frozenset()
+@pytest.mark.parametrize("line", ["from os import *", "exec('f = 1')", "globals()['f'] = 1"])
+def test_what_cannot_be_read_in_a_script_is_not_known(line: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(line)
+    assert imported_names(str(script)) is None
+    script = tmp_path / "guarded.py"
+    script.write_text(f"if __name__ == '__main__':\n    {line}\ndef g():\n    exec('f = 1')\n")
+    assert imported_names(str(script)) == {"g"}
+
+
+def test_of_a_script_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
+    assert imported_names(str(tmp_path / "none.py")) is None

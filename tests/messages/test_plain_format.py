@@ -16,7 +16,7 @@ from xmp._processes.messages.timeline import Timeline
 FROM_REPLICAS = {
     *("AskPreempted", "BreakpointReached", "DebuggerLeft", "ExceptionRaised", "ExitCalled"),
     *("FunctionEntered", "GiveValue", "LastStep", "PhaseBegun", "ResultReady", "ReturnTurn"),
-    *("Synchronise", "TakeTurn", "WantValue", "WithdrawValue"),
+    *("ShowInCell", "Synchronise", "TakeTurn", "WantValue", "WithdrawValue"),
 }
 TO_SUPERVISORS = {
     *("AnswerDebugger", "Interrupt", "InterruptDebugger", "Kill", "Pause", "Preempt", "Resume"),

@@ -71,6 +71,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--torch-tpu",
         "--libtpu",
         "--paddle",
+        "--colab",
         "--failing",
         "--faults",
         "--all",

@@ -126,13 +126,13 @@ def test_those_that_we_end_are_not_to_blame() -> None:
 
 def test_interrupt_then_one_grace_then_kill() -> None:
     watch, actions = fed(Interrupt(0))
-    assert actions == ["SIGINT"]
+    assert actions == ["stacks", "SIGINT"]
     assert [a.name for a in watch.feed(Tick(1000 * MS))] == ["SIGKILL"]
 
 
 def test_a_second_interrupt_kills_at_once() -> None:
     _, actions = fed(Interrupt(0), Interrupt(1))
-    assert actions == ["SIGINT", "SIGKILL"]
+    assert actions == ["stacks", "SIGINT", "SIGKILL"]
 
 
 def test_stop_and_kill() -> None:

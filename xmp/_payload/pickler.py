@@ -23,7 +23,7 @@ import cloudpickle
 
 from xmp import _signals
 
-from .script import guarded_names, main_is_shared, main_source
+from .script import imported_names, main_is_shared, main_source
 
 __all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
 
@@ -89,20 +89,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._storages: dict[int, _Storage] = {}
 
     @functools.cached_property
-    def _script(self) -> tuple[types.ModuleType | None, frozenset[str]]:
-        """The script, if what it defines travels by reference, and its names that others lack.
+    def _script(self) -> tuple[types.ModuleType | None, frozenset[str] | None]:
+        """The script, if what it defines travels by reference, and its names that others find.
 
         Looked up at the first function or class, since it reads and parses the script.
         """
         source = main_source()
         again = source is not None and not main_is_shared()
         main = sys.modules.get("__main__") if again or main_is_shared() else None
-        return main, guarded_names(source.path) if source and again else frozenset()
+        return main, imported_names(source.path) if source and again else None
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
-            main, guarded = self._script
-            if main is not None and _found_in(main, obj, guarded):
+            main, names = self._script
+            if main is not None and _found_in(main, obj, names):
                 return obj.__qualname__
             return super().reducer_override(obj)
         return NotImplemented
@@ -130,11 +130,14 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _found_in(module: types.ModuleType, obj: Any, guarded: frozenset[str]) -> bool:
-    """Whether ``module`` has the object under its qualified name, here and imported again."""
+def _found_in(module: types.ModuleType, obj: Any, names: frozenset[str] | None) -> bool:
+    """Whether ``module`` has the object under its qualified name, here and imported again.
+
+    An import finds these ``names``; None where all that is here is there.
+    """
     if obj.__module__ not in ("__main__", "__mp_main__") or "<" in obj.__qualname__:
         return False
-    if obj.__qualname__.partition(".")[0] in guarded:
+    if names is not None and obj.__qualname__.partition(".")[0] not in names:
         return False
     found: Any = module
     for name in obj.__qualname__.split("."):

@@ -14,6 +14,7 @@ import io
 import os
 import sys
 import types
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmp import _signals
@@ -21,9 +22,10 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
-    "guarded_names",
     "import_main",
+    "imported_names",
     "importing_main",
+    "is_below_guard",
     "main_is_shared",
     "main_source",
 ]
@@ -37,11 +39,17 @@ class MainSource(NamedTuple):
     path: str
 
 
+_DYNAMIC = frozenset({"exec", "globals", "locals", "setattr", "vars"})
+"""What may bind names that cannot be read in the source."""
+
+
 class MainReached(BaseException):
     """The script, imported a second time, has reached its own call of ``spawn``."""
 
 
 _importing = False
+_stops = 0
+"""The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
 _shared = False
 
 
@@ -68,6 +76,9 @@ def main_source() -> MainSource | None:
     path = getattr(main, "__file__", None)
     if main is None or path is None or getattr(sys, "frozen", False):
         return None
+    # /dev/stdin is a file where the shell has redirected it, and another one in each process.
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or _belongs_to_an_app():
+        return None
     if spec is not None:
         # `python -m package` runs package.__main__, which seldom has a guard: do not import it.
         if spec.name == "__main__" or spec.name.endswith(".__main__"):
@@ -77,21 +88,65 @@ def main_source() -> MainSource | None:
     return MainSource("path", path, path) if os.path.isfile(path) else None
 
 
-@functools.lru_cache(maxsize=8)
-def guarded_names(path: str) -> frozenset[str]:
-    """Functions and classes that a script defines only under ``if __name__ == "__main__":``.
+def _belongs_to_an_app() -> bool:
+    """Whether marimo or Streamlit runs the file, piece by piece: an import would not.
 
-    A process that imports the script does not find them: they travel by value.
+    A cell of marimo is a function in its file, and what is below ``if st.button(...):`` runs once
+    the user has pressed it.
     """
+    in_marimo = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
+    if in_marimo is not None and in_marimo():
+        return True
+    streamlit = sys.modules.get("streamlit.runtime.scriptrunner")
+    context = getattr(streamlit, "get_script_run_ctx", None)
+    return context is not None and context(suppress_warning=True) is not None
+
+
+def imported_names(path: str) -> frozenset[str] | None:
+    """What a process that imports the script finds in it; None where that cannot be known.
+
+    Not what the script defines under ``if __name__ == "__main__":``, below its first launch if that
+    is above the guard, in its functions (as marimo does for a cell) or by ``exec``: that travels by
+    value.
+    """
+    global _stops
+    _stops = _stops or _line_outside_guard(path)
+    found = _defined(_statements(path), _stops or sys.maxsize)
+    return None if "*" in found or not _statements(path) else frozenset(found)
+
+
+def _line_outside_guard(path: str) -> int:
+    """The line of the script that is running now, as calling a function; 0 if under its guard."""
+    main, frame = sys.modules["__main__"].__dict__, sys._getframe()
+    if os.path.abspath(main.get("__file__") or "") != path:
+        return 0
+    while frame.f_globals is not main or frame.f_code.co_name != "<module>":
+        if frame.f_back is None:
+            return 0  # in another thread
+        frame = frame.f_back
+    line = frame.f_lineno
+    for node in _statements(path):
+        if node.lineno <= line <= (node.end_lineno or 0):
+            return 0 if isinstance(node, ast.If) and _is_guard(node.test) else line
+    return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _statements(path: str) -> tuple[ast.stmt, ...]:
+    """Those of the script; none where it cannot be read."""
     with _signals.deferred():  # what a handler raises does not mean that it cannot be read
         try:
             with io.open_code(path) as file:
-                body = ast.parse(file.read()).body
+                return tuple(ast.parse(file.read()).body)
         except (OSError, SyntaxError, ValueError):
-            return frozenset()
-    guards = [node for node in body if isinstance(node, ast.If) and _is_guard(node.test)]
-    inside = {name for guard in guards for name in _defined(guard.body)}
-    return frozenset(inside - _defined([node for node in body if node not in guards]))
+            return ()
+
+
+def is_below_guard(path: str, name: str) -> bool:
+    """Whether the launcher's ``__main__`` has this name and an import of the script has not."""
+    known = imported_names(path)
+    main = vars(sys.modules["__main__"])
+    return known is not None and name not in known and name in main
 
 
 def _is_guard(test: ast.expr) -> bool:
@@ -101,10 +156,28 @@ def _is_guard(test: ast.expr) -> bool:
     )
 
 
-def _defined(body: list[ast.stmt]) -> set[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    nodes = [inner for node in body for inner in ast.walk(node)]
-    return {node.name for node in nodes if isinstance(node, kinds)}
+def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
+    """The names that these statements of a module bind above this line, but not under its guard."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [*body]
+    while waiting:
+        node = waiting.pop()
+        if getattr(node, "lineno", 0) >= end:
+            continue
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.If) and _is_guard(node.test):
+            waiting += node.orelse
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.Name):
+            if node.id in _DYNAMIC:
+                names.add("*")
+            elif isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return names
 
 
 def import_main(source: MainSource) -> None:

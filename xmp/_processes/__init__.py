@@ -47,6 +47,7 @@ __all__ = [
     "launch",
     "said_here",
     "seed_all",
+    "settled",
     "shutdown",
     "standard_numbers_taken",
     "start",
@@ -149,6 +150,15 @@ def start(
                 raise
             # An attempt that failed, as it would have a moment later.
     return launch
+
+
+def settled(call: Call, plan: JobPlan) -> Call:
+    """The call with a start method that works here: a notebook's kernel cannot be forked."""
+    if call.method != "fork":
+        return call
+    from .launcher.start_methods import settled
+
+    return settled(call, plan.fork_rules)
 
 
 _HANDLES = f"{__name__}.launcher.context"

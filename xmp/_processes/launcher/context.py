@@ -88,9 +88,10 @@ class ProcessContext(Generic[R]):
         seconds = _timeout(timeout)
         try:
             return self._join(seconds)
-        except XmpError as error:
+        except (XmpError, KeyboardInterrupt) as error:
             # The user's call is above, and xmp's frames below it say nothing about the failure.
-            raise error.with_traceback(None) from error.__cause__
+            frames = _log.users_frames(error.__traceback__)
+            raise error.with_traceback(frames) from error.__cause__
 
     def _join(self, timeout: float | None, owned: bool = False) -> bool:
         if not self._launch.wait(timeout, owned):
@@ -102,8 +103,9 @@ class ProcessContext(Generic[R]):
         """Wait for all replicas and return what they returned; raises as ``join`` does."""
         try:
             return self._results()
-        except XmpError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except (XmpError, KeyboardInterrupt) as error:
+            frames = _log.users_frames(error.__traceback__)
+            raise error.with_traceback(frames) from error.__cause__
 
     def _results(self, owned: bool = False) -> Results[R]:
         """As ``results``; an ``owned`` launch ends whatever is raised."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from xmp import _log, _signals
 from xmp._processes.messages.catalog import Message
@@ -12,7 +12,8 @@ from xmp._processes.messages.launch import Interrupt, Kill, Stop
 from xmp._processes.report.stacks import ranks
 from xmp._processes.terminal.console import say
 
-from .outcome import Outcome
+if TYPE_CHECKING:
+    from .outcome import Outcome
 
 __all__ = ["in_order"]
 
@@ -26,7 +27,6 @@ class Endable(Protocol):
 
     grace: float
     finished: bool
-
     outcome: Outcome
 
     def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
@@ -37,6 +37,16 @@ class Endable(Protocol):
 
 
 def in_order(launch: Endable, why: BaseException) -> None:
+    """End the replicas, and say in the exception of a Ctrl-C where they were."""
+    try:
+        _end(launch, why)
+    except BaseException as error:
+        launch.outcome.say_where(error)
+        raise
+    launch.outcome.say_where(why)
+
+
+def _end(launch: Endable, why: BaseException) -> None:
     """End the replicas: SIGINT or SIGTERM, grace, SIGKILL; at once after another Ctrl-C.
 
     Any other exception meanwhile, as of an alarm that repeats, does not shorten the grace, and is

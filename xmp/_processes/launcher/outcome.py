@@ -13,6 +13,7 @@ from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
 from xmp._processes.report import replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
+from xmp._processes.report.stacks import grouped
 
 from . import leftovers
 from .job import Job
@@ -129,6 +130,12 @@ class Outcome:
             for rank in spread(self._plans[first], None)
         }
         return StartTimeline(times, imports)
+
+    def say_where(self, error: BaseException) -> None:
+        """Add to a Ctrl-C where the replicas were, unless it says something already."""
+        if isinstance(error, KeyboardInterrupt) and not error.args and self._stacks:
+            where = "\n".join(grouped(self._stacks, with_lines=True))
+            error.args = (f"the replicas were interrupted here:\n{where}",)
 
     def raise_error(self) -> None:
         """Raise the error, with the processes that still exist, if anything went wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmp import _log
 from xmp._payload import Packed, pack
@@ -15,6 +15,9 @@ from xmp._types import Output
 
 from .job import Job
 from .start_methods import StartMethod
+
+if TYPE_CHECKING:
+    from xmp._processes.messages.logging_setup import LoggingSetup
 
 __all__ = ["make_order"]
 
@@ -31,6 +34,7 @@ def make_order(
     start_method: StartMethod,
     phases: str,
     output: Output | None,
+    cell: bytes,
     at_end: Callable[[Callable[[], None]], Any],
 ) -> tuple[LaunchOrder, Packed | None, list[int]]:
     """The order of one launch, its packed call, and the descriptors beside it but for the streams.
@@ -66,6 +70,8 @@ def make_order(
         limits=job.limits,
         events=job.telling is not None,
         output=job.output or output,
+        cell=cell,
+        logging=_logging() if main is None and not inherits else None,
         phases=phases,
         env_by_rank=plan.env_by_rank,
     )
@@ -73,6 +79,12 @@ def make_order(
     trackers = [] if tracker is None else [tracker]
     objects = packed.descriptors if packed else []
     return order, packed, [*image, *trackers, *job.leases.values(), *objects]
+
+
+def _logging() -> LoggingSetup | None:
+    from xmp._processes.messages import logging_setup  # a script has its own
+
+    return logging_setup.capture()
 
 
 def _method(job: Job, unsafe: bool) -> str:

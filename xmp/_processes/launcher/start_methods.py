@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from xmp import _log
@@ -17,17 +18,45 @@ from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import fork_safety
 from xmp._processes.system.variables_read import differs
+from xmp._processes.terminal.console import in_notebook
+from xmp._types import ForkRules
 
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
+from .job import Call
 from .template_key import TemplateKey
 from .template_pool import switched_off, templates
 from .warm_template import WarmTemplate
 
-__all__ = ["StartMethod"]
+__all__ = ["StartMethod", "settled"]
 
 _unsafe: set[Any] = set()
+_kernel_threads: list[str] = []
+"""What makes every fork of this notebook's kernel unsafe, once that is known."""
 H = TypeVar("H", bound=ForkServerHandle)
+
+
+def settled(call: Call, rules: ForkRules) -> Call:
+    """The call; in a notebook whose kernel cannot be forked, with the default start method.
+
+    ipykernel has ZeroMQ's native threads, so that there ``"fork"`` would always be refused, which
+    the documents of torch_xla give for notebooks. What needs a real fork cannot be packed, and the
+    error names it.
+    """
+    if call.method != "fork" or not in_notebook():
+        return call
+    if not _kernel_threads:
+        sockets = fork_safety.connected_sockets()
+        _kernel_threads[:] = fork_safety.culprits(rules, sockets, python_threads=True)
+    if not _kernel_threads:
+        return call
+    _log.warning(
+        'start_method="fork" is not safe in a notebook\'s kernel (%s); replicas are started with '
+        '"forkserver", which needs no fork of it',
+        "; ".join(_kernel_threads),
+        once=True,
+    )
+    return replace(call, method="forkserver")
 
 
 class StartMethod:

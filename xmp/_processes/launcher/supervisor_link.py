@@ -75,9 +75,9 @@ class SupervisorLink:
             phases = "all"
         else:
             phases = "fresh" if self._deadlines.progress.possible else ""
-        output = Output() if self._in_notebook else None
+        output, cell = (Output(), os.urandom(16)) if self._in_notebook else (None, b"")
         self.order, self._packed, self._descriptors = make_order(
-            self._job, self.start_method, phases, output, self._at_end
+            self._job, self.start_method, phases, output, cell, self._at_end
         )
 
     # --- starting ------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class SupervisorLink:
             from xmp._processes.terminal.notebook_output import CellOutput
 
             self._end_cell_output()
-            self._cell_output = CellOutput()
+            self._cell_output = CellOutput(self.order.cell)
             for number, end in enumerate(self._cell_output.ends(), 1):
                 os.close(streams[number])
                 streams[number] = end

@@ -19,9 +19,10 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
     replica -> supervisor        replica        PhaseBegun, FunctionEntered, then ResultReady,
                                                 ExitCalled or ExceptionRaised; BreakpointReached;
                                                 AskPreempted, LastStep; WantValue, GiveValue,
-                                                WithdrawValue; TakeTurn, ReturnTurn
+                                                WithdrawValue; TakeTurn, ReturnTurn; ShowInCell
     supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter); answers:
-                                                PreemptedAt, MakeValue, SharedValue, YourTurn
+                                                PreemptedAt, MakeValue, SharedValue, YourTurn,
+                                                ShownInCell
     debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from xmp._payload import Image
 from xmp._payload.script import MainSource
 from xmp._types import ForkRules, HostPlan, Limits, Output
 
 from .launcher_state import LauncherState
+
+if TYPE_CHECKING:
+    from .logging_setup import LoggingSetup
 
 __all__ = ["HUNG_UP", "MALFORMED", "PHASES", "Failure", "LaunchOrder"]
 
@@ -59,6 +63,10 @@ class LaunchOrder:
     """The variables to which ``env=`` gives each replica a value of its own."""
     output: Output | None = None
     """None where standard output goes to the launcher's as it is."""
+    cell: bytes = b""
+    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
+    logging: LoggingSetup | None = None
+    """Where the launcher has no script that sets it up again."""
 
     @property
     def hang(self) -> int:

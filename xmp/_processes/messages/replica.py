@@ -16,8 +16,8 @@ from .timeline import Timeline
 __all__ = [
     "AskPreempted", "BreakpointReached", "ExceptionRaised", "ExitCalled", "FreshReplicaOrder",
     "FunctionEntered", "GiveValue", "LastStep", "MakeValue", "PhaseBegun", "PreemptedAt",
-    "ResultReady", "ReturnTurn", "SharedValue", "Synced", "Synchronise", "TakeTurn", "WantValue",
-    "WithdrawValue", "YourTurn",
+    "ResultReady", "ReturnTurn", "SharedValue", "ShowInCell", "ShownInCell", "Synced",
+    "Synchronise", "TakeTurn", "WantValue", "WithdrawValue", "YourTurn",
 ]  # fmt: skip
 
 
@@ -137,6 +137,23 @@ class ReturnTurn(NamedTuple):
     key: str
 
 
+class ShowInCell(NamedTuple):
+    """Something to display in the notebook's cell, after what the replica has written so far.
+
+    ``ShownInCell`` answers.
+    """
+
+    number: int
+    kind: str
+    """"display", "update" what has this ``display_id``, "clear" the cell, or "clear and wait"."""
+    display_id: str
+    types: list[str]
+    """The MIME types, and for each its ``texts``: images in base64, JSON as text."""
+    texts: list[str]
+    metadata: str
+    """A JSON object, or an empty string."""
+
+
 # --- supervisor -> replica ----------------------------------------------------------------------
 
 
@@ -172,6 +189,12 @@ class SharedValue(NamedTuple):
     good: bool
     data: bytes | None
     size: int
+
+
+class ShownInCell(NamedTuple):
+    """What was to be displayed has been passed on."""
+
+    number: int
 
 
 class YourTurn(NamedTuple):

@@ -18,8 +18,12 @@ _mine = threading.local()
 
 
 def install() -> None:
-    """Before replicas are forked: ``breakpoint()`` is ours, unless the program has its own."""
-    if sys.breakpointhook is sys.__breakpointhook__ and _means_pdb():
+    """Before replicas are forked: ``breakpoint()`` is ours, unless the program has its own.
+
+    A template that has imported debugpy, as for notebooks, has its hook, and never a client.
+    """
+    hook = sys.breakpointhook
+    if (hook is sys.__breakpointhook__ or _breakpoint.does_nothing(hook)) and _means_pdb():
         sys.breakpointhook = _hook
 
 

@@ -153,6 +153,13 @@ class SupervisorChannel:
         image.close()
         self._given.setdefault(key, threading.Event()).set()
 
+    def show_in_cell(
+        self, kind: str, display_id: str, types: list[str], texts: list[str], metadata: str
+    ) -> None:
+        """Display this in the notebook's cell; returns when the supervisor has passed it on."""
+        fields = (kind, display_id, types, texts, metadata)
+        self._ask(lambda number: messages.ShowInCell(number, *fields))
+
     @contextmanager
     def turn(self, key: str) -> Iterator[None]:
         """Hold the turn: at most one local replica at a time is inside."""

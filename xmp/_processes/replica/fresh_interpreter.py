@@ -59,7 +59,15 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
     _settle_again(order, plan, layout)
+    if order.logging is not None:
+        from xmp._processes.messages import logging_setup
+
+        logging_setup.apply(order.logging)
     breakpoints.install()
+    if order.cell:
+        from . import notebook
+
+        notebook.install()
     leases = dict(zip(order.leases, received, strict=False)) if plan.local_rank == 0 else {}
     reporter = channel if order.reports_phases else None
     if reporter is not None:

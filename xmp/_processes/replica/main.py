@@ -121,7 +121,12 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
     try:
         if role.plan.thread_replicas:
             return run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
-        return fn(role.plan.rank, *args, **kwargs)
+        result = fn(role.plan.rank, *args, **kwargs)
+        if role.common.order.cell:
+            from .notebook import flush_figures
+
+            flush_figures()
+        return result
     finally:
         _signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()

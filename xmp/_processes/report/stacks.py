@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ __all__ = ["crash_stacks", "grouped", "not_in_function", "ranks"]
 T = TypeVar("T")
 _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
+_PLACE = re.compile(r'File "(.+)", line (\d+) in ')
 _RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
 _ENDS = (" in run", " in _called")
 
@@ -41,13 +43,26 @@ def _file(frame: str) -> str:
     return frame[6:].partition('"')[0] if frame.startswith('File "') else ""
 
 
-def grouped(stacks: Mapping[int, str]) -> list[str]:
-    """The main threads' stacks, from the user's function on; ranks with the same one together."""
+def grouped(stacks: Mapping[int, str], with_lines: bool = False) -> list[str]:
+    """The main threads' stacks, from the user's function on; ranks with the same one together.
+
+    ``with_lines``: below each frame the line of its source, where this process has it.
+    """
     shown = {
         rank: tuple(_shortened(_users_frames(_replicas_frames(_frames(text)))))
         for rank, text in stacks.items()
     }
-    return ["\n  ".join([f"{group}:", *lines]) for lines, group in _alike(shown).items()]
+    return [
+        "\n  ".join([f"{group}:", *map(_with_line if with_lines else str, lines)])
+        for lines, group in _alike(shown).items()
+    ]
+
+
+def _with_line(frame: str) -> str:
+    """The frame as faulthandler writes it, and its source: cells are known to the launcher."""
+    found = _PLACE.match(frame)
+    line = linecache.getline(found[1], int(found[2])).strip() if found else ""
+    return f"{frame}\n    {line}" if line else frame
 
 
 def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:

@@ -162,6 +162,12 @@ def _given(message: messages.GiveValue, _: ReplicaHandle) -> int:
     return _value(message)
 
 
+def _display(message: messages.ShowInCell, _: ReplicaHandle) -> None:
+    from xmp._processes.messages.cell_frames import problem  # for notebooks only
+
+    _need(not (why := problem(message)), why)
+
+
 def _turn(message: messages.TakeTurn | messages.ReturnTurn, _: ReplicaHandle) -> None:
     _key(message.key)
 
@@ -180,6 +186,7 @@ _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.WithdrawValue: _shared,
     messages.TakeTurn: _turn,
     messages.ReturnTurn: _turn,
+    messages.ShowInCell: _display,
 }
 
 

@@ -41,6 +41,7 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
     )
     table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
     table.on(messages.LastStep, lambda message, *_: monitor.forget_steps(message.local_rank))
+    table.on(messages.ShowInCell, lambda message, replica, _: monitor.show(message, replica))
     monitor.shared.add_to(table)
     return table
 

@@ -44,7 +44,15 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     else:
         launcher_state.apply(order.state, received.tracker)
     stdio.take_streams(received.streams)
+    if order.logging is not None:
+        from xmp._processes.messages import logging_setup
+
+        logging_setup.apply(order.logging)
     breakpoints.install()
+    if order.cell:
+        from xmp._processes.replica import notebook
+
+        notebook.install()
     if order.method == "exec":
         return None
     faulthandler.enable(2)  # what is unpickled runs any code; replicas have their own file

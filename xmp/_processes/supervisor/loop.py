@@ -91,6 +91,8 @@ class SupervisorLoop:
     def _write_out(self) -> None:
         """Send what the receivers take now; wake up when they take more."""
         self._monitor.post_events()
+        if self._monitor.displays is not None:
+            self._monitor.displays.pass_on()
         live = [replica.connection for replica in self._monitor.replicas if not replica.ended]
         for connection in (self._connection, *(each for each in live if each.waiting)):
             try:

@@ -13,6 +13,7 @@ from xmp._limits import SAY_AFTER
 from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import MALFORMED, LaunchOrder
+from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.output.event_loop import EventLoop
 from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Outlets
@@ -25,6 +26,9 @@ from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.replica import ShowInCell
+
+    from .cell_displays import CellDisplays
     from .debugger_queue import DebuggerQueue
     from .event_recorder import EventRecorder
     from .preemption import PreemptionVote
@@ -63,6 +67,11 @@ class Monitor:
             from .event_recorder import EventRecorder
 
             self.recorder = EventRecorder(replicas)
+        self.displays: CellDisplays | None = None
+        if order.cell and order.output is not None:
+            from .cell_displays import CellDisplays
+
+            self.displays = CellDisplays(order.cell, order.output, outlets.sinks[-1], self.pump)
         self.ending = False
         self._stacks: dict[int, str] = {}
         self._debugger: DebuggerQueue | None = None
@@ -118,6 +127,12 @@ class Monitor:
                 "had returned (os._exit, exec): its result is None\n"
             )
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
+
+    def show(self, message: ShowInCell, replica: ReplicaHandle) -> None:
+        """Pass on what a replica displays in a notebook."""
+        if self.displays is None:
+            raise Malformed("its launcher is no notebook")
+        self.displays.take(message, replica)
 
     def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)

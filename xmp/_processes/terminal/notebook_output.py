@@ -20,6 +20,11 @@ import time
 import weakref
 from typing import Any
 
+from xmp._processes.messages.cell_frames import FrameReader
+
+from .cell_display import shower
+from .this_cell import for_this_cell
+
 __all__ = ["CellOutput"]
 
 _PORTION = 64 * 1024
@@ -33,8 +38,8 @@ _PATIENCE = 5.0
 class CellOutput:
     """Two pipes, and the thread that empties them into ``sys.stdout`` and ``sys.stderr``."""
 
-    def __init__(self) -> None:
-        self._cells = _CellStream(sys.stdout), _CellStream(sys.stderr)
+    def __init__(self, mark: bytes) -> None:
+        self._cells = _CellStream(sys.stdout, mark), _CellStream(sys.stderr)
         self._end_read, self._end_write = os.pipe()
         # In this context ipykernel finds the cell that is running now.
         run = contextvars.copy_context().run
@@ -87,9 +92,11 @@ class CellOutput:
 class _CellStream:
     """One stream of the cell."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, mark: bytes = b"") -> None:
+        self._frames = FrameReader(mark) if mark else None
+        self._show = shower() if mark else None
         self.descriptor, self._end = os.pipe()
-        self._stream = stream
+        self._stream = for_this_cell(stream)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ahead = 0
 
@@ -100,13 +107,21 @@ class _CellStream:
     def copy(self) -> bool:
         """Pass a portion on; False when no more will come."""
         data = os.read(self.descriptor, _PORTION)
-        self._pass_on(self._decoder.decode(data, final=not data))
+        self._take(data)
         self._ahead += len(data)
         if self._ahead >= _AHEAD:
             time.sleep(self._ahead / _RATE)
             self._ahead = 0
             self._pass_on("", flush=True)
         return bool(data)
+
+    def _take(self, data: bytes) -> None:
+        for piece in (data,) if self._frames is None else self._frames.feed(data):
+            if isinstance(piece, bytes):
+                self._pass_on(self._decoder.decode(piece))
+            elif self._show is not None:
+                self._pass_on("", flush=True)  # what was written before it
+                self._show(piece)
 
     def _pass_on(self, text: str, flush: bool = False) -> None:
         try:
@@ -118,6 +133,7 @@ class _CellStream:
             self._stream = None  # closed meanwhile: go on reading, or replicas would wait
 
     def finish(self) -> None:
+        self._take(b"")
         self._pass_on(self._decoder.decode(b"", final=True), flush=True)
 
     def close(self) -> None:

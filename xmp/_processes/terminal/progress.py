@@ -1,7 +1,7 @@
 """The progress of a start: how many replicas are in which phase, until all run the function.
 
-The thread that waits for the launch shows it: on a terminal as one status line, elsewhere as plain
-lines, one for each change that lasts.
+The thread that waits for the launch shows it: on a terminal and in a notebook as one line that is
+redrawn, elsewhere as plain lines, one for each change that lasts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
@@ -18,7 +19,8 @@ from xmp._processes.report.stacks import ranks
 from xmp._types import ReplicaPlan
 
 from . import status_line
-from .console import say
+from .cell_line import CellLine
+from .console import in_notebook, say
 
 __all__ = ["Progress", "said_here"]
 
@@ -29,15 +31,25 @@ _LINES_APART = 1.0
 _MOST_NAMES = 60
 
 
+class _Line(Protocol):
+    """A line that is redrawn, where there is one."""
+
+    def possible(self) -> bool: ...
+    def draw(self, text: str) -> bool: ...
+    def erase(self) -> None: ...
+    def finish(self, text: str) -> None: ...
+
+
 class Progress:
     """What is shown of the start of one launch."""
 
     def __init__(self, plans: Sequence[ReplicaPlan], called: int, progress: bool | None) -> None:
-        """``progress`` as the user gave it: True, None (if it takes long, on a terminal), False."""
+        """``progress`` as the user gave it; None: if it takes long, where a line can be redrawn."""
         self._asked = bool(progress)
         self._next: float | None = None
         """When to show it again; None: never."""
-        if not self._asked and (progress is False or not status_line.possible()):
+        self._line: _Line = CellLine() if in_notebook() else status_line
+        if not self._asked and (progress is False or not self._line.possible()):
             return
         self._called = called / 1e9
         self._processes = {plan.rank: [*spread(plan, None)] for plan in plans}
@@ -65,7 +77,7 @@ class Progress:
                 self._phases[rank] = phase
         there = set(self._phases.values())
         if "failed" in there or there <= {"running", "done"}:
-            if self._asked and not status_line.possible():
+            if self._asked and not self._line.possible():
                 self._say()
             self.close()
 
@@ -84,14 +96,14 @@ class Progress:
         """Leave the terminal to others for now."""
         if self._next is not None:
             with self._showing:
-                status_line.erase()
+                self._line.erase()
 
     def close(self) -> None:
         """Show nothing any more."""
         if self._next is not None:
             with self._showing:
                 self._next = None
-                status_line.erase()
+                self._line.finish(f"{self._elapsed()}{self._summary()}")
 
     # --- showing it ----------------------------------------------------------------------------
 
@@ -113,7 +125,7 @@ class Progress:
             self._phases = dict.fromkeys(self._phases, phase)
         waits = f" ({awaited})" if awaited else ""
         try:
-            drawn = status_line.draw(f"{self._elapsed()}{self._summary()}{waits}")
+            drawn = self._line.draw(f"{self._elapsed()}{self._summary()}{waits}")
         except OSError:
             self._next = None  # the terminal is gone
             return

@@ -17,7 +17,7 @@ import sys
 
 from xmp import _log
 
-__all__ = ["draw", "erase", "possible"]
+__all__ = ["draw", "erase", "finish", "possible"]
 
 _ERASE = "\x1b[J"
 # ESC D makes a next row, also at the bottom, and unlike a line feed keeps the column.
@@ -56,6 +56,11 @@ def erase() -> None:
         _write(_terminal(), _ERASE)
     except OSError:
         pass  # the terminal is gone, or another process group has it
+
+
+def finish(text: str) -> None:
+    """Erase it: the terminal is the program's again."""
+    erase()
 
 
 def _terminal() -> int:

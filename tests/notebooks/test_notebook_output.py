@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,44 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.notebook_kernel import text_of
-from tests.support.stage import Python
+from tests.support.notebook_kernel import BEGIN, text_of
 
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
 Kernel = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def kernel(python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Run cells in a kernel: ``kernel(*cells)``."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-
-    def run(
-        *cells: str, touch: dict[str, str] | None = None, interrupt: str = ""
-    ) -> list[dict[str, Any]]:
-        program = str(Path(__file__).parents[1] / "support" / "notebook_kernel.py")
-        given = json.dumps({"cells": cells, "touch": touch or {}, "interrupt": interrupt})
-        done = python(program, stdin=given, cwd=tmp_path, timeout=40)
-        messages: list[dict[str, Any]] = done.json()
-        return messages
-
-    return run
-
-
-BEGIN = """
-import os, sys, time
-import xmp
-
-def start(fn, **options):
-    return xmp.spawn(fn, **{"nprocs": 2, "runtime": "cpu", **options})
-
-def wait_for(name):
-    while not os.path.exists(name):
-        time.sleep(0.01)
-"""
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])  # a kernel has native threads
@@ -173,7 +139,7 @@ def test_a_stream_that_takes_nothing_holds_no_replica_up(monkeypatch: pytest.Mon
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     monkeypatch.setattr(sys, "stderr", open_)
-    pump = CellOutput()
+    pump = CellOutput(b"")
     out, err = pump.ends()
     for _ in range(100):
         os.write(out, b"x" * 4096)  # more than a pipe holds
@@ -188,7 +154,7 @@ def test_a_stream_that_takes_nothing_holds_no_replica_up(monkeypatch: pytest.Mon
 def test_a_forked_child_holds_no_end() -> None:
     from xmp._processes.terminal.notebook_output import CellOutput
 
-    pump = CellOutput()
+    pump = CellOutput(b"")
     ends = pump.ends()
     before = len(os.listdir("/proc/self/fd"))
     reads, writes = os.pipe()

@@ -1,0 +1,53 @@
+"""What replicas display in the notebook's cell, passed on between what they write.
+
+Imported for notebooks only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from xmp._processes.messages.cell_frames import frame
+from xmp._processes.messages.plain_format import Malformed
+from xmp._processes.messages.replica import ShowInCell, ShownInCell
+from xmp._processes.output.pump import OutputPump
+from xmp._processes.output.streams import Sink
+from xmp._types import Output
+
+from .replica_handle import ReplicaHandle
+
+__all__ = ["CellDisplays"]
+
+_MOST_WAITING = 4
+"""Displays of one replica: it waits for the answer, unless a signal's handler raises meanwhile."""
+_PIECE = 64 * 1024
+"""A sink copies what is left of a piece each time it has written some of it."""
+
+
+class CellDisplays:
+    """Those of one launch; a replica waits until there is room for its own."""
+
+    def __init__(self, mark: bytes, output: Output, sink: Sink, pump: OutputPump) -> None:
+        self._mark = mark
+        self._output = output
+        self._sink = sink
+        self._pump = pump
+        self._waiting: deque[tuple[ReplicaHandle, ShowInCell]] = deque()
+
+    def take(self, message: ShowInCell, replica: ReplicaHandle) -> None:
+        """Pass it on now, or when the launcher has read what is before it."""
+        if sum(each is replica for each, _ in self._waiting) >= _MOST_WAITING:
+            raise Malformed("it does not wait until what it displays is passed on")
+        self._pump.hurry(replica.sources)
+        self._waiting.append((replica, message))
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Pass on what there is room for."""
+        while self._waiting and not self._sink.full:
+            replica, message = self._waiting.popleft()
+            if self._output.shows(replica.plan):
+                data = frame(self._mark, message)
+                for start in range(0, len(data), _PIECE):
+                    self._sink.put(data[start : start + _PIECE])
+            replica.connection.post(ShownInCell(message.number))
