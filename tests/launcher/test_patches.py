@@ -1,4 +1,4 @@
-"""gevent, eventlet and debugpy, which change forks, waits and threads of a whole process."""
+"""gevent, eventlet, debugpy, pytest-xdist: they change forks, waits, threads of a whole process."""
 
 from __future__ import annotations
 
@@ -83,6 +83,29 @@ def test_where_none_can_work_one_sentence_names_the_library(
     assert "Traceback" not in ended.err
 
 
+UNDER_XDIST = """
+import pytest, xmp
+from xmp._processes.system import fork_safety
+
+def fn(rank):
+    return rank
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_spawn(method):
+    assert list(xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=method)) == [0, 1]
+
+def test_its_thread():
+    assert fork_safety.native_threads() == ["of execnet.gateway_base"]
+    assert fork_safety.native_threads(allow_python=True) == []
+"""
+
+
+def test_in_a_worker_of_xdist_whose_thread_is_one_of_python(stage: Stage) -> None:
+    stage.write(UNDER_XDIST, "test_spawns.py")
+    done = stage.python("-m", "pytest", "-q", "-n", "1", "test_spawns.py", timeout=60)
+    assert "4 passed" in done.out, done.out
+
+
 @pytest.mark.failing
 @pytest.mark.parametrize("ends", ["well", "fails"])
 @pytest.mark.parametrize("method", METHODS)
@@ -92,13 +115,15 @@ def test_under_debugpy_without_a_client_a_launch_ends(stage: Stage, method: str,
     stage.write(PROGRAM, "train.py")
     debugger = f"{sys.executable} -Xfrozen_modules=off -m debugpy --listen 127.0.0.1:0"
     # Files: debugpy's adapter outlives the program, and would keep pipes open.
-    shell = f"exec {debugger} {program} debugpy {method} well >{out} 2>{err}"
+    shell = f"exec {debugger} {program} debugpy {method} {ends} >{out} 2>{err}"
     process = stage.start_command("sh", "-c", shell)
-    until(lambda: process.poll() is not None, 120, stage.alive)
+    until(lambda: process.poll() is not None, 60, stage.alive)
     said, warned = Path(out).read_text(), Path(err).read_text()
     if method == "fork":
         assert said.startswith("StartError debugpy follows this process")
-    else:
+    elif ends == "well":
         assert said == "[0, 1]\n"
+    else:
+        assert said.startswith("ReplicaRaised rank 1 of 2")
     note = "xmp: debugpy follows this process and its children: replicas are fresh interpreters"
     assert warned.count(note) == (1 if method == "forkserver" else 0), warned

@@ -191,7 +191,7 @@ def test_threads_agree_on_their_end(
     method: str, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_preemption, "_noted", False)
-    monkeypatch.setattr(Sigterm, "carry_out", lambda self: None)  # it would end this process
+    monkeypatch.setattr(Sigterm, "carry_out", lambda *_: None)  # it would end this process
     context = xmp.spawn(
         steps, (str(marks),), nprocs=4, runtime="pairs", start_method=method, join=False
     )

@@ -96,7 +96,7 @@ def test_a_failure_counts_more_than_the_time() -> None:
 
 def test_an_interrupt_counts_more_than_the_time() -> None:
     watch, actions = watched(*inside(), Interrupt(at(9.9)), Tick(at(10)), total=10)
-    assert actions == ["SIGINT"]
+    assert actions == ["stacks", "SIGINT"]
     assert watch.verdict().overdue is None
 
 
@@ -250,4 +250,4 @@ def test_a_failure_waits_until_the_clocks_go_on() -> None:
     assert watch.deadline is None
     assert [action.name for action in watch.feed(Resume(at(90)))] == ["stacks", "SIGTERM"]
     watch, _ = watched(*inside(), Pause(at(4)), Raised(0, at(5)))
-    assert [action.name for action in watch.feed(Interrupt(at(6)))] == ["SIGINT"]
+    assert [action.name for action in watch.feed(Interrupt(at(6)))] == ["stacks", "SIGINT"]

@@ -78,7 +78,7 @@ class ReplicaMaker:
                 for role, replica, ends in batch:
                     birth = Birth(above=self.layout.above)
                     role.timeline.forked = replica.forked = time.monotonic_ns()
-                    replica.pid = os.fork()
+                    replica.pid = linux.fork()
                     if replica.pid == 0:
                         be_replica(role, parent, ends, environments[replica.rank])
                     replica.birth = birth.keep(replica.pid)

@@ -71,8 +71,19 @@ def native_threads(allow_python: bool = False) -> list[str]:
         number = int(task)
         if number == own or (allow_python and number in python):
             continue
-        names.append(repr(python[number]) if number in python else _command_of(task))
+        if number in python:
+            names.append(repr(python[number]))
+        elif module := _module_of(task):
+            names += [] if allow_python else [f"of {module}"]
+        else:
+            names.append(_command_of(task))
     return names
+
+
+def _module_of(task: str) -> str:
+    from .thread_owner import python_module_of  # rare: most launches have no such thread
+
+    return python_module_of(task)
 
 
 def _command_of(task: str) -> str:

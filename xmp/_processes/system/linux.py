@@ -32,7 +32,7 @@ from xmp import _proc, _signals
 from xmp._marks import ADDED_SCORE
 
 __all__ = [
-    "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork_quietly",
+    "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork", "fork_quietly",
     "kill_on_hang_up", "kills_on_hang_up", "memory_file", "names_senders", "open_pidfd",
     "preferred_victims", "ready", "reopened", "set_name", "set_owner", "subreaper", "tidy_heap",
 ]  # fmt: skip
@@ -77,11 +77,21 @@ def _prctl(option: int, value: int) -> bool:
     return _LINUX and bool(_prctl_of_numbers(option, value, 0, 0, 0) == 0)
 
 
+def fork() -> int:
+    """``os.fork``, also where pydevd (debugpy) has put a function of its own in its place.
+
+    In the child that function first connects to the debug adapter, whose answer never comes where
+    no client is attached (_pydev_bundle/pydev_monkey.py, create_fork). A replica is followed
+    nevertheless: by the exec that follows.
+    """
+    return int(getattr(os, "original_fork", os.fork)())
+
+
 def fork_quietly() -> int:
-    """``os.fork`` without the warnings of libraries and Python 3.12 about forks with threads."""
+    """``fork`` without the warnings of libraries and Python 3.12 about forks with threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return os.fork()
+        return fork()
 
 
 def tidy_heap() -> None:

@@ -1,4 +1,4 @@
-"""Which library a native thread runs, where the kernel lets us see that.
+"""Which library a thread runs that ``threading`` does not know, where the kernel lets us see that.
 
 A thread that waits in a system call has its stack pointer in ``/proc/self/task/<id>/syscall``
 (proc(5)). The first return address on that stack which lies in a library, and not in the C
@@ -10,14 +10,37 @@ from __future__ import annotations
 import bisect
 import os
 import re
+import sys
 
 from xmp import _proc
 
-__all__ = ["library_of"]
+__all__ = ["library_of", "python_module_of"]
 
 _LOOK = 64 * 1024
 _WORD = 8
 _SYSTEM = re.compile(r"/(ld|lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+|python))[-.0-9]")
+
+
+def python_module_of(task: str) -> str:
+    """The module whose function a thread began with that Python has started; empty for others.
+
+    Threads of the module ``_thread`` are not in ``threading``'s list, but have frames. Their
+    identifiers are pthread_t, which glibc keeps in the mapping of the thread's stack
+    (nptl/allocatestack.c).
+    """
+    fields = _proc.text(f"/proc/self/task/{task}/syscall").split()
+    if len(fields) < 3:
+        return ""
+    pointer = int(fields[-2], 16)
+    stack = next((s for s in _mappings() if s[0] <= pointer < s[1]), None)
+    if stack is None:
+        return ""
+    for identifier, frame in sys._current_frames().items():
+        if stack[0] <= identifier < stack[1]:
+            while frame.f_back is not None:
+                frame = frame.f_back
+            return str(frame.f_globals.get("__name__", ""))
+    return ""
 
 
 def library_of(task: str) -> str:
@@ -36,13 +59,21 @@ def library_of(task: str) -> str:
 
 def _libraries() -> list[tuple[int, int, str]]:
     """Start, end and file of what is mapped to be executed."""
+    return [
+        (start, end, file)
+        for start, end, access, file in _mappings()
+        if "x" in access and file.startswith("/")
+    ]
+
+
+def _mappings() -> list[tuple[int, int, str, str]]:
+    """Start, end, access and file of what this process has mapped, in the order of addresses."""
     found = []
     for line in _proc.text("/proc/self/maps").splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
-            start, _, end = fields[0].partition("-")
-            found.append((int(start, 16), int(end, 16), fields[5]))
-    return sorted(found)
+        fields = [*line.split(maxsplit=5), ""]
+        start, _, end = fields[0].partition("-")
+        found.append((int(start, 16), int(end, 16), fields[1], fields[5]))
+    return found
 
 
 def _is_of_the_system(path: str) -> bool:

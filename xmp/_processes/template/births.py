@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from xmp._processes.system import processes
+from xmp._processes.system import linux, processes
 from xmp._processes.system.birth import Birth, is_over
 
 __all__ = ["Births"]
@@ -27,7 +27,7 @@ class Births:
         """``os.fork``; closing one of the ``lifelines`` also ends a child that hangs."""
         birth = Birth(lifelines)
         try:
-            pid = os.fork()
+            pid = linux.fork()
         except OSError:
             birth.over()
             raise
