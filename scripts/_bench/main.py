@@ -38,6 +38,10 @@ def arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("bench-output"), help="folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes (in --out)")
+    parser.add_argument(
+        "--from", type=Path, metavar="JSON", dest="kept",
+        help="measure nothing: show an earlier run and write its table and picture again",
+    )  # fmt: skip
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: at least 1")
@@ -58,15 +62,16 @@ def _names() -> str:
     return "\n".join(f"  {row.name}" for row in ROWS)
 
 
-def facts(cpus: Sequence[int]) -> dict[str, Any]:
+def facts(cpus: Sequence[int], rounds: int) -> dict[str, Any]:
     """The machine and the versions that figures belong to."""
     names = ("torch", "jax", "numpy", "scikit-learn")
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
         "processor": _processor(),
         "cores used": list(cpus),
         "cores usable": len(os.sched_getaffinity(0)),
+        "rounds": rounds,
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in names},
     }
@@ -117,6 +122,12 @@ def main() -> int:
     options = arguments()
     console = Console(stderr=False, width=None if sys.stdout.isatty() else 160)
     rows = chosen(options)
+    if options.kept:
+        figures, known = report.read(options.kept)
+        rows = report.measured(rows, figures)
+        report.show(console, rows, figures, None, report.title_of(known))
+        write_out(options.out, rows, figures, known, console)
+        return 0
     usable = sorted(os.sched_getaffinity(0))
     cpus = usable[:2]
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
@@ -127,13 +138,15 @@ def main() -> int:
     if len(usable) > 2:
         spread_out = {name: systems for name, systems in cases.items() if CASES[name].unpinned}
         free = measure(console, spread_out, usable, rounds, "all cores: ")
-    known = facts(cpus)
-    title = f"{known['date']}, {known['processor']}, {len(cpus)} cores, {rounds} rounds"
-    report.show(console, rows, figures, free, title)
+    known = facts(cpus, rounds)
+    report.show(console, rows, figures, free, report.title_of(known))
     document = report.as_json(rows, figures, free, known)
     if options.peers:
         document["peers"] = beside_peers(console, cpus, rounds)
-    keep(options, document, rows, figures, title, console)
+    place = options.json or options.out / "bench.json"
+    report.save(document, place)
+    console.print(place, highlight=False)
+    write_out(options.out, rows, figures, known, console)
     return 1 if report.falls_short(rows, figures) else 0
 
 
@@ -151,23 +164,17 @@ def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str
     return report.samples_of(figures)
 
 
-def keep(
-    options: argparse.Namespace,
-    document: dict[str, Any],
-    rows: Sequence[Row],
-    figures: Figures,
-    title: str,
-    console: Console,
+def write_out(
+    folder: Path, rows: Sequence[Row], figures: Figures, known: dict[str, Any], console: Console
 ) -> None:
-    """Write the JSON, the table for a README and the picture."""
+    """Write the table for a README and the picture."""
     import picture  # matplotlib takes longer to import than a quick row to measure
 
-    place = options.json or options.out / "bench.json"
-    report.save(document, place)
-    table, drawing = options.out / "bench.md", options.out / "bench.png"
-    picture.draw(rows, figures, title, drawing)
+    title = report.title_of(known)
+    table, drawing = folder / "bench.md", folder / "bench.png"
+    picture.draw(rows, figures, title, report.digest(figures), drawing)
     table.write_text(report.as_markdown(rows, figures, title))
-    console.print(f"{place}\n{table}\n{drawing}", highlight=False)
+    console.print(f"{table}\n{drawing}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,11 @@ def verdict_of(target: Target, figures: Figures) -> Verdict | None:
     if target.at_least is not None:
         return judge(other, mine, target.at_least, None)
     return judge(mine, other, None, target.at_most)
+
+
+def measured(rows: Iterable[Row], figures: Figures) -> list[Row]:
+    """The rows of which a run has measured something."""
+    return [row for row in rows if any(verdict_of(each, figures) for each in row.targets)]
 
 
 def falls_short(rows: Iterable[Row], figures: Figures) -> bool:
@@ -153,6 +159,32 @@ def as_json(
 
 def samples_of(figures: Figures) -> dict[str, list[float]]:
     return {" / ".join(key): values for key, values in figures.samples.items()}
+
+
+def read(path: Path) -> tuple[Figures, dict[str, Any]]:
+    """The figures of an earlier run, and the facts that belong to them."""
+    document = json.loads(path.read_text())
+    samples: dict[Key, list[float]] = {}
+    for name, values in document["samples"].items():
+        case, system, measure = name.split(" / ")
+        samples[case, system, measure] = values
+    failed = {tuple(name.split(" / ")): why for name, why in document["failed"].items()}
+    return Figures(samples, failed), document["facts"]
+
+
+def title_of(facts: dict[str, Any]) -> str:
+    """Where and when a run was made."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return (
+        f"{facts['date']}, {facts['processor']}, {len(facts['cores used'])} cores, "
+        f"{facts['rounds']} rounds, Linux {facts['kernel']}, Python {facts['python']}, {versions}"
+    )
+
+
+def digest(figures: Figures) -> str:
+    """A short name of exactly these samples."""
+    text = json.dumps(samples_of(figures), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def save(document: dict[str, Any], path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "scripts" / "_bench"
@@ -54,7 +55,12 @@ def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
     (row,) = document["rows"]
     assert row["verdict"] in ("reached", "within spread", "SHORT"), document["failed"]
     assert len(document["samples"]["changed / xmp / seconds"]) == 2
-    assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
+    again = tmp_path / "again"
+    done = bench("--from", str(out / "bench.json"), "--out", str(again))
+    assert done.returncode == 0, done.stdout
+    assert (again / "bench.md").read_text() == (out / "bench.md").read_text()
+    sources = [Image.open(folder / "bench.png").text["Source"] for folder in (out, again)]
+    assert sources[0] == sources[1], "the digest of the same samples"
 
 
 def test_rows_that_do_not_exist_are_named() -> None:
