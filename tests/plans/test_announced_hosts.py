@@ -26,6 +26,7 @@ PYTORCHJOB = {
     "RANK": "1",
     "PYTHONUNBUFFERED": "1",
 }
+JAXJOB = {"NUM_PROCESSES": "2", "PROCESS_ID": "1", "COORDINATOR_ADDRESS": "jax-worker-0:6666"}
 TRAINER = {
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
     "JOB_COMPLETION_INDEX": "1",
@@ -82,7 +83,12 @@ def plan(env: dict[str, str], runtime: str = "cpu") -> JobPlan:
         (PYTORCHJOB, ["RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=digits-master-0"]),
         ({**PYTORCHJOB, "RANK": "0", "MASTER_ADDR": "localhost"}, ["RANK=0", "WORLD_SIZE=4"]),
         (TRAINER, ["PET_NNODES=2", "PET_NODE_RANK=1"]),
-        ({"PET_NNODES": "1:4"}, ["PET_NNODES=1:4"]),
+        ({"PET_NNODES": "1:4"}, ["PET_NNODES=1:4", "1 to 4 hosts"]),
+        (
+            JAXJOB,
+            ["NUM_PROCESSES=2", "PROCESS_ID=1", "NNODES=2 NODE_RANK=1 MASTER_ADDR=jax-worker-0"],
+        ),
+        ({f"JAX_{name}": value for name, value in JAXJOB.items()}, ["JAX_NUM_PROCESSES=2"]),
         ({"PET_NNODES": "many"}, ["PET_NNODES=many", "neither a number nor a range"]),
         (TORCHRUN, ["GROUP_WORLD_SIZE=2", "--nproc-per-node=1"]),
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""}, ["GROUP_WORLD_SIZE=2"]),
@@ -118,6 +124,8 @@ def test_other_hosts_are_not_forgotten(env: dict[str, str], names: list[str], ru
     "env",
     [
         {},
+        {**JAXJOB, "NUM_PROCESSES": "1"},
+        {**JAXJOB, "COORDINATOR_ADDRESS": "127.0.0.1:6666"},  # processes of one host
         {**PYTORCHJOB, "WORLD_SIZE": "1", "RANK": "0"},
         {**PYTORCHJOB, "WORLD_SIZE": "1", "RANK": "0", "PET_NNODES": "1", "PET_NODE_RANK": "0"},
         {**TRAINER, "PET_NNODES": "1"},

@@ -14,6 +14,9 @@ LSF             LSB_MCPU_HOSTS "a 4 b 4", LSB_HOSTS "a a b b"; the command runs 
                 line for each slot, says the same
 MPI             OMPI_COMM_WORLD_* (Open MPI), PMI_SIZE and MPI_LOCALNRANKS (MPICH, Intel MPI),
                 MV2_COMM_WORLD_* (MVAPICH2), HOROVOD_*
+JAXJob          COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID (kubeflow/training-operator,
+                pkg/controller.v1/jax/envvar.go); JAX itself reads them with JAX_ before them
+                (jax/_src/distributed.py)
 others          SM_HOSTS (SageMaker training toolkit, ENVIRONMENT_VARIABLES.md),
                 AWS_BATCH_JOB_NUM_NODES (AWS Batch, multi-node jobs), PBS_NUM_NODES (Torque's
                 qsub), FLUX_JOB_NNODES (flux-run), PADDLE_TRAINER_ENDPOINTS (paddle.distributed)
@@ -42,12 +45,14 @@ MPI = (
 """All processes of a job, and those of this host."""
 COUNTS = ("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES")
 """Numbers of hosts."""
+JAX = ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
 SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 READ = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR"),
     *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
     *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS),
     *(name for pair in MPI for name in pair),
+    *(f"{prefix}{name}" for prefix in ("", "JAX_") for name in JAX),
 )
 """The variables that these functions read."""
 
@@ -139,7 +144,20 @@ def _kubeflow(env: Env) -> Announced | bool:
     rank, master = (env.get(name) for name in names[1:])
     own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
     advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
-    return Announced(names, f"there are {text} hosts", advice)
+    return Announced(names, f"there are {text.replace(':', ' to ')} hosts", advice)
+
+
+def _jax(env: Env) -> Announced | bool:
+    for prefix in ("JAX_", ""):
+        names = tuple(f"{prefix}{name}" for name in JAX)
+        count, address = _count(env, names[0]), env.get(names[2], "")
+        if (count or 1) > 1 and address and not is_loopback(split_port(address)[0]):
+            index = env.get(names[1]) or "0"
+            host = split_port(address)[0]
+            own = f"NNODES={count} NODE_RANK={index} MASTER_ADDR={host}"
+            advice = f"set {own} on this host, and likewise on the others"
+            return Announced(names, f"there are {count} processes, one for each host", advice)
+    return False
 
 
 def _mpi(env: Env) -> Announced | bool:
@@ -203,5 +221,15 @@ def _local_world(env: Env) -> int:
     return _count(env, "LOCAL_WORLD_SIZE") or _count(env, "LOCAL_SIZE") or 1
 
 
-LOOKS: tuple[Look, ...] = (_torchrun, _by_hand, _torch, _kubeflow, _mpi, _slurm, _lists, _counts)
+LOOKS: tuple[Look, ...] = (
+    _torchrun,
+    _by_hand,
+    _torch,
+    _kubeflow,
+    _jax,
+    _mpi,
+    _slurm,
+    _lists,
+    _counts,
+)
 """An inner launcher before the one that it runs in."""

@@ -42,7 +42,7 @@ def check_read_at_import(
     for name in plan.env_by_rank:
         if _is_read_at_import(name, plan) and (method != "fork" or _has_read(name, loaded)):
             raise PlanError(
-                f"env= gives {name} not the same value on every rank, but {name} is read at the "
+                f"env= gives {name} a different value on some ranks, but {name} is read at the "
                 "start of Python or by an import, and forked replicas share their imports. Give "
                 'one value for all, or pass start_method="spawn".'
             )

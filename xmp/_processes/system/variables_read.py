@@ -22,7 +22,7 @@ _environ: Any = os.environ
 def differs(name: str, reader: str) -> str:
     """The error for a variable that forked replicas cannot each have a value of their own of."""
     return (
-        f"env= gives {name} not the same value on every rank, but {reader} reads {name} while it "
+        f"env= gives {name} a different value on some ranks, but {reader} reads {name} while it "
         "is imported, which happens once for all forked replicas. Read it inside the function, or "
         'pass start_method="spawn".'
     )
