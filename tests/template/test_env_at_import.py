@@ -59,7 +59,7 @@ REUSE = """
             "hash": hash("word"),
             "filters": sys.warnoptions,
             "late": getattr(late_library, "__file__", None),
-            "unbuffered": sys.stdout.write_through,
+            "unbuffered": sys.stdout.line_buffering,
             "bytecode": sys.dont_write_bytecode,
         }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import io
 import os
 import sys
 from typing import Any
 
 __all__ = ["flush", "standard_streams", "take_streams"]
+
+_UNBUFFERED = getattr(sys.__stdout__, "write_through", False)
+"""Whether this interpreter, or the one that it is a fork of, has -u or PYTHONUNBUFFERED."""
 
 
 def flush() -> list[str]:
@@ -58,12 +60,12 @@ def take_streams(descriptors: list[int]) -> None:
     streams: Any = sys
     reopen: Any = functools.partial(open, closefd=False)
     streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
-    unbuffered = getattr(sys.stdout, "write_through", False)  # PYTHONUNBUFFERED
-    streams.stdout = reopen(1, "w", encoding=encoding, errors=errors)
-    if unbuffered:  # as Python has it: no buffer below the text either
-        raw = reopen(1, "wb", buffering=0)
-        streams.stdout = io.TextIOWrapper(raw, encoding, errors, write_through=True)
-    streams.__stdout__ = streams.stdout
+    # print() writes the text and the end of a line apart: without any buffer the lines of several
+    # replicas would be mixed.
+    buffering = 1 if _UNBUFFERED else -1
+    streams.stdout = streams.__stdout__ = reopen(
+        1, "w", buffering=buffering, encoding=encoding, errors=errors
+    )
     streams.stderr = streams.__stderr__ = reopen(
         2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
     )
