@@ -49,6 +49,8 @@ def test_a_shells_code_for_a_killed_program_is_looked_into() -> None:
     error = failure("forkserver", is_killed, 137)
     assert "exit code 137 (a shell's exit code for a program that SIGKILL ended)" in str(error)
     assert "counted no out-of-memory kill" in str(error)
+    assert "If a shell passed this code on" in str(error)
+    assert "So a process sent the signal" not in str(error)
 
 
 def test_a_replica_that_xmp_stopped_was_not_killed_from_outside(tmp_path: Path) -> None:

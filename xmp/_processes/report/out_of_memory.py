@@ -17,6 +17,11 @@ __all__ = ["OomCounters", "OomFinding"]
 _SHELLS_KILLED = 137
 _ADVICE = "Use less memory in each replica, start fewer replicas, or raise the limit."
 _UNKNOWN = "reason unknown"
+_SIGNALLED = (
+    "So a process sent the signal: the replica itself (os.kill in the code that it runs), or\n"
+    "another one: see the logs of the scheduler and the container runtime."
+)
+_BY_SHELL = "If a shell passed this code on, a process sent SIGKILL to one of its programs."
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,11 @@ class OomFinding:
             return "not by xmp, and memory did not run out"
         return _UNKNOWN if self._everywhere else "out of memory"
 
-    def found(self, killed: bool) -> str:
-        """The evidence, and what to do; also where memory ran out but no replica was ``killed``."""
+    def found(self, killed: bool, by_signal: bool = True) -> str:
+        """The evidence, and what to do; also where memory ran out but no replica was ``killed``.
+
+        ``by_signal=False``: it ended with a shell's exit code for a killed program.
+        """
         kills = self.kills
         if not kills and not killed:
             return ""
@@ -57,11 +65,8 @@ class OomFinding:
             return "xmp cannot say whether memory ran out: it can read no memory control group."
         where = "the whole machine" if self._everywhere else "this memory control group"
         if not kills:
-            return (
-                f"The kernel counted no out-of-memory kill in {where} during the launch.\n"
-                "So a process sent the signal: the replica itself (os.kill in the code that it "
-                "runs), or\nanother one: see the logs of the scheduler and the container runtime."
-            )
+            none = f"The kernel counted no out-of-memory kill in {where} during the launch."
+            return f"{none}\n{_SIGNALLED if by_signal else _BY_SHELL}"
         times = "one out-of-memory kill" if kills == 1 else f"{kills} out-of-memory kills"
         counted = f"The kernel counted {times} in {where} during the launch."
         if self._everywhere:

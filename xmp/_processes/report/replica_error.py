@@ -81,7 +81,7 @@ def build(
     parts = [
         f"rank {cause.rank} of {world_size} ({where}) {cause.what}",
         *_evidence(cause),
-        memory.found(_killed_from_elsewhere(cause)),
+        memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
         _below_guard(cause),
         _divergence(cause, results),
