@@ -288,7 +288,10 @@ def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
                 time.sleep(0.1)
             in_script.say(found=found)
     """
-    said = stage.run(source, timeout=60).said
+    # pandas imports pyarrow if that is installed, and its jemalloc starts a thread, with which no
+    # process may be forked (github.com/jemalloc/jemalloc, TUNING.md, background_thread).
+    env = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    said = stage.run(source, timeout=60, env=env).said
     for had, forked, seconds in said["found"]:
         assert had
         assert forked
