@@ -54,3 +54,18 @@ def test_the_library_of_a_thread_is_named(start: str, library: str, script: Scri
     done = script(PROGRAM, start, library, timeout=60)
     assert library in done.out, done.out + done.err
     assert "(native)" in done.out
+
+
+PYARROW = """
+import os, pandas, pyarrow
+from xmp._processes.system import fork_safety
+
+if __name__ == "__main__":
+    tasks = os.listdir("/proc/self/task")
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
+    print("jemalloc_bg_thd" in names, [n for n in fork_safety.native_threads() if "arrow" in n])
+"""
+
+
+def test_the_thread_of_pyarrows_allocator_does_not_forbid_a_fork(script: Script) -> None:
+    assert script(PYARROW, timeout=60).out == "True []\n"

@@ -288,10 +288,7 @@ def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
                 time.sleep(0.1)
             in_script.say(found=found)
     """
-    # pandas imports pyarrow if that is installed, and its jemalloc starts a thread, with which no
-    # process may be forked (github.com/jemalloc/jemalloc, TUNING.md, background_thread).
-    env = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-    said = stage.run(source, timeout=60, env=env).said
+    said = stage.run(source, timeout=60).said
     for had, forked, seconds in said["found"]:
         assert had
         assert forked

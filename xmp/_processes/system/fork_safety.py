@@ -22,6 +22,9 @@ from . import thread_pools
 __all__ = ["connected_sockets", "culprits", "native_threads"]
 
 _SETTLE = 0.25  # seconds in which Python and the kernel agree on the threads that Python started
+# jemalloc's own thread, which pyarrow starts (and pandas imports pyarrow): it holds nothing across
+# a fork, and the child goes on without it (jemalloc 5, src/background_thread.c, `postfork_child`).
+_SAFE_TO_LEAVE = "jemalloc_bg_thd"
 _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
 
 
@@ -73,10 +76,12 @@ def native_threads(allow_python: bool = False) -> list[str]:
             continue
         if number in python:
             names.append(repr(python[number]))
+        elif (command := _proc.text(f"/proc/self/task/{task}/comm")) == _SAFE_TO_LEAVE:
+            continue
         elif module := _module_of(task):
             names += [] if allow_python else [f"of {module}"]
         else:
-            names.append(_command_of(task))
+            names.append(_named(command, task))
     return names
 
 
@@ -86,8 +91,7 @@ def _module_of(task: str) -> str:
     return python_module_of(task)
 
 
-def _command_of(task: str) -> str:
-    name = _proc.text(f"/proc/self/task/{task}/comm")
+def _named(name: str, task: str) -> str:
     from .thread_owner import library_of  # rare: most launches have no such thread
 
     library = library_of(task)
