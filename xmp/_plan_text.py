@@ -41,13 +41,14 @@ def explain(plan: JobPlan) -> str:
 
 def _ports(plan: JobPlan) -> list[str]:
     """One line for each kind of port; a port that is not leased yet has its documented number."""
-    kinds: dict[tuple[str, str], list[int]] = {}
+    kinds: dict[tuple[str, str, bool], list[int]] = {}
     for need in plan.needs:
-        key = (need.name.partition(".")[0], need.address)
+        key = (need.name.partition(".")[0], need.address, need.port == 0)
         kinds.setdefault(key, []).append(need.port or need.documented)
     return [
-        f"ports     {_range(ports)} at {address} for {kind}"
-        for (kind, address), ports in kinds.items()
+        f"ports     {_range(ports)}{' (or others that are free)' if any_ else ''} at {address} "
+        f"for {kind}"
+        for (kind, address, any_), ports in kinds.items()
     ]
 
 

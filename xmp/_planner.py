@@ -122,7 +122,7 @@ def _job_plan(
 ) -> JobPlan:
     facts = job.places[0].facts
     first = hosts[0].replicas[0]
-    notes = (*dropped(runtime, job, first), *replaced(job, first), *runtime.notes(job))
+    notes = (*dropped(runtime, job, first), *replaced(runtime, job, first), *runtime.notes(job))
     return JobPlan(
         runtime=runtime.name,
         why=why,

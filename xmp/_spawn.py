@@ -62,6 +62,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # pytest: show the caller's line, not this one
         try:
             result = function(*args, **kwargs)
             _signals.returned()

@@ -71,7 +71,7 @@ def test_gevent_that_has_patched_nothing_changes_nothing(script: Script, method:
     ("how", "method", "words"),
     [
         ("gevent", "fork", ["gevent.monkey.patch_all()", 'use start_method="spawn"']),
-        *(("eventlet", method, ["eventlet.monkey_patch()", "without that"]) for method in METHODS),
+        *(("eventlet", m, ["eventlet.monkey_patch()", "has not called it"]) for m in METHODS),
     ],
 )
 def test_where_none_can_work_one_sentence_names_the_library(

@@ -76,6 +76,14 @@ def test_who_has_named_it_reads_nothing_of_that(how: str, monkeypatch: pytest.Mo
     assert LINE not in str(caught.value)
 
 
+def test_what_the_program_ends_itself_says_nothing_of_that() -> None:
+    context = xmp.spawn(waits, nprocs=2, join=False)
+    context.terminate()
+    with pytest.raises(xmp.ReplicaDied) as caught:
+        context.join()
+    assert LINE not in str(caught.value)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before 3.11")
 def test_in_the_caller_it_is_a_note() -> None:
     with pytest.raises(ValueError, match="any") as caught:

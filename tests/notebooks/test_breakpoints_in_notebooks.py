@@ -49,9 +49,11 @@ xmp.preload('debugpy')  # as the template does when it is idle
 def fn(rank):
     {call}
 start(fn)"""
-    (error,) = [m["text"] for m in kernel(BEGIN, cell) if m["name"] == "error"]
+    messages = kernel(BEGIN, cell)
+    (error,) = [m["text"] for m in messages if m["name"] == "error"]
     assert "RuntimeError" in error
     assert "nprocs=1" in error
+    assert "is at a breakpoint" not in "".join(m.get("text", "") for m in messages)
 
 
 def test_a_debugger_that_the_program_names_is_called(kernel: Kernel) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.launching import failure
+from tests.support.stage import Stage
 
 OURS = f"{os.sep}xmp{os.sep}_processes{os.sep}"
 
@@ -192,3 +193,22 @@ def test_a_long_message_is_cut_and_says_how_much(method: str) -> None:
 
 def test_none_of_our_frames_stands_above_the_users(method: str) -> None:
     assert OURS not in str(failure(method, chained))
+
+
+UNDER_PYTEST = """
+import xmp
+
+def fn(rank):
+    raise ValueError("the labels are wrong")
+
+def test_training():
+    xmp.spawn(fn, nprocs=2, runtime="cpu")  # the user's line
+"""
+
+
+def test_the_excerpt_of_pytest_ends_in_the_users_line(stage: Stage) -> None:
+    stage.write(UNDER_PYTEST, "test_training.py")
+    done = stage.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_training.py")
+    assert "# the user's line" in done.out, done
+    assert "the labels are wrong" in done.out
+    assert "_spawn.py" not in done.out

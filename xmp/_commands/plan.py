@@ -15,6 +15,8 @@ __all__ = ["run"]
 _LONGEST = 16 << 20
 """Bytes of a file of facts, which has a few thousand: /dev/zero has no end."""
 
+_HOW = "what `xmp facts --json > FILE` writes is such a file"
+
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan for this host, or for recorded facts."""
@@ -29,7 +31,7 @@ def _recorded(path: Path) -> HostFacts:
     try:
         return _planner.facts_from_json(_parsed(path))
     except ValueError as error:  # PlanError and JSONDecodeError are ValueErrors
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error} ({_HOW})") from None
 
 
 def _parsed(path: Path) -> Any:

@@ -206,9 +206,8 @@ def _without_forks(call: Call) -> Call:
         _log.warning(text, patch.text, once=True)
         return replace(call, method="spawn")
     spawn = 'use start_method="spawn", or ' if patch.allows_spawn else ""
-    raise StartError(
-        f"{patch.text}, and xmp cannot launch so: {spawn}launch from a process without that"
-    )
+    how = f"{spawn}launch from a process that has not called it"
+    raise StartError(f"{patch.text}, and xmp cannot launch so: {how}")
 
 
 def _refuse_bare_host() -> None:

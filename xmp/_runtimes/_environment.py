@@ -98,7 +98,7 @@ def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]
     return tuple(notes)
 
 
-def replaced(job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
+def replaced(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
     """A note on addresses and ports that the program, or its user, has set before the launch."""
     env, given = job.places[0].facts.env, dict(replica.set)
     if "XMP_DEVICE" in env:
@@ -111,4 +111,5 @@ def replaced(job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
         return ()
     what = ", ".join(f"{name}={env[name]}" for name in dict.fromkeys(names))
     note = f"replaced {what} (inherited): replicas meet at a port that xmp holds for them"
-    return (f"{note}. For one of your own, set it in the function or pass init_method=",)
+    own = " or pass init_method=" if runtime.family.startswith("torch") else ""
+    return (f"{note}. For one of your own, set it in the function{own}",)

@@ -10,7 +10,7 @@ from xmp import _log, _signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Stop
 from xmp._processes.report.stacks import ranks
-from xmp._processes.terminal.console import say
+from xmp._processes.terminal.console import in_notebook, say
 
 if TYPE_CHECKING:
     from .outcome import Outcome
@@ -83,5 +83,6 @@ def _say_what_it_waits_for(launch: Endable, why: BaseException) -> None:
     left = [process.rank for process in processes if process.reported is None]
     if left:
         again = isinstance(why, KeyboardInterrupt)
-        rest = "; Ctrl-C again kills them at once" if again else ""
+        key = "interrupting" if in_notebook() else "Ctrl-C"
+        rest = f"; {key} again kills them at once" if again else ""
         say(f"xmp: waiting for {ranks(left)} to end, {launch.grace:g} s at most (grace=){rest}")

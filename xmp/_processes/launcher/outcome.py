@@ -146,7 +146,7 @@ class Outcome:
     def error(self) -> BaseException | None:
         """What the launch has failed with: a time limit, a replica, or its supervisor."""
         error = self._error()
-        if isinstance(error, XmpError):
+        if isinstance(error, XmpError) and not self.ended_by:
             error._add(self._job.plan.choice)
         return error
 

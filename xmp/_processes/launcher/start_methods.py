@@ -52,7 +52,7 @@ def settled(call: Call, rules: ForkRules) -> Call:
         return call
     _log.warning(
         'start_method="fork" is not safe in a notebook\'s kernel (%s); replicas are started with '
-        '"forkserver", which needs no fork of it',
+        '"forkserver", which does not fork the kernel',
         "; ".join(_kernel_threads),
         once=True,
     )

@@ -18,7 +18,13 @@ from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
-from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
+from xmp._processes.report.tracebacks import (
+    format_error,
+    has_users_frames,
+    message_of,
+    name_of,
+    shortened,
+)
 from xmp._processes.system import stdio
 from xmp._types import Framework
 
@@ -117,7 +123,12 @@ def failed_code(framework: Framework | None, error: BaseException) -> int:
 def record(
     error: BaseException, rank: int, timeline: Timeline, final: bool = False
 ) -> ExceptionRaised:
-    """The report of an exception: name, message, traceback, and itself if it can be pickled."""
+    """The report of an exception: name, message, traceback, and itself if it can be pickled.
+
+    ``final``: it was raised after the function had returned; frames of xmp say nothing of it.
+    """
+    if final and not has_users_frames(error):
+        error = error.with_traceback(None)
     return ExceptionRaised(
         at=time.monotonic_ns(),
         rank=rank,

@@ -179,4 +179,6 @@ class DebuggerQueue:
         self._release()
 
     def _say(self, line: str) -> None:
+        if self._monitor.displays is not None:
+            return  # a notebook lends no terminal: the replica's error says so
         self._monitor.errors.put_lines(f"xmp: {line}\n".encode())
