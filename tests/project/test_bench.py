@@ -63,6 +63,18 @@ def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
     assert sources[0] == sources[1], "the digest of the same samples"
 
 
+def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
+    """Its table, the line below it and its picture: one run is the source of all three."""
+    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    said = (ROOT / "README.md").read_text()
+    plain = " ".join(said.replace("`", "").split())
+    shown = " ".join((tmp_path / "bench.md").read_text().split())
+    assert shown in plain, "the whole table, and the line below it"
+    pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", tmp_path)]
+    assert pictures[0].text["Source"] == pictures[1].text["Source"]
+
+
 def test_rows_that_do_not_exist_are_named() -> None:
     done = bench("--rows", "no such row")
     assert done.returncode == 1
