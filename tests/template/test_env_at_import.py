@@ -150,6 +150,56 @@ def test_variables_of_the_interpreter_hold(reuse: Outcome) -> None:
     assert not plain["unbuffered"]
 
 
+BETWEEN = """
+    import os, sys
+    import in_script, xmp
+
+    RATE = READ
+
+    def look(rank):
+        holder = in_script.parent(os.getppid())
+        return [RATE, os.environ.get("RATE"), holder]
+
+    if __name__ == "__main__":
+        seen = []
+        for rate in ("1", "2", "2", "3"):
+            os.environ["RATE"], os.environ["COLUMNS"] = rate, str(len(seen))
+            seen.append(list(xmp.spawn(look, nprocs=2, runtime="cpu"))[-1])
+        in_script.say(seen=seen)
+"""
+
+
+@pytest.mark.parametrize("read", ['os.environ.get("RATE")', 'dict(os.environ).get("RATE")'])
+def test_what_the_program_sets_between_launches_is_read_again(stage: Stage, read: str) -> None:
+    """A sweep over a variable; what the shell changes costs no import."""
+    seen = stage.run(BETWEEN.replace("READ", read, 1), timeout=60).said["seen"]
+    assert [rate for rate, *_ in seen] == ["1", "2", "2", "3"]
+    assert [rate for _, rate, *_ in seen] == ["1", "2", "2", "3"]
+    holders = [holder for *_, holder in seen]
+    assert holders[1] == holders[2]
+
+
+BULK = """
+    import os
+    import in_script, xmp
+    SEED = dict(os.environ).get("SEED_OFFSET")
+
+    def look(rank):
+        return os.environ["SEED_OFFSET"]
+
+    if __name__ == "__main__":
+        for _ in range(2):
+            found = xmp.spawn(look, nprocs=2, runtime="cpu", env=lambda r: {"SEED_OFFSET": str(r)})
+            assert list(found) == ["0", "1"]
+"""
+
+
+def test_a_script_that_reads_all_variables_is_warned_of_those_by_rank(stage: Stage) -> None:
+    ended = stage.run(BULK, timeout=60)
+    assert ended.err.count("reads all variables while it is imported") == 1
+    assert "env= gives SEED_OFFSET a different value" in ended.err
+
+
 def variables(rank: int) -> Any:
     return sys.path, sys.dont_write_bytecode, hash("word"), time_zone(), sys.warnoptions
 

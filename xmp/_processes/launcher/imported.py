@@ -10,6 +10,8 @@ from xmp._processes.messages.fork_server import ModulesImported, Ready
 __all__ = ["Imported"]
 
 _ALL = "*"
+_PASSING = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "_", "PYTEST_CURRENT_TEST"})
+"""What shells and pytest change all the time; an import takes from it what holds for the moment."""
 
 
 @dataclass
@@ -39,6 +41,13 @@ class Imported:
         """
         changed = (n for n in names if all(wanted.get(n) != e.get(n) for e in self.environments))
         return min(changed, default="")
+
+    def changed_since(self, wanted: Mapping[str, str]) -> set[str]:
+        """The names of the variables that had another value at the start, or none."""
+        began = self.environments[0] if self.environments else wanted
+        if began == wanted:
+            return set()
+        return {name for name, _ in began.items() ^ wanted.items()} - _PASSING
 
     def may_have_read(self, name: str) -> bool:
         """Whether an import may depend on this variable, as far as Python code read it."""

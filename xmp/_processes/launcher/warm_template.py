@@ -68,7 +68,10 @@ class WarmTemplate(ForkServerHandle):
         env = frozenset(key.env)
         if self._holder is not None:
             known, holder, seen = self._holder
-            names = {name for name, _ in env ^ seen if holder.imported.may_have_read(name)}
+            given = {name for name, _ in env ^ seen}
+            own = holder.imported.changed_since(launcher.environment)
+            names = given | {name for name in own if not key.is_set_later(name)}
+            names = {name for name in names if holder.imported.may_have_read(name)}
             names -= thread_pools.one_thread_environment().keys()
             changed = holder.imported.first_changed(launcher.environment, names)
             if known == source and holder.alive and not changed:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["VariablesRead", "differs"]
+__all__ = ["VariablesRead", "differs", "reads_all"]
 
 _ALL = "*"
 _environ: Any = os.environ
@@ -25,6 +25,15 @@ def differs(name: str, reader: str) -> str:
         f"env= gives {name} a different value on some ranks, but {reader} reads {name} while it "
         "is imported, which happens once for all forked replicas. Read it inside the function, or "
         'pass start_method="spawn".'
+    )
+
+
+def reads_all(names: str, reader: str) -> str:
+    """The warning where a script has gone through all variables, these perhaps among them."""
+    return (
+        f"env= gives {names} a different value on some ranks, and {reader} reads all variables "
+        "while it is imported, which happens once for all forked replicas: what it keeps of them "
+        'is none of these values. Read them inside the function, or pass start_method="spawn"'
     )
 
 
