@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 from ._call_checks import check_function
 from ._errors import PlanError
@@ -20,6 +21,7 @@ __all__ = [
     "make_observer",
     "make_output",
     "make_request",
+    "random_seed",
     "seconds_of_grace",
     "whole_number",
 ]
@@ -187,9 +189,23 @@ def _range(part: str) -> range:
 def whole_number(name: str, value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(cast(SupportsIndex, value))
+        # A tensor of 2.7 has the index 2.
+        whole = not isinstance(value, bool) and bool(number == value)
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
-    return int(value)
+    return number
+
+
+def random_seed(value: object) -> int | None:
+    """``seed=``: what ``torch.manual_seed`` takes."""
+    seed = whole_number("seed", value)
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise PlanError(f"seed={seed}: give a whole number from -2**63 to 2**64 - 1, as for torch")
+    return seed
 
 
 def count_from_zero(name: str, value: object) -> int:

@@ -255,7 +255,7 @@ def spawn(
 
     method = _checks.check_call(fn, args, kwargs, start_method)
     grace = _checks.seconds_of_grace(grace)
-    seed = _checks.whole_number("seed", seed)
+    seed = _checks.random_seed(seed)
     limits = _checks.make_limits(timeout, start_timeout, hang_timeout)
     restarts = _checks.count_from_zero("max_restarts", max_restarts)
     observer = _checks.make_observer(events, progress)

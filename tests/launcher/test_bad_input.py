@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 import xmp
 from tests.support.fresh import in_fresh_interpreter
@@ -58,6 +59,9 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     *(({"env": {name: "1"}}, xmp.PlanError, ["env", repr(name)]) for name in ("", "A=B", "A\0")),
     *(({"env": {"A": value}}, xmp.PlanError, ["env", "A"]) for value in ("\0", "\ud800")),
     ({"seed": "x"}, TypeError, ["seed", "x"]),
+    ({"seed": 2**64}, xmp.PlanError, ["seed=18446744073709551616", "2**64 - 1"]),
+    ({"nprocs": torch.tensor(2.7)}, TypeError, ["nprocs", "tensor(2.7000)"]),
+    ({"nprocs": numpy.array([2, 3])}, TypeError, ["nprocs", "ndarray"]),
     ({"threads": 0}, xmp.PlanError, ["threads", "0"]),
     ({"threads": 10**30}, xmp.PlanError, ["threads", "65536"]),
     ({"timeout": float("inf")}, xmp.PlanError, ["timeout=inf", "None"]),

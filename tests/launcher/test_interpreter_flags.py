@@ -50,6 +50,24 @@ def test_a_template_records_no_allocations(script: Script) -> None:
     assert ended.json() == [[], "3"]
 
 
+ASKED = """
+import sys, tracemalloc, xmp
+
+def fn(rank):
+    return tracemalloc.get_traceback_limit() if tracemalloc.is_tracing() else 0
+
+if __name__ == "__main__":
+    options = {"nprocs": 2, "runtime": "cpu", "start_method": sys.argv[1]}
+    print(list(xmp.spawn(fn, env={"PYTHONTRACEMALLOC": "3"}, **options)))
+    print(list(xmp.spawn(fn, **options)))
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_env_may_ask_for_that(script: Script, method: str) -> None:
+    assert script(ASKED, method).out == "[3, 3]\n[0, 0]\n"
+
+
 TEMPLATE = """
 import json, os, sys, xmp
 

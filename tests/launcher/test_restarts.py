@@ -181,6 +181,7 @@ def test_many_threads_join_and_one_restarts(method: str, tmp_path: Path) -> None
     threads = [threading.Thread(target=lambda: got.append(context.results())) for _ in range(4)]
     for thread in threads:
         thread.start()
+    until(lambda: all((tmp_path / f"0-{rank}").exists() for rank in range(2)), 25)
     (tmp_path / "go-0").touch()
     until(lambda: (tmp_path / "1-1").exists(), 25)
     assert context.join(timeout=0.01) is False

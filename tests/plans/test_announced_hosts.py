@@ -108,6 +108,21 @@ def plan(env: dict[str, str], runtime: str = "cpu") -> JobPlan:
         ({"FLUX_JOB_NNODES": "2"}, ["FLUX_JOB_NNODES=2"]),
         ({"PADDLE_TRAINER_ENDPOINTS": "a:1,b:1"}, ["PADDLE_TRAINER_ENDPOINTS=a:1,b:1"]),
         (DEEPSPEED, ["RANK=5", "LOCAL_SIZE=4"]),
+        ({"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1"}, ["GROUP_WORLD_SIZE=2"]),
+        ({"PET_NODE_RANK": "2", "PET_MASTER_ADDR": "job-0"}, ["PET_NODE_RANK=2", "PET_NNODES"]),
+        ({**ONE_STEP, "SLURM_HET_SIZE": "2"}, ["SLURM_HET_SIZE=2", "2 components"]),
+        ({"NHOSTS": "2", "PE_HOSTFILE": "/spool/pe_hostfile"}, ["NHOSTS=2"]),
+        ({"SKYPILOT_NUM_NODES": "2"}, ["SKYPILOT_NUM_NODES=2"]),
+        ({"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}, ["LWS_GROUP_SIZE=2"]),
+        ({"SM_HOSTS": "['algo-1','algo-2']"}, ["2 hosts"]),
+        ({"SM_RESOURCE_CONFIG": '{"current_host": "a", "hosts": ["a", "b"]}'}, ["2 hosts"]),
+        ({"AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5"}, ["2 hosts"]),
+        (
+            {"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"], "w": ["b:2222"]}}'},
+            ["2 hosts"],
+        ),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {}}'}, ["2 hosts"]),
+        ({"SM_HOSTS": '["u:s3cr3t@a","b"]'}, ["(hidden)@a"]),
     ],
 )
 @pytest.mark.parametrize("runtime", ["cpu", "jax"])
@@ -144,6 +159,11 @@ def test_other_hosts_are_not_forgotten(env: dict[str, str], names: list[str], ru
         {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"},
         {"LSB_MCPU_HOSTS": "a 4", "LSB_HOSTS": "a a a a"},
         {"SM_HOSTS": '["algo-1"]'},
+        {"SM_RESOURCE_CONFIG": '{"current_host": "algo-1", "hosts": ["algo-1"], "x": ["y"]}'},
+        {"TF_CONFIG": '{"cluster": {"worker": ["localhost:1", "localhost:2"]}}'},
+        {"NHOSTS": "2"},
+        {"PET_NODE_RANK": "0"},
+        {"AZ_BATCH_HOST_LIST": "10.0.0.4"},
         {"AWS_BATCH_JOB_NUM_NODES": "1"},
         {"NODE_RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "1"},  # Lightning's own launcher
         {"MASTER_ADDR": "localhost", "MASTER_PORT": "12355", "WORLD_SIZE": "2"},  # torch's tutorial
@@ -181,7 +201,7 @@ def test_the_hosts_of_a_tpu_slice_are_all_there() -> None:
     assert _planner.plan(Request(runtime="jax"), facts).world_size == 16
 
 
-@pytest.mark.parametrize("name", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE"])
+@pytest.mark.parametrize("name", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "OAR_NODEFILE"])
 def test_files_that_list_the_hosts(name: str, tmp_path: Path) -> None:
     """OpenPBS says by nothing else how many hosts a job has."""
     file = tmp_path / "nodes of the job"

@@ -16,6 +16,7 @@ from xmp._types import HostFacts, Request
         ({"MASTER_ADDR": "localhost", "MASTER_PORT": "12355"}, "cpu", "=localhost, MASTER_PORT=1"),
         ({"MASTER_PORT": "29500"}, "cpu", "MASTER_PORT=29500"),  # the number that a plan shows
         ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "jax", "JAX_COORDINATOR_ADDRESS=a:1"),
+        ({"MASTER_ADDR": "user:s3cr3t@a"}, "cpu", "MASTER_ADDR=(hidden)@a"),
     ],
 )
 def test_where_the_program_wanted_to_meet_is_not_replaced_in_silence(

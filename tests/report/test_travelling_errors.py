@@ -34,6 +34,17 @@ class Awkward(ValueError):
         super().__init__(reason)
 
 
+class Touchy(Exception):
+    """Like an array of several numbers, it is neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def raises_what_has_no_truth(rank: int) -> None:
+    raise ValueError("no such label") from Touchy("why")
+
+
 def raises(rank: int) -> int:
     if rank == 1:
         raise Awkward(reason="no such label") from KeyError("label")
@@ -135,3 +146,16 @@ def test_a_context_stays_where_it_is(way: str) -> None:
     with launch("forkserver", waits, join=False) as context:
         with pytest.raises(TypeError, match="a ProcessContext cannot be pickled or copied"):
             WAYS[way](context)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cause_without_a_truth_value(way: str) -> None:
+    for fn in (raises_what_has_no_truth, raises_touchy):
+        error = WAYS[way](failure("forkserver", fn))
+        assert isinstance(error, xmp.ReplicaRaised)
+        assert error.__cause__ is not None
+    assert isinstance(error.__cause__, Touchy)
+
+
+def raises_touchy(rank: int) -> None:
+    raise Touchy("no such label")

@@ -20,8 +20,12 @@ JAXJob          COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID (kubeflow/trainin
                 pkg/controller.v1/jax/envvar.go); JAX itself reads them with JAX_ before them
                 (jax/_src/distributed.py)
 others          SM_HOSTS (SageMaker training toolkit, ENVIRONMENT_VARIABLES.md),
-                AWS_BATCH_JOB_NUM_NODES (AWS Batch, multi-node jobs), PBS_NUM_NODES (Torque's
-                qsub), FLUX_JOB_NNODES (flux-run), PADDLE_TRAINER_ENDPOINTS (paddle.distributed)
+                SM_RESOURCE_CONFIG (the same as JSON), AWS_BATCH_JOB_NUM_NODES (AWS Batch,
+                multi-node jobs), AZ_BATCH_HOST_LIST (Azure Batch), PBS_NUM_NODES (Torque's qsub),
+                OAR_NODEFILE, NHOSTS beside PE_HOSTFILE (Grid Engine's sge_pe(5)), FLUX_JOB_NNODES
+                (flux-run), SKYPILOT_NUM_NODES (SkyPilot, "Distributed multi-node jobs"),
+                LWS_GROUP_SIZE (Kubernetes' LeaderWorkerSet), CLUSTER_SPEC (Vertex AI) and TF_CONFIG
+                (TensorFlow), PADDLE_TRAINER_ENDPOINTS (paddle.distributed)
 """
 
 from __future__ import annotations
@@ -45,9 +49,12 @@ MPI = (
     ("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
 )
 """All processes of a job, and those of this host."""
-COUNTS = ("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES")
+COUNTS = (
+    *("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES", "NHOSTS"),
+    *("SKYPILOT_NUM_NODES", "LWS_GROUP_SIZE"),
+)
 """Numbers of hosts."""
-FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "OAR_NODEFILE")
 """Files with the names of the hosts, which the facts have in the place of the paths."""
 JAX = ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
 SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
@@ -55,6 +62,8 @@ READ = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR"),
     *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
     *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS, *FILES),
+    *("SM_RESOURCE_CONFIG", "AZ_BATCH_HOST_LIST", "CLUSTER_SPEC", "TF_CONFIG", "PE_HOSTFILE"),
+    "SLURM_HET_SIZE",
     *(name for pair in MPI for name in pair),
     *(f"{prefix}{name}" for prefix in ("", "JAX_") for name in JAX),
 )
@@ -75,6 +84,9 @@ class Announced:
     advice: str = HOSTS
 
 
+_HOSTS = re.compile(r'.*"hosts"\s*:\s*\[([^\]]*)\].*', re.DOTALL)
+_ADDRESS = re.compile(r'"([^"\s]+):\d+"')
+
 Look = Callable[[Env], Announced | bool]
 """What is announced; True: this launcher says that there is one host; False: it says nothing."""
 
@@ -87,7 +99,11 @@ def refuse(env: Env) -> None:
     for look in LOOKS:
         found = look(env)
         if isinstance(found, Announced):
-            given = ", ".join(f"{name}={env[name]}" for name in found.names if env.get(name))
+            from xmp._secrets import shown  # only here are its patterns needed
+
+            given = ", ".join(
+                f"{name}={shown(name, env[name])}" for name in found.names if env.get(name)
+            )
             raise PlanError(
                 f"{given}: {found.what}. A launch of this host alone would train apart from the "
                 f"others. To train as one job, {found.advice}. To launch on this host alone, set "
@@ -98,12 +114,12 @@ def refuse(env: Env) -> None:
 
 
 def _torchrun(env: Env) -> Announced | bool:
-    if "TORCHELASTIC_RUN_ID" not in env:
-        return False
     names = ("GROUP_WORLD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-    if (_count(env, "GROUP_WORLD_SIZE") or 1) > 1 or _world(env) > _local_world(env):
+    several = (_count(env, "GROUP_WORLD_SIZE") or 1) > 1
+    whole = "TORCHELASTIC_RUN_ID" in env
+    if several or (whole and _world(env) > _local_world(env)):
         return Announced(names, "torchrun runs on several hosts", TORCHRUN)
-    return True
+    return whole
 
 
 def _by_hand(env: Env) -> Announced | bool:
@@ -145,9 +161,11 @@ def _kubeflow(env: Env) -> Announced | bool:
     most = text.rpartition(":")[2]
     if text and not most.isdecimal():
         return Announced(("PET_NNODES",), 'it is neither a number nor a range such as "1:4"')
+    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")
+    if not text and (index := _count(env, "PET_NODE_RANK")):
+        return Announced(names, f"this is host {index}, but PET_NNODES is not set")
     if int(most or 1) < 2:
         return False
-    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")
     rank, master = (env.get(name) for name in names[1:])
     own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
     advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
@@ -181,6 +199,10 @@ def _mpi(env: Env) -> Announced | bool:
 
 def _slurm(env: Env) -> Announced | bool:
     name = next((name for name in SLURM_NODES if _count(env, name)), None)
+    components = _count(env, "SLURM_HET_SIZE") or 1
+    if components > 1:
+        what = f"the job has {components} components, each on hosts of its own"
+        return Announced(("SLURM_HET_SIZE", "SLURM_JOB_NODELIST"), what)
     if name is None:
         return False
     if _count(env, name) == 1:
@@ -196,12 +218,21 @@ def _lists(env: Env) -> Announced | bool:
         ("LSB_MCPU_HOSTS", env.get("LSB_MCPU_HOSTS", "").split()[::2]),
         ("LSB_HOSTS", env.get("LSB_HOSTS", "").split()),
         *((name, _names(env.get(name, ""))) for name in FILES),
-        ("SM_HOSTS", re.findall(r'"([^"]+)"', env.get("SM_HOSTS", ""))),
+        ("SM_HOSTS", _quoted(env.get("SM_HOSTS", ""))),
+        ("SM_RESOURCE_CONFIG", _quoted(_HOSTS.sub(r"\1", env.get("SM_RESOURCE_CONFIG", "")))),
+        ("AZ_BATCH_HOST_LIST", env.get("AZ_BATCH_HOST_LIST", "").split(",")),
+        ("CLUSTER_SPEC", _ADDRESS.findall(env.get("CLUSTER_SPEC", ""))),
+        ("TF_CONFIG", _ADDRESS.findall(env.get("TF_CONFIG", ""))),
         ("PADDLE_TRAINER_ENDPOINTS", _without_ports(env.get("PADDLE_TRAINER_ENDPOINTS", ""))),
     ):
         if len(set(found)) > 1:
             return Announced((name,), f"the job has {len(set(found))} hosts")
     return False
+
+
+def _quoted(text: str) -> list[str]:
+    """The texts of a list as JSON or Python writes it."""
+    return re.findall(r"""["']([^"']+)["']""", text)
 
 
 def _names(text: str) -> list[str]:
@@ -215,6 +246,8 @@ def _without_ports(text: str) -> list[str]:
 
 def _counts(env: Env) -> Announced | bool:
     for name in COUNTS:
+        if name == "NHOSTS" and "PE_HOSTFILE" not in env:
+            continue  # a common word: Grid Engine sets both
         if (_count(env, name) or 1) > 1:
             return Announced((name,), f"the job has {env[name]} hosts")
     return False

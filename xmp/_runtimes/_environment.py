@@ -109,7 +109,9 @@ def replaced(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...
         names.append("MASTER_PORT")
     if not names:
         return ()
-    what = ", ".join(f"{name}={env[name]}" for name in dict.fromkeys(names))
+    from xmp._secrets import shown  # only here are its patterns needed
+
+    what = ", ".join(f"{name}={shown(name, env[name])}" for name in dict.fromkeys(names))
     note = f"replaced {what} (inherited): replicas meet at a port that xmp holds for them"
     own = " or pass init_method=" if runtime.family.startswith("torch") else ""
     return (f"{note}. For one of your own, set it in the function{own}",)

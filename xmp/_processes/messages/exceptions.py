@@ -42,8 +42,9 @@ def _chain(error: BaseException) -> list[_ChainLink]:
             break
         hidden = following.__suppress_context__
         links.append((following, direct, hidden))
-        direct = following.__cause__ is not None
-        following = following.__cause__ or (None if hidden else following.__context__)
+        cause = following.__cause__  # which may be false: __bool__ is the user's code
+        direct = cause is not None
+        following = cause if direct else None if hidden else following.__context__
     return links
 
 

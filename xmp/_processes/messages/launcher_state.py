@@ -20,7 +20,7 @@ from typing import Any
 
 from xmp import _proc
 from xmp._processes.system.environment import replace_environment
-from xmp._processes.system.interpreter import traced_frames
+from xmp._processes.system.interpreter import TRACING, traced_frames
 
 __all__ = [
     "LauncherState",
@@ -109,7 +109,10 @@ def with_variables(state: LauncherState, variables: Mapping[str, str]) -> Launch
     changed = quiet != before.get("PYTHONDONTWRITEBYTECODE", "")
     write = not quiet if changed else state.write_bytecode
     path = with_path_of(state.path, *paths)
-    return replace(state, environment=environment, path=path, write_bytecode=write)
+    tracing = environment.get(TRACING, "")
+    traces = tracing != before.get(TRACING, "") and tracing.isdecimal()
+    traced = int(tracing) if traces else state.traced
+    return replace(state, environment=environment, path=path, write_bytecode=write, traced=traced)
 
 
 def with_path_of(path: list[str], before: str, after: str) -> list[str]:

@@ -73,7 +73,8 @@ def build(
     ``ended_by`` says what in this process had xmp end the launch, if anything did.
     """
     for failure in failures:
-        failure.exception = failure.exception or load_exception(failure.pickled)
+        if failure.exception is None:
+            failure.exception = load_exception(failure.pickled)
         stopped = ended_by if failure.label == STOPPED else ""
         failure.why = failure.why or stopped or memory.why(failure)
     cause, *others = failures
@@ -227,7 +228,7 @@ def _reduced(self: ReplicaError) -> tuple[Any, ...]:
     ours = mixed.get(type(self), type(self))
     # Without the exceptions, whose classes may have no name: `pickled` has them.
     failures = tuple(
-        replace(each, exception=None, pickled=each.pickled if each.exception else None)
+        replace(each, exception=None, pickled=each.pickled if each.exception is not None else None)
         for each in self.failures
     )
     return _restored, (ours, self.args, {**self.__dict__, "failures": failures})
