@@ -293,3 +293,24 @@ def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
         assert had
         assert forked
         assert seconds < 0.2
+
+
+WRITES = """
+    import in_script, xmp
+    xmp.preload("joblib")
+    import joblib.parallel
+
+    def fn(rank):
+        return in_script.template_above()
+
+    if __name__ == "__main__":
+        found = list(xmp.spawn(fn, nprocs=2, runtime="cpu"))
+        in_script.say(found=found, templates=in_script.templates())
+"""
+
+
+def test_a_package_that_writes_variables_is_not_imported_twice(stage: Stage) -> None:
+    """joblib sets KMP_INIT_AT_FORK, here and in the template, which may not be ready yet."""
+    said = stage.run(WRITES, timeout=60).said
+    assert len(said["templates"]) == 1
+    assert said["found"] == said["templates"] * 2

@@ -16,6 +16,9 @@ from .template_key import TemplateKey, identity_key
 
 __all__ = ["WarmTemplate"]
 
+_READY_WAIT = 60.0
+"""Seconds: a new template would have the same imports before it."""
+
 
 class WarmTemplate(ForkServerHandle):
     """A template that has imported modules, and at most one script holder that it has forked."""
@@ -44,7 +47,10 @@ class WarmTemplate(ForkServerHandle):
             return "it has ended"
         if self._identity != identity_key():
             return "the user, a namespace, the control group or an option of Python is another one"
-        if name := self._changed_variable(key):
+        name = self._changed_variable(key)
+        if name and not self.is_ready and self.wait_ready(_READY_WAIT):
+            name = self._changed_variable(key)  # its own imports may have written the same
+        if name:
             return f"{name} has changed, which an import may read"
         # Where the files of top-level packages agree, so do those of the modules inside.
         packages = self.imported.packages.items()
