@@ -2,7 +2,7 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        spawn; _verbs: the other public functions; _checks: their arguments
+    _spawn        spawn; _launch, _verbs: the other functions; _checks: arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -46,6 +46,7 @@ from ._inside import (
     restart_count,
     world_size,
 )
+from ._launch import launch
 from ._preemption import preempted
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import spawn
@@ -84,6 +85,7 @@ __all__ = [
     "host_facts",
     "host_index",
     "init_process_group",
+    "launch",
     "local_rank",
     "local_world_size",
     "once_per_host",

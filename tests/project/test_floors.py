@@ -27,8 +27,8 @@ FLOORS = (
     | {"_signals", "_own_handlers"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
-    {"_host", "_here"},
-    {"_spawn", "_verbs", "_checks", "_call_checks"},
+    {"_host", "_here", "_as_rank"},
+    {"_spawn", "_launch", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -47,11 +47,13 @@ NEIGHBOURS = {
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},
     "_here": {"_host"},
+    "_as_rank": {"_host"},
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
+    "_launch": {"_spawn", "_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},
 }
@@ -198,7 +200,7 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", ["__init__", "_spawn", "_verbs", "_checks", "_host", "_here"])
+@pytest.mark.parametrize("name", sorted(FLOORS[5] | FLOORS[6] | {"__init__"}))
 def test_the_engine_is_entered_by_its_face(name: str) -> None:
     inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
     beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]
