@@ -2,7 +2,7 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        spawn; _launch, _verbs: the other functions; _checks: arguments
+    _spawn        spawn; _launch, _run_script, _verbs: the other functions; _checks: arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -48,6 +48,7 @@ from ._inside import (
 )
 from ._launch import launch
 from ._preemption import preempted
+from ._run_script import run_script
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import spawn
 from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
@@ -96,6 +97,7 @@ __all__ = [
     "rank_zero_only",
     "replica",
     "restart_count",
+    "run_script",
     "shutdown",
     "spawn",
     "start_processes",

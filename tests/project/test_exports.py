@@ -11,7 +11,7 @@ import xmp
 
 # The names that programs may rely on.
 PROMISED = {
-    *("spawn", "launch", "start_processes", "Results", "ProcessContext", "plan"),
+    *("spawn", "launch", "run_script", "start_processes", "Results", "ProcessContext", "plan"),
     "host_facts",
     *(
         "preload",

@@ -28,7 +28,7 @@ FLOORS = (
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here", "_as_rank"},
-    {"_spawn", "_launch", "_verbs", "_checks", "_call_checks"},
+    {"_spawn", "_launch", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -54,6 +54,7 @@ NEIGHBOURS = {
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
     "_launch": {"_spawn", "_checks"},
+    "_run_script": {"_spawn"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},
 }

@@ -74,6 +74,7 @@ def launches(join: bool) -> None:
     assert_type(xmp.launch(train, (1,)), "xmp.Results[float]")
     assert_type(xmp.launch(train, (1,), join=False, seed=3), "xmp.ProcessContext[float]")
     assert_type(xmp.launch(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
+    xmp.run_script()
 
 
 def others() -> None:
