@@ -2,6 +2,7 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
+    compat/       other launchers' names and defaults, one module for each
     _spawn        spawn; _launch, _run_script, _verbs: the other functions; _checks: arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
