@@ -28,6 +28,7 @@ PLAIN = (
     "tpu",
     "gpus",
     "metadata",
+    "host_files",
     "cpu_quota",
     "memory_bytes",
     "frameworks",

@@ -187,6 +187,8 @@ class HostFacts:
     """``vendor`` ("nvidia", "amd", "intel"), ``count``; empty without a GPU."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Attributes of the cloud's metadata server, on TPU hosts."""
+    host_files: Mapping[str, str] = field(default_factory=dict)
+    """The host names in the file that a scheduler's variable names: ``{"PBS_NODEFILE": "a b"}``."""
     cpus: tuple[int, ...] = (0,)
     """The numbers of the CPUs that this process may run on (its affinity)."""
     cpu_quota: float | None = None

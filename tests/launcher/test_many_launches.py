@@ -61,7 +61,7 @@ def test_after_the_template_has_gone_nothing_is_left(ten: Outcome) -> None:
 
 
 QUICK = """
-    import gc, os, sys
+    import gc, os, sys, time
     import in_script, xmp
 
     def work(rank, text):
@@ -75,10 +75,22 @@ QUICK = """
             held = in_script.belongings()
             others = [*in_script.called("xmp-template"), *in_script.called("xmp-script")]
             sizes = [in_script.resident(pid) for pid in (os.getpid(), *others)]
-            files = [len(os.listdir(f"/proc/{pid}/fd")) for pid in others]
-            return held, sizes, files
+            return held, sizes, others
+
+        def files(pids):  # fork servers close theirs, and make the next spare, after the launch
+            seen = []
+            for _ in range(200):
+                seen.append([len(os.listdir(f"/proc/{pid}/fd")) for pid in pids])
+                if seen[-20:] == seen[-1:] * 20:
+                    break
+                time.sleep(0.02)
+            return seen[-1]
+
         some(20)
-        in_script.say(first=some(20), last=some(160))
+        *first, pids = some(20)
+        before = files(pids)
+        *last, pids = some(160)
+        in_script.say(first=[*first, before], last=[*last, files(pids)])
 """
 
 

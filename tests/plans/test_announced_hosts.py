@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import xmp
-from xmp import _planner
+from xmp import _planner, _probe
 from xmp._errors import PlanError
 from xmp._runtimes._base import matches
 from xmp._runtimes._variables import REPORTED
@@ -164,6 +164,28 @@ def test_the_hosts_of_a_tpu_slice_are_all_there() -> None:
     env = {**PYTORCHJOB, "TPU_WORKER_HOSTNAMES": "a,b,c,d", "TPU_WORKER_ID": "1"}
     facts = HostFacts(env=env, tpu={"generation": "v5e", "chips": 4}, frameworks={"jax": "0.10.2"})
     assert _planner.plan(Request(runtime="jax"), facts).world_size == 16
+
+
+@pytest.mark.parametrize("name", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE"])
+def test_files_that_list_the_hosts(name: str, tmp_path: Path) -> None:
+    """OpenPBS says by nothing else how many hosts a job has."""
+    file = tmp_path / "nodes of the job"
+
+    def planned(**env: str) -> JobPlan:
+        known = _probe.facts(env={name: str(file), **env}, attributes={})
+        return _planner.plan(Request(runtime="cpu", nprocs=2), known)
+
+    assert planned().world_size == 2, "no such file"
+    file.write_text("node-a\nnode-a\n")
+    assert planned().world_size == 2
+    file.write_text("node-a\nnode-a\nnode-b\nnode-b\n")
+    with pytest.raises(PlanError, match=f"{name}=node-a node-b: the job has 2 hosts"):
+        planned()
+    assert planned(NNODES="1").world_size == 2
+    assert planned(OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_SIZE="2").world_size == 2
+    file.unlink()
+    os.mkfifo(file)
+    assert planned().world_size == 2, "nothing waits for a writer"
 
 
 def test_a_report_has_what_is_looked_at() -> None:

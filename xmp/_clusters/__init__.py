@@ -89,7 +89,7 @@ def _find(facts: HostFacts, on_tpu: bool) -> Cluster | None:
     general = _first(GENERAL, facts)
     cluster = _first(TPU, facts) if on_tpu else None
     if general is None and (cluster is None or len(cluster.addresses) == 1):
-        announced.refuse(facts.env)
+        announced.refuse({**facts.env, **facts.host_files})
     if not on_tpu or general is None or len(general.addresses) == 1:
         return general or cluster
     found = (len(cluster.addresses), cluster.index) if cluster else (1, 0)

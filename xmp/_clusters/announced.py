@@ -11,7 +11,9 @@ Trainer v2      PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_NPROC_PER_NODE (
 Slurm           a batch script runs on the first node only, without variables of a step (sbatch(1))
 LSF             LSB_MCPU_HOSTS "a 4 b 4", LSB_HOSTS "a a b b"; the command runs on the first host
                 (IBM Spectrum LSF, "How LSF runs parallel jobs"). LSB_DJOB_HOSTFILE, a file with one
-                line for each slot, says the same
+                line for each slot, says the same where those would be too long
+OpenPBS         PBS_NODEFILE, a file with one line for each MPI process; the script runs on the
+                first host (OpenPBS 23.06, User's Guide, section "Node file")
 MPI             OMPI_COMM_WORLD_* (Open MPI), PMI_SIZE and MPI_LOCALNRANKS (MPICH, Intel MPI),
                 MV2_COMM_WORLD_* (MVAPICH2), HOROVOD_*
 JAXJob          COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID (kubeflow/training-operator,
@@ -32,7 +34,7 @@ from xmp._errors import PlanError
 
 from ._base import is_loopback, split_port
 
-__all__ = ["MPIRUN", "READ", "SRUN", "TORCHRUN", "on_one_host", "refuse"]
+__all__ = ["FILES", "MPI", "MPIRUN", "READ", "SLURM_NODES", "SRUN", "TORCHRUN", "refuse"]
 
 Env = Mapping[str, str]
 
@@ -45,12 +47,14 @@ MPI = (
 """All processes of a job, and those of this host."""
 COUNTS = ("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES")
 """Numbers of hosts."""
+FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+"""Files with the names of the hosts, which the facts have in the place of the paths."""
 JAX = ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
 SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 READ = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR"),
     *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
-    *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS),
+    *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS, *FILES),
     *(name for pair in MPI for name in pair),
     *(f"{prefix}{name}" for prefix in ("", "JAX_") for name in JAX),
 )
@@ -76,7 +80,10 @@ Look = Callable[[Env], Announced | bool]
 
 
 def refuse(env: Env) -> None:
-    """Raise PlanError where variables announce hosts that this launch would not include."""
+    """Raise PlanError where variables announce hosts that this launch would not include.
+
+    ``env`` has the names of the hosts where a variable names a file of them.
+    """
     for look in LOOKS:
         found = look(env)
         if isinstance(found, Announced):
@@ -110,9 +117,9 @@ def _by_hand(env: Env) -> Announced | bool:
 
 
 def _torch(env: Env) -> Announced | bool:
-    """RANK and WORLD_SIZE: per host in a PyTorchJob, per device elsewhere."""
+    """RANK and WORLD_SIZE: per host in a PyTorchJob, else of a process whose host is not known."""
     rank, world = _count(env, "RANK"), _world(env)
-    if rank is None or world < 2 or _local_world(env) == world or on_one_host(env, rank):
+    if rank is None or world < 2 or _local_world(env) == world:
         return False
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR")
     advice = HOSTS
@@ -124,15 +131,6 @@ def _torch(env: Env) -> Announced | bool:
     elif not _count(env, "LOCAL_WORLD_SIZE"):
         advice += f", or, if the {world} processes have one device each, set LOCAL_WORLD_SIZE"
     return Announced(names, f"this is process {rank} of {world}", advice)
-
-
-def on_one_host(env: Env, rank: int) -> bool:
-    """Whether a process of a world with one process per device has all peers on this host."""
-    if _count(env, "LOCAL_RANK") != rank:
-        return False
-    nodes = next((n for n in (_count(env, name) for name in SLURM_NODES) if n), None)
-    mpi = any(env.get(size) and env.get(size) == env.get(local) for size, local in MPI)
-    return is_loopback(env.get("MASTER_ADDR", "")) or nodes == 1 or mpi
 
 
 def _kubeflow(env: Env) -> Announced | bool:
@@ -189,12 +187,18 @@ def _lists(env: Env) -> Announced | bool:
     for name, found in (
         ("LSB_MCPU_HOSTS", env.get("LSB_MCPU_HOSTS", "").split()[::2]),
         ("LSB_HOSTS", env.get("LSB_HOSTS", "").split()),
+        *((name, _names(env.get(name, ""))) for name in FILES),
         ("SM_HOSTS", re.findall(r'"([^"]+)"', env.get("SM_HOSTS", ""))),
         ("PADDLE_TRAINER_ENDPOINTS", _without_ports(env.get("PADDLE_TRAINER_ENDPOINTS", ""))),
     ):
         if len(set(found)) > 1:
             return Announced((name,), f"the job has {len(set(found))} hosts")
     return False
+
+
+def _names(text: str) -> list[str]:
+    """The hosts of a file; none where the file could not be read, and its path is still there."""
+    return [] if "/" in text else text.split()
 
 
 def _without_ports(text: str) -> list[str]:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import ReplicaInfo
 
-from ._base import number
-from .announced import MPIRUN, SRUN, TORCHRUN, on_one_host
+from ._base import is_loopback, number
+from .announced import MPI, MPIRUN, SLURM_NODES, SRUN, TORCHRUN
 
 __all__ = ["READ", "Started", "identity", "refuse", "started"]
 
@@ -186,7 +186,17 @@ def _local_world(launcher: _Launcher, environ: Env, world: int) -> int | None:
     tasks = _tasks_of_this_node(environ, world)
     if tasks is not None and _number(environ, _SLURM.world) == world:
         return tasks  # a script has copied Slurm's numbers
-    return world if on_one_host(environ, _number(environ, launcher.rank) or 0) else None
+    return world if _on_one_host(environ) else None
+
+
+def _on_one_host(environ: Env) -> bool:
+    """Whether a script that set torch's variables itself has all its processes on this host."""
+    rank = _number(environ, _TORCH.rank)
+    if _number(environ, _TORCH.local) != rank:
+        return False
+    nodes = next((n for n in (_number(environ, name) for name in SLURM_NODES) if n), None)
+    mpi = any(environ.get(size) and environ.get(size) == environ.get(local) for size, local in MPI)
+    return is_loopback(environ.get("MASTER_ADDR", "")) or nodes == 1 or mpi
 
 
 def _tasks_of_this_node(environ: Env, world: int) -> int | None:

@@ -20,6 +20,7 @@ from xmp._types import HostFacts
 from . import limits, metadata, packages, read
 from .devices import hardware
 from .holders import TPU_FILES
+from .host_files import host_files
 from .initialised import initialised
 
 __all__ = ["facts"]
@@ -54,6 +55,7 @@ def facts(
         tpu=dict(tpu),
         gpus=dict(gpus),
         metadata=dict(attributes),
+        host_files=host_files(variables),
         cpus=limits.affinity(),
         cpu_quota=limits.cpu_quota(base),
         numa=limits.numa(str(base)),
