@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from . import _inside, _planner
+from . import _inside
 from ._clusters.per_device import Started
 from ._errors import PlanError
 from ._host import host_facts
 from ._processes import Results, StartTimeline, Timeline, seed_all
+from ._runtime_choice import choose, said_of
 from ._runtimes import Runtime
 from ._runtimes._checks import check_backend, check_installed
 from ._types import HostFacts, ReplicaInfo, Request
@@ -57,12 +58,17 @@ def run_as_rank(
 def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaInfo, str]:
     """This replica, and the import path of its framework; raises PlanError."""
     _check_size(found, request)
-    runtime, _, _ = _planner.choose(request, facts)
-    check_installed(runtime, facts)
-    check_backend(runtime, request.backend)
-    _check_mesh(found, runtime)
+    chosen = choose(request, facts)
+    runtime = chosen[0]
+    try:
+        check_installed(runtime, facts)
+        check_backend(runtime, request.backend)
+        _check_mesh(found, runtime)
+        index = _index(found, runtime, facts)
+    except PlanError as error:
+        error._add(said_of(chosen, request, facts))
+        raise
     kind = getattr(runtime, "device_type", "cpu")
-    index = _index(found, runtime, facts)
     backend = runtime.default_backend if request.backend == "auto" else request.backend
     settings = {
         "device_type": kind if runtime.framework == _TORCH else "",

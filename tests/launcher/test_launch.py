@@ -88,6 +88,13 @@ def said(folder: Path) -> list[Any]:
     return [json.loads((folder / f"said-{rank}").read_text()) for rank in range(2)]
 
 
+def meeting() -> dict[str, str]:
+    """Where two processes meet: a port that was free a moment ago, as such launchers choose it."""
+    with lease((PortNeed("store", "listen", "127.0.0.1", 0, 29500),)) as held:
+        port = str(held.ports["store"])
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+
+
 def check_said(folder: Path) -> None:
     results = said(folder)
     assert [result[:9] for result in results] == [
@@ -106,16 +113,44 @@ def test_under_a_real_torchrun(tmp_path: Path) -> None:
 def test_under_other_launchers(launcher: str, tmp_path: Path) -> None:
     name, local_name, both = ENVIRONMENTS[launcher]
     path = write(tmp_path, TRAIN)
-    with lease((PortNeed("store", "listen", "127.0.0.1", 0, 29500),)) as held:
-        port = str(held.ports["store"])
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    both = {**both, **meeting()}
     started = [
-        start(tmp_path, path, **meeting, **both, **{name: str(i), local_name: str(i)})
-        for i in range(2)
+        start(tmp_path, path, **both, **{name: str(i), local_name: str(i)}) for i in range(2)
     ]
     for process in started:
         ended(process)
     check_said(tmp_path)
+
+
+JAX = """
+    import json, os
+    import jax
+    import xmp
+
+    jax.config.update("jax_platforms", "cpu")
+    where = f"127.0.0.1:{os.environ['MASTER_PORT']}"
+    jax.distributed.initialize(where, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+
+    def train(rank):
+        return [rank, xmp.world_size(), xmp.all_reduce(rank + 1), xmp.replica().runtime]
+
+    if __name__ == "__main__":
+        results = xmp.launch(train, runtime="jax")
+        open(f"said-{results[0][0]}", "w").write(json.dumps(results[0]))
+        jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_jax_that_the_program_has_connected(tmp_path: Path) -> None:
+    path = write(tmp_path, JAX)
+    both = {**ONE, **meeting()}
+    started = [
+        start(tmp_path, path, **{**both, "RANK": str(i), "LOCAL_RANK": str(i)}) for i in range(2)
+    ]
+    for process in started:
+        ended(process)
+    assert said(tmp_path) == [[rank, 2, 3, "jax"] for rank in range(2)]
 
 
 REFUSED = """

@@ -208,6 +208,10 @@ def test_a_torchrun_in_a_replica_is_the_inner_one() -> None:
     found = started({**STANDALONE, "XMP_DEVICE": "cpu"})
     assert found is not None
     assert found.info.rank == 1
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    found = started({**STANDALONE, **alone, "XMP_DEVICE": "cpu"})
+    assert found is not None
+    assert found.info.world_size == 1
 
 
 def test_a_tpu_slice_does_not_hide_it() -> None:

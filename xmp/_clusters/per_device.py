@@ -109,7 +109,8 @@ def started(environ: Env) -> Started | None:
     """Whether a launcher has started this process beside others on this host, and as which rank.
 
     None where it starts one process on each host: there xmp starts the replicas. None in a replica
-    of xmp's too, unless a launcher has started it there: xmp drops TORCHELASTIC_RUN_ID.
+    of xmp's too, unless a launcher has started it there, or `xmp run` did: only these set
+    TORCHELASTIC_RUN_ID, and even a single process of theirs is a replica.
     """
     if INSIDE in environ and RUN not in environ:
         return None
@@ -118,7 +119,8 @@ def started(environ: Env) -> Started | None:
         if rank is None or not world:
             continue
         local_world = _local_world(launcher, environ, world)
-        if world == 1 or not _beside_others(launcher, environ, world, local_world):
+        is_one_of = world > 1 and _beside_others(launcher, environ, world, local_world)
+        if not (is_one_of or INSIDE in environ):
             return None
         name = "another launcher" if launcher is _TORCH and RUN not in environ else launcher.name
         info = _info(launcher, environ, rank, world, local_world or world)
