@@ -91,7 +91,7 @@ def _replica(rank: int, program: Program) -> None:
     try:
         run_as_main(program)
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
             raise
 
 
