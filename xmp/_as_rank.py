@@ -63,6 +63,7 @@ def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaI
     try:
         check_installed(runtime, facts)
         check_backend(runtime, request.backend)
+        _check_meeting(found, request, facts)
         _check_mesh(found, runtime)
         index = _index(found, runtime, facts)
     except PlanError as error:
@@ -88,6 +89,17 @@ def _check_size(found: Started, request: Request) -> None:
             f"nprocs={request.nprocs}, but {found.launcher} has started {here} processes on this "
             f"host, and this is one of them ({found.given}). Leave nprocs out, or have it start "
             f"{request.nprocs}."
+        )
+
+
+def _check_meeting(found: Started, request: Request, facts: HostFacts) -> None:
+    """Raise PlanError where a process group has no address; only torchrun sets one."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not facts.env.get(name)]
+    if request.backend is not None and missing and found.info.world_size > 1:
+        raise PlanError(
+            f"backend={request.backend!r} forms a process group, but {found.launcher} has not set "
+            f"{' and '.join(missing)}. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a "
+            "port that is free there, in all processes."
         )
 
 

@@ -266,6 +266,7 @@ def test_what_only_the_launcher_could_do_is_refused(option: dict[str, Any]) -> N
         ({"nprocs": 4}, xmp.PlanError, "has started 2 processes on this host"),
         ({"runtime": "jax"}, xmp.PlanError, r"Call jax.distributed.initialize\(\) before"),
         ({"runtime": "nothing"}, xmp.PlanError, "runtime='nothing' is not known"),
+        ({"backend": "gloo"}, xmp.PlanError, "not set MASTER_ADDR and MASTER_PORT. Set MASTER"),
         ({"backend": "nccl"}, xmp.PlanError, "backend='nccl' does not work with runtime 'cpu'"),
         ({"start_method": "thread"}, xmp.PlanError, "give one of forkserver, spawn, fork"),
         ({"args": 3}, TypeError, "args must be a tuple or a list"),
