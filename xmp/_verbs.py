@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -134,15 +135,16 @@ def preload(*packages: str) -> None:
 
     ``xmp.preload("torch", "jax")`` on a script's first line makes its first ``spawn`` as fast as
     the later ones. ``xmp.shutdown()`` ends the template. Where a launch imports the script or its
-    modules again, and in replicas, it starts nothing. Raises TypeError for
-    what is not a name, StartError where the process cannot be started.
+    modules again, in replicas, and in a process that another launcher started for one device, it
+    starts nothing. Raises TypeError for what is not a name, StartError where the process cannot be
+    started.
     """
     for name in packages:
         if not isinstance(name, str) or not name:
             raise TypeError(
                 f"preload({name!r}): give names of packages; xmp.shutdown() ends the templates"
             )
-    if importing() or _in_a_launch():
+    if importing() or _in_a_launch() or _is_placed():
         return
     with _signals.deferred(), without_collections():
         from ._host import warm_up
@@ -167,3 +169,10 @@ def _in_a_launch() -> bool:
     payload = sys.modules.get("xmp._payload")
     loading = payload is not None and payload.loading()
     return loading or _inside.in_a_replica()
+
+
+def _is_placed() -> bool:
+    """Whether another launcher has started this process for one device: it needs no template."""
+    from ._clusters import per_device
+
+    return per_device.started(os.environ) is not None

@@ -83,10 +83,6 @@ def test_placed_hosts(
     "env",
     [
         {},
-        # several processes on one node: each is a replica itself, and a launch in it stays local
-        {**TORCHRUN, "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "1"},
-        {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n10"},
-        {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
         # pods of an Indexed Job without NNODES are a sweep
         {k: v for k, v in KUBERNETES.items() if k != "NNODES"},
         # inside a replica of ours

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, slurm, torchrun
+from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, per_device, slurm, torchrun
 from ._base import Cluster, Place, is_loopback
 
 __all__ = ["Placement", "placement"]
@@ -59,12 +59,13 @@ def placement(
     """The hosts of a job, in the order of their indices; ``on_tpu``: TPU chips will be used.
 
     ``own``, from the runtime's own variables, overrides every scheduler. Raises PlanError unless
-    the indices of the hosts are 0 to n-1, each once, and where variables announce hosts that the
-    job would not include.
+    the indices of the hosts are 0 to n-1, each once, where variables announce hosts that the job
+    would not include, and in a process that another launcher started for one device.
     """
     if len(known) > 1:
         return _all_known(known, on_tpu)
     facts = known[0]
+    per_device.refuse(facts.env)
     cluster = own or _find(facts, on_tpu)
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))

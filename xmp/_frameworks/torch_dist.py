@@ -78,7 +78,7 @@ def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
 
 def attach(info: ReplicaInfo) -> TorchDist:
     """The same collectives in a process that another launcher started; changes nothing."""
-    return TorchDist(info, None)
+    return TorchDist(info, None, group_is_there())
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
@@ -138,18 +138,19 @@ class TorchDist:
         self._info = info
         self._rendezvous = rendezvous
         self.device_type = info.settings.get("device_type", "")
+        self._index = int(info.settings.get("device_index", info.local_rank))
         self._found_a_group = found_a_group
 
     def choose_device(self) -> None:
         """Make this replica's device the current one, unless it is the CPU."""
         if self.device_type not in ("", "cpu"):
-            torch_module().get_device_module(self.device_type).set_device(self._info.local_rank)
+            torch_module().get_device_module(self.device_type).set_device(self._index)
 
     def device(self) -> Any:
         """``torch.device("cuda", local_rank)``, with the device type of this launch."""
         torch = torch_module()
         kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._info.local_rank)
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._index)
 
     def init_process_group(self, timeout: float | None = None) -> None:
         """Form the process group by env://, with the plan's backend; does nothing if there is one.

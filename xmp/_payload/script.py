@@ -14,7 +14,8 @@ import io
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from xmp import _signals
@@ -22,10 +23,12 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
+    "belongs_to_an_app",
     "import_main",
     "imported_names",
     "importing_main",
     "is_below_guard",
+    "left_out",
     "main_is_shared",
     "main_source",
 ]
@@ -51,6 +54,7 @@ _importing = False
 _stops = 0
 """The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
 _shared = False
+_left_out = False
 
 
 def main_is_shared(is_shared: bool | None = None) -> bool:
@@ -69,15 +73,28 @@ def importing_main() -> bool:
     return _importing
 
 
+@contextmanager
+def left_out() -> Iterator[None]:
+    """While inside, no launch has its script imported: its replicas run it themselves."""
+    global _left_out
+    before, _left_out = _left_out, True
+    try:
+        yield
+    finally:
+        _left_out = before
+
+
 def main_source() -> MainSource | None:
     """Where ``__main__`` came from; None for cells, ``-c``, standard input and the like."""
+    if _left_out:
+        return None
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None)
     if main is None or path is None or getattr(sys, "frozen", False):
         return None
     # /dev/stdin is a file where the shell has redirected it, and another one in each process.
-    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or _belongs_to_an_app():
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or belongs_to_an_app():
         return None
     if spec is not None:
         # `python -m package` runs package.__main__, which seldom has a guard: do not import it.
@@ -88,7 +105,7 @@ def main_source() -> MainSource | None:
     return MainSource("path", path, path) if os.path.isfile(path) else None
 
 
-def _belongs_to_an_app() -> bool:
+def belongs_to_an_app() -> bool:
     """Whether marimo or Streamlit runs the file, piece by piece: an import would not.
 
     A cell of marimo is a function in its file, and what is below ``if st.button(...):`` runs once

@@ -11,6 +11,7 @@ from ._base import Job, Place, Runtime, matches
 from ._variables import IDENTITY
 
 __all__ = [
+    "check_backend",
     "check_environment",
     "check_installed",
     "check_names",
@@ -131,7 +132,11 @@ def check_environment(runtime: Runtime, job: Job) -> None:
             f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
             "function from the local rank to a mapping."
         )
-    backend = job.request.backend
+    check_backend(runtime, job.request.backend)
+
+
+def check_backend(runtime: Runtime, backend: str | None) -> None:
+    """Raise PlanError for a process group's backend that does not fit the runtime's devices."""
     if backend not in (None, "auto", *runtime.backends):
         allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"
         raise PlanError(

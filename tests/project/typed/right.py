@@ -70,6 +70,13 @@ def every_keyword() -> None:
     xmp.spawn(train, (1,), show={0, 1}, events=Path("events.jsonl"))
 
 
+def launches(join: bool) -> None:
+    assert_type(xmp.launch(train, (1,)), "xmp.Results[float]")
+    assert_type(xmp.launch(train, (1,), join=False, seed=3), "xmp.ProcessContext[float]")
+    assert_type(xmp.launch(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
+    xmp.run_script()
+
+
 def others() -> None:
     assert_type(xmp.start_processes(train, (1,), 2), None)
     assert_type(xmp.start_processes(train, (1,), 2, join=False), "xmp.ProcessContext[float]")

@@ -1,0 +1,103 @@
+"""``run_script``: a script's first line that runs the script once on every device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from . import _inside
+from ._errors import PlanError, ReplicaError
+from ._spawn import public, refuse_while_importing, spawn
+
+if TYPE_CHECKING:
+    from ._payload.rerun import Program
+
+__all__ = ["run_script"]
+
+
+@public
+def run_script() -> None:
+    """Run this script once on every device; write it on the script's first line.
+
+    In a process that you have started, it starts one replica per device, in each of which the
+    script runs again from its beginning as ``__main__``, with the same arguments. It waits for
+    them and ends this process: with status 0, or after the report of the replica that failed with
+    that replica's exit code, 128 + the number of the signal that ended it, or 1 for an exception.
+
+    It returns at once in a replica, and in a process that torchrun, Slurm or MPI started for one
+    device: the rest of the script runs as that rank. With one process on each host it starts the
+    replicas of this host, as ``spawn`` does.
+
+    Raises:
+        PlanError: this is no script (a notebook, ``python -c``, standard input); LOCAL_RANK is set
+        without a rank and a world size; this host cannot run the replicas.
+    """
+    if _is_replica():
+        return
+    _refuse_half_an_identity()
+    refuse_while_importing()
+    from ._payload.rerun import program_of_this_process
+
+    program = program_of_this_process()
+    if program is None:
+        raise PlanError(
+            "run_script() runs the script of this command line again, and this is none: a notebook "
+            "cell, python -c, standard input or an app. Put the code into a function and call "
+            "xmp.spawn."
+        )
+    try:
+        _run_in_replicas(program)
+    except ReplicaError as error:
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        sys.exit(_status(error))
+    sys.exit(0)
+
+
+def _is_replica() -> bool:
+    """Whether this process, or its parent, was started for one device."""
+    from ._clusters import per_device
+
+    marked = per_device.INSIDE in os.environ
+    return marked or _inside.in_a_replica() or per_device.started(os.environ) is not None
+
+
+def _refuse_half_an_identity() -> None:
+    local = os.environ.get("LOCAL_RANK", "")
+    whole = all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    if whole or not local.isdecimal() or int(local) == 0:
+        return
+    raise PlanError(
+        f"LOCAL_RANK={local} without RANK and WORLD_SIZE. Either a launcher that sets no more has "
+        "started this script for one device, and replicas started here would start once in each of "
+        "its processes: have it set RANK and WORLD_SIZE as well, or start the script once, by "
+        "python. Or an earlier program has left LOCAL_RANK in the environment: unset it."
+    )
+
+
+def _run_in_replicas(program: Program) -> None:
+    """Run the program in one replica per device; raises as ``spawn`` does."""
+    from ._payload.script import left_out
+
+    with left_out():
+        spawn(_replica, (program,))
+
+
+def _replica(rank: int, program: Program) -> None:
+    from ._payload.rerun import run_as_main
+
+    try:
+        run_as_main(program)
+    except SystemExit as error:
+        if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
+            raise
+
+
+def _status(error: ReplicaError) -> int:
+    """The exit status of this process, as a shell reports that of the replica."""
+    if error.signal_name is not None:
+        number = getattr(signal, error.signal_name, None)
+        return 128 + int(number) if number is not None else 1
+    return error.exit_code or 1
