@@ -34,6 +34,9 @@ class Call:
     telling: EventStream | None = None
     """The event stream of all attempts; None where the user has not asked for events."""
     output: Output | None = None
+    program: bool = False
+    """Whether a replica is a whole program: it has no result, and a single one reads the launcher's
+    standard input."""
 
     @property
     def progress(self) -> bool | None:
