@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import signal
 import sys
@@ -38,8 +39,10 @@ class ScriptRun:
     target: str
     """As it was given: the script's ``sys.argv[0]``."""
     args: tuple[str, ...] = ()
-    run_id: str = "none"
-    """``TORCHELASTIC_RUN_ID``."""
+    run_id: str = ""
+    """``TORCHELASTIC_RUN_ID``, where the user has named one."""
+    unique: str = ""
+    """Its value otherwise, where this host is the only one."""
     max_restarts: int = 0
 
 
@@ -57,6 +60,8 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
         sys.path[:1] = [folder]
         _forget_shadowed(folder)
     sys.argv[:] = [run.target, *run.args]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # torchrun runs scripts with `python -u`
     main = types.ModuleType(_MAIN)
     code = _module_code(run, main) if run.kind == "module" else _script_code(run, main)
     sys.modules[_MAIN] = main
@@ -77,7 +82,7 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
     rank the client of a port of the script's own that nothing serves, and hang.
     """
     return {
-        "TORCHELASTIC_RUN_ID": run.run_id,
+        "TORCHELASTIC_RUN_ID": run.run_id or _run_id(run),
         "TORCHELASTIC_RESTART_COUNT": str(restart_count()),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
@@ -85,6 +90,14 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(world_size()),
     }
+
+
+def _run_id(run: ScriptRun) -> str:
+    """One that all replicas have, on all hosts; "none", as torchrun's, where nothing is known."""
+    if os.environ.get("NNODES", "1") == "1":
+        return run.unique
+    meeting = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    return ":".join(each for each in meeting if each) or "none"
 
 
 # --- Python ---------------------------------------------------------------------------------------

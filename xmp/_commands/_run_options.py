@@ -126,7 +126,7 @@ def from_variables(options: argparse.Namespace, environ: Mapping[str, str]) -> N
         if action is None:
             allowed = ", ".join(sorted(known))
             raise PlanError(f"{name}={text!r} is no variable of xmp run. Allowed: {allowed}")
-        if not given[action.dest] and given[action.dest] is not False:
+        if given[action.dest] is action.default:
             setattr(options, action.dest, _value(name, text, action))
 
 

@@ -60,7 +60,8 @@ def _run(options: argparse.Namespace) -> int:
         kind=target.kind,
         target=options.target,
         args=tuple(options.args),
-        run_id=options.rdzv_id or uuid.uuid4().hex,
+        run_id=options.rdzv_id or "",
+        unique=uuid.uuid4().hex,
         max_restarts=options.max_restarts or 0,
     )
     request = _request(options, target.imports)
