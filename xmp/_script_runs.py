@@ -15,6 +15,7 @@ from multiprocessing import process as _process
 from typing import Any, NoReturn
 
 from . import _signals
+from ._hydra_folders import keep_apart
 from ._inside import restart_count, world_size
 
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
@@ -44,6 +45,8 @@ class ScriptRun:
     unique: str = ""
     """Its value otherwise, where this host is the only one."""
     max_restarts: int = 0
+    started: float = 0.0
+    """When the user called: seconds since 1970."""
 
 
 def run_in_replica(rank: int, run: ScriptRun) -> None:
@@ -60,6 +63,8 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
         sys.path[:1] = [folder]
         _forget_shadowed(folder)
     sys.argv[:] = [run.target, *run.args]
+    if world_size() > 1:
+        keep_apart(rank, run.started)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # torchrun runs scripts with `python -u`
     main = types.ModuleType(_MAIN)

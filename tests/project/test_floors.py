@@ -25,7 +25,8 @@ FLOORS = (
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
-    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"},
+    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
+    | {"_hydra_folders"},
     {"_processes"},
     {"_host", "_here"},
     {"_spawn", "_verbs", "_checks", "_call_checks"},
@@ -50,7 +51,7 @@ NEIGHBOURS = {
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
-    "_script_runs": {"_inside"},
+    "_script_runs": {"_inside", "_hydra_folders"},
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
     "_verbs": {"_spawn", "_checks"},

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -63,6 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         run_id=options.rdzv_id or "",
         unique=uuid.uuid4().hex,
         max_restarts=options.max_restarts or 0,
+        started=time.time(),
     )
     request = _request(options, target.imports)
     if _runs_here(options, request):
