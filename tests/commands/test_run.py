@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stage import Outcome, Stage
+from tests.support.stage import ROOT, Outcome, Stage
 
 SHOW = """
 import json, os, sys
@@ -245,3 +245,32 @@ def test_a_script_that_is_no_python_is_shown_as_python_shows_it(stage: Stage) ->
     assert done.code == plain.code == 1
     assert str(path) in plain.err
     assert done.err == f"xmp: broken.py is no Python script\n{plain.err}"
+
+
+THREADED = """
+import json, os, threading
+import starts_a_thread
+names = [thread.name for thread in threading.enumerate()]
+print(json.dumps({"rank": int(os.environ["RANK"]), "threads": names}), flush=True)
+"""
+STARTS = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True, name="started-by-import").start()
+"""
+
+
+def test_a_package_whose_import_starts_a_thread_has_it_in_every_replica(stage: Stage) -> None:
+    """A fork of the template would have the module without its thread."""
+    own = stage.folder / "own"  # for the interpreters of this test a folder of installed packages
+    site = "import sysconfig\nfound = sysconfig.get_path\n"
+    site += (
+        f"sysconfig.get_path = lambda name: {str(own)!r} if name == 'purelib' else found(name)\n"
+    )
+    stage.write(site, "own/sitecustomize.py")
+    stage.write(STARTS, "own/starts_a_thread.py")
+    stage.write(THREADED, "train.py")
+    done = run(stage, "-n", "2", "train.py", env={"PYTHONPATH": f"{own}:{ROOT}"})
+    assert [each["threads"] for each in shown(done)] == [["MainThread", "started-by-import"]] * 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("xmp: replicas get fresh interpreters: after loading the script's")
+    assert "thread 'started-by-import', started by an import" in line

@@ -68,6 +68,8 @@ class Job(Call):
     @property
     def name(self) -> str:
         """What the function is called."""
+        if self.program:
+            return "the script's packages"
         return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
 
     @property
