@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 import sys
 from typing import Any
 
@@ -33,9 +35,6 @@ def main():
         loss.backward()
         optimizer.step()
     weights = [round(value, 5) for value in model.module.weight.flatten().tolist()]
-    # Again with the same addresses, as programs do that evaluate in a group of their own.
-    dist.destroy_process_group()
-    dist.init_process_group("gloo")
     total = torch.tensor(rank + 1.0)
     dist.all_reduce(total)
     ids = [None] * size
@@ -76,7 +75,7 @@ def test_a_program_has_the_same_world_as_under_torchrun(stage: Stage) -> None:
 
 
 OWN_PORT = """
-import os, socket
+import os, socket, time
 import torch.distributed as dist
 with socket.socket() as free:
     if os.environ["RANK"] == "0":
@@ -84,7 +83,7 @@ with socket.socket() as free:
         open("port.part", "w").write(str(free.getsockname()[1]))
         os.rename("port.part", "port")
 while not os.path.exists("port"):
-    pass
+    time.sleep(0.01)
 os.environ["MASTER_PORT"] = open("port").read()
 dist.init_process_group("gloo")
 print(dist.get_world_size(), flush=True)
@@ -105,6 +104,23 @@ def test_a_program_without_python_forms_its_group(stage: Stage) -> None:
     done = stage.python(*run, sys.executable, "train.py", "0.1", timeout=60)
     assert [each["total"] for each in lines(done)] == [3.0, 3.0]
     stage.gone()
+
+
+AGAIN = """
+import torch.distributed as dist
+for _ in range(3):
+    dist.init_process_group("gloo")
+    dist.barrier()
+    dist.destroy_process_group()
+print("done", flush=True)
+"""
+
+
+def test_a_script_may_form_its_group_again(stage: Stage) -> None:
+    """Under torchrun it may hang: its agent's store has the keys of the group before (2.13)."""
+    stage.write(AGAIN, "train.py")
+    done = stage.python("-m", "xmp", "run", "-n", "2", "train.py", timeout=60)
+    assert (done.code, done.out) == (0, "done\ndone\n"), done.err
 
 
 READY = """
@@ -140,3 +156,33 @@ def test_restarts_are_counted_as_torchrun_counts_them(stage: Stage) -> None:
     stage.write(RESTARTED, "train.py")
     done = stage.python("-m", "xmp", "run", "-n", "1", "--max-restarts", "2", "train.py")
     assert (done.code, done.out.splitlines()) == (0, ["0 2 0", "1 2 1", "2 2 2"]), done.err
+
+
+HOSTS = """
+import json, os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor(dist.get_rank() + 1.0)
+dist.all_reduce(total)
+names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RUN_ID")
+print(json.dumps({"total": total.item(), **{n: os.environ[n] for n in names}}) + "\\n", end="")
+dist.destroy_process_group()
+"""
+
+
+def test_two_hosts_are_one_run(stage: Stage) -> None:
+    stage.write(HOSTS, "train.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        port = str(free.getsockname()[1])
+    env = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": port}
+    run = (sys.executable, "-m", "xmp", "run", "-n", "2", "--local-ranks-filter", "1", "train.py")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    hosts = [stage.start_command(*run, env={**env, "NODE_RANK": n}, **pipes) for n in ("0", "1")]
+    said = [stage.outcome(host, 60) for host in hosts]
+    assert [each.code for each in said] == [0, 0], said
+    found = [json.loads(each.out) for each in said]  # local rank 1 of each
+    assert [each["RANK"] for each in found] == [each["ROLE_RANK"] for each in found] == ["1", "3"]
+    assert [each["GROUP_RANK"] for each in found] == ["0", "1"]
+    assert [each["total"] for each in found] == [10.0, 10.0]
+    assert {each["TORCHELASTIC_RUN_ID"] for each in found} == {f"127.0.0.2:{port}"}

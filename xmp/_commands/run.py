@@ -155,4 +155,5 @@ def _number_of(name: str) -> int:
 
 
 def _say(error: BaseException) -> None:
-    print(f"xmp: {error}", file=sys.stderr)
+    text = str(error).replace("Pass runtime= to choose", "Pass --runtime to choose")
+    print(f"xmp: {text}", file=sys.stderr)
