@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 import pytest
 
+import xmp
+from tests.commands.test_main import xmp as command
 from tests.commands.test_run import run, shown
 from tests.support.stage import Stage
 
@@ -19,6 +22,17 @@ print(json.dumps({
     "random": random.random(), "cores": len(os.sched_getaffinity(0)),
 }), flush=True)
 """
+
+
+def test_every_option_of_spawn_is_one_of_run() -> None:
+    said = command("run", "--help").stdout
+    others = {"fn", "args", "kwargs", "join", "daemon"}
+    names = [
+        n.replace("_", "-") for n in inspect.signature(xmp.spawn).parameters if n not in others
+    ]
+    assert len(names) > 15
+    assert [name for name in names if f"--{name}" not in said] == []
+    assert "--rdzv-backend" not in said, "what is refused is no option"
 
 
 @pytest.fixture

@@ -54,7 +54,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     for name in _REFUSED:
         names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
         nargs: Any = 0 if name in _FLAGS else None
-        group.add_argument(*names, action=_Refused, nargs=nargs, dest=argparse.SUPPRESS)
+        hidden: dict[str, Any] = {"dest": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        group.add_argument(*names, action=_Refused, nargs=nargs, **hidden)
 
 
 class _Refused(argparse.Action):
