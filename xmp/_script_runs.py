@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from multiprocessing import process as _process
+from multiprocessing import process
 from typing import Any, NoReturn
 
 from . import _signals
@@ -20,7 +20,6 @@ from ._inside import restart_count, world_size
 
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
 
-process: Any = _process
 _MAIN = "__main__"
 _AT_START = frozenset(
     {
@@ -71,7 +70,8 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     code = _module_code(run, main) if run.kind == "module" else _script_code(run, main)
     sys.modules[_MAIN] = main
     # To a script it makes a difference: some do their work in the main process alone.
-    process.current_process().name, process._parent_process = "MainProcess", None
+    process.current_process().name = "MainProcess"
+    process._parent_process = None  # type: ignore[attr-defined]
     exec(code, main.__dict__)
 
 

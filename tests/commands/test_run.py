@@ -135,19 +135,30 @@ def test_the_script_stays_main_until_its_process_ends(stage: Stage, count: str) 
     assert sorted(done.out.splitlines()) == sorted(expected * int(count))
 
 
-SHADOWED = """
-import json, os
+PRELOADED = """
+import json, os, sys
+known = sorted({"torch", "tqdm", "random"} & set(sys.modules))
 import torch
-import tqdm
-print(json.dumps({"rank": int(os.environ["RANK"]), "file": tqdm.__file__}), flush=True)
+import tqdm, random
+files = [tqdm.__file__, random.__file__]
+print(json.dumps({"rank": int(os.environ["RANK"]), "known": known, "files": files}), flush=True)
 """
 
 
+def test_what_the_script_imports_is_there_when_it_begins(stage: Stage) -> None:
+    stage.write(PRELOADED, "train.py")
+    found = shown(run(stage, "-n", "2", "train.py"))
+    assert [each["known"] for each in found] == [["random", "torch", "tqdm"]] * 2
+    found = shown(run(stage, "-n", "2", "--start-method", "spawn", "train.py"))
+    assert "torch" not in found[0]["known"]
+
+
 def test_a_module_beside_the_script_comes_before_an_installed_one(stage: Stage) -> None:
-    stage.write(SHADOWED, "project/train.py")
-    own = stage.write("", "project/tqdm/__init__.py")
+    """The template has imported others of these names, for torch."""
+    stage.write(PRELOADED, "project/train.py")
+    own = [stage.write("", f"project/{name}") for name in ("tqdm/__init__.py", "random.py")]
     found = shown(run(stage, "-n", "2", "project/train.py"))
-    assert [each["file"] for each in found] == [str(own)] * 2
+    assert [each["files"] for each in found] == [[str(path) for path in own]] * 2
 
 
 # --- how it ends ----------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ def test_a_program_has_the_signals_of_a_program(stage: Stage) -> None:
     """And the one by which xmp asks for stacks does not end it."""
     stage.write("echo up $RANK\ntouch in-fn-$RANK\nread nothing < fifo\n", "wait.sh")
     os.mkfifo(stage.folder / "fifo")
+    fifo = os.open(stage.folder / "fifo", os.O_RDWR)  # a shell may open it at any time
     launcher = stage.start_command(
         sys.executable, "-m", "xmp", "run", "-n", "2", "--no-python", "sh", "wait.sh"
     )
@@ -71,10 +72,9 @@ def test_a_program_has_the_signals_of_a_program(stage: Stage) -> None:
     assert len(shells) == 2, stage.alive()
     masks = {ignored(pid) & (1 << signal.SIGPIPE - 1) for pid in shells}
     assert masks == {0}
-    fifo = os.open(stage.folder / "fifo", os.O_WRONLY)
     os.write(fifo, b"\n\n")
-    os.close(fifo)
     assert stage.outcome(launcher).code == 0
+    os.close(fifo)
 
 
 def ignored(pid: int) -> int:
