@@ -67,29 +67,6 @@ def test_the_choice_and_its_reason(
     assert why in reason
 
 
-@pytest.mark.parametrize(
-    ("imports", "runtime", "why"),
-    [
-        (("jax.numpy",), "jax", "the script imports jax"),
-        (("torch.nn", "torch", "flax"), "cpu", "the script imports torch"),
-        (("flax",), "cpu", "no accelerator"),
-    ],
-)
-def test_what_a_script_imports_counts_as_loaded(
-    imports: tuple[str, ...], runtime: str, why: str
-) -> None:
-    known = host(frameworks={**TORCH, **JAX})
-    made = _planner.plan(Request(nprocs=2, imports=imports), known)
-    assert made.runtime == runtime
-    assert why in made.why
-    assert set(imports) <= set(made.preload), "a template imports it beforehand"
-
-
-def test_a_script_that_imports_torch_xla_does_so_in_its_replicas() -> None:
-    request = Request(nprocs=2, runtime="cpu", imports=("torch_xla.core.xla_model",))
-    assert not {name for name in _planner.plan(request, host()).preload if "torch_xla" in name}
-
-
 def test_the_plan_names_the_other_runtimes_that_would_do() -> None:
     made = plan(host(frameworks={**CUDA, **JAX}, gpus=GPUS))
     assert (made.runtime, made.others) == ("cuda", ("jax", "cpu"))
