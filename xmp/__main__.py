@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
+from ._commands import _run_options
 from ._errors import XmpError
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 1 refused, 2 not understood."""
+    """Run one command; the exit status: 0 done, 1 refused, 2 not understood.
+
+    That of ``run`` is the script's.
+    """
     try:
         try:
             return _run(arguments)
@@ -36,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper) and options.word != "run":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
     try:
         # One module for each word: `xmp plan` does not load the engine, which `xmp stacks` needs.
         status: int = importlib.import_module(f"xmp._commands.{options.word}").run(options)
@@ -61,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="xmp", description=what)
     parser.add_argument("--version", action="version", version=f"xmp {__version__}")
     commands = parser.add_subparsers(required=True, dest="word", metavar="COMMAND")
+    _run_options.add(commands)
     plan = commands.add_parser("plan", help="what each replica would get, and why")
     plan.add_argument(
         "-n", "--nprocs", type=int, help="replicas on each host (default: one per device)"

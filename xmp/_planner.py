@@ -66,6 +66,7 @@ def plan(
     if not known:
         raise PlanError("facts=[] names no host. Give the facts of at least one.")
     check_types(request)
+    known = tuple(_with_imports(request, facts) for facts in known)
     chosen = choose(request, known[0])
     choice = said_of(chosen, request, known[0])
     known = tuple(_with_extra(request, facts) for facts in known)
@@ -111,6 +112,13 @@ def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
     if request.env is None or len(request.env) != 1:
         return facts
     return replace(facts, env={**facts.env, **dict(request.env[0])})
+
+
+def _with_imports(request: Request, facts: HostFacts) -> HostFacts:
+    """The facts as if this process had imported what the program will import."""
+    roots = dict.fromkeys(name.partition(".")[0] for name in request.imports)
+    new = [name for name in roots if facts.frameworks.get(name) and name not in facts.loaded]
+    return replace(facts, loaded=(*facts.loaded, *new)) if new else facts
 
 
 def _job_plan(
@@ -221,7 +229,8 @@ def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str,
     if request.backend is not None:
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]
-    loaded = [name for name in facts.loaded if name not in NEVER_PRELOADED]
+    imports = (*facts.loaded, *request.imports)
+    loaded = [name for name in imports if name.partition(".")[0] not in NEVER_PRELOADED]
     return tuple(dict.fromkeys((*loaded, *installed)))
 
 

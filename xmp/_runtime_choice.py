@@ -54,14 +54,19 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
     families = _loaded_families(facts, able)
     if families == [GENERIC]:
         first = _for_generic(facts, able)
-        return first, f"{GENERIC} is loaded; {first.possible(facts)}"
+        return first, f"{_loaded(GENERIC, request)}; {first.possible(facts)}"
     if len(families) == 1:
         first = next(r for r in able if r.family == families[0])
-        return first, f"{families[0]} is loaded; {first.possible(facts)}"
+        return first, f"{_loaded(families[0], request)}; {first.possible(facts)}"
     if families:
         first = next(r for r in able if r.family in families)
         return first, f"{' and '.join(families)} are loaded; {first.possible(facts)}"
     return _by_hardware(facts, able)
+
+
+def _loaded(family: str, request: Request) -> str:
+    by_program = family in {name.partition(".")[0] for name in request.imports}
+    return f"the script imports {family}" if by_program else f"{family} is loaded"
 
 
 def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:

@@ -49,6 +49,8 @@ class Request:
     """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
     env: tuple[Pairs, ...] | None = None
     """Extra variables per local rank, or one entry for all."""
+    imports: tuple[str, ...] = ()
+    """Modules that the program will import: their packages count as loaded."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ FLOORS = (
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
-    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
+    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
+    | {"_hydra_folders"},
     {"_processes"},
     {"_host", "_here", "_as_rank"},
     {"_spawn", "_launch", "_run_script", "_verbs", "_checks", "_call_checks"},
@@ -43,7 +44,7 @@ NEIGHBOURS = {
     "_types": {"_errors"},
     "_probe": {"_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
-    "_payload": {"_signals"},
+    "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},
     "_here": {"_host"},
@@ -51,12 +52,13 @@ NEIGHBOURS = {
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
+    "_script_runs": {"_inside", "_hydra_folders"},
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
     "_launch": {"_spawn", "_checks"},
     "_run_script": {"_spawn"},
     "_verbs": {"_spawn", "_checks"},
-    "__main__": {"__init__"},
+    "__main__": {"__init__", "_commands"},
 }
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
 

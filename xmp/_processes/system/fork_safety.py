@@ -19,13 +19,23 @@ from xmp._types import ForkRules
 
 from . import thread_pools
 
-__all__ = ["connected_sockets", "culprits", "native_threads"]
+__all__ = ["connected_sockets", "culprits", "left_in_template", "native_threads", "note_imports"]
 
 _SETTLE = 0.25  # seconds in which Python and the kernel agree on the threads that Python started
 # jemalloc's own thread, which pyarrow starts (and pandas imports pyarrow): it holds nothing across
 # a fork, and the child goes on without it (jemalloc 5, src/background_thread.c, `postfork_child`).
 _SAFE_TO_LEAVE = "jemalloc_bg_thd"
 _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
+
+
+left_in_template: list[str] = []
+"""What an import of the template, of which this process is a fork, has started: a fork has its
+module, but not its thread, and shares its connection."""
+
+
+def note_imports() -> None:
+    """In a template that has imported everything, before its first fork."""
+    left_in_template[:] = [f"{what}, started by an import" for what in culprits(ForkRules())]
 
 
 def culprits(
