@@ -34,6 +34,8 @@ class Call:
     telling: EventStream | None = None
     """The event stream of all attempts; None where the user has not asked for events."""
     output: Output | None = None
+    wants_results: bool = True
+    """Whether what the function returns is sent to the launcher."""
 
     @property
     def progress(self) -> bool | None:

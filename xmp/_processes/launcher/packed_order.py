@@ -74,6 +74,7 @@ def make_order(
         logging=_logging() if main is None and not inherits else None,
         phases=phases,
         env_by_rank=plan.env_by_rank,
+        wants_results=job.wants_results,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

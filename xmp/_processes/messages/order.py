@@ -67,6 +67,7 @@ class LaunchOrder:
     """In a notebook: the mark before each display in standard output (``cell_frames``)."""
     logging: LoggingSetup | None = None
     """Where the launcher has no script that sets it up again."""
+    wants_results: bool = True
 
     @property
     def hang(self) -> int:
