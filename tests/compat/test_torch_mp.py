@@ -202,3 +202,26 @@ def test_a_documented_program_after_the_change_of_its_import(stage: Stage, tmp_p
         said.append(stage.run(source, store.as_uri(), timeout=150).out)
     assert said[0] == said[1]
     assert said[0].startswith("None\n[['")
+
+
+# --- tensors on a GPU -----------------------------------------------------------------------------
+
+
+def adds_on_the_gpu(index: int, tensor: Any) -> None:
+    import torch
+
+    assert tensor.is_cuda
+    tensor[index] += index + 1  # a place of its own: replicas share the memory
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_tensors_on_a_gpu_travel_as_arguments(method: str) -> None:
+    """By CUDA's own handles, so that both sides see one memory; "fork" cannot use CUDA at all."""
+    import torch
+
+    tensor = torch.zeros(2, device="cuda")
+    for start in (xmp.start_processes, mp.start_processes):
+        start(adds_on_the_gpu, (tensor,), nprocs=2, start_method=method)
+    assert tensor.tolist() == [2.0, 4.0]
