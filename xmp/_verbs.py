@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from ._processes import ProcessContext
     from ._types import HostFacts, JobPlan
 
-__all__ = ["default_nprocs", "host_facts", "plan", "preload", "shutdown", "start_processes"]
+__all__ = [
+    "default_nprocs",
+    "host_facts",
+    "plan",
+    "preload",
+    "shutdown",
+    "start_bare",
+    "start_processes",
+]
 
 R = TypeVar("R")
 
@@ -67,9 +75,23 @@ def start_processes(
     """Run ``fn(i, *args)`` in ``nprocs`` processes, without devices: the engine alone.
 
     The contract of ``torch.multiprocessing.start_processes`` (torch 2.13): returns None after a
-    join, else a ``ProcessContext`` whose ``join(timeout)`` returns True when all are done; always
-    starts processes. Raises as ``spawn`` does.
+    join, and then the functions may return what cannot be pickled; else a ``ProcessContext`` whose
+    ``join(timeout)`` returns True when all are done; always starts processes. Raises as ``spawn``
+    does.
     """
+    return start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=not join)
+
+
+def start_bare(
+    fn: Callable[..., R],
+    args: Args,
+    nprocs: int,
+    join: bool,
+    daemon: bool,
+    start_method: str | None,
+    wants_results: bool,
+) -> ProcessContext[R] | None:
+    """As ``start_processes``; without ``wants_results`` every result is None."""
     from . import _checks
 
     method = _checks.check_call(fn, args, None, start_method)
@@ -81,7 +103,8 @@ def start_processes(
         from ._host import launch_bare
         from ._processes import Call
 
-    context: Any = launch_bare(count, Call(fn, args, method=method, daemon=daemon), join)
+    call = Call(fn, args, method=method, daemon=daemon, wants_results=wants_results)
+    context: Any = launch_bare(count, call, join)
     return None if join else context
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import xmp
+import xmp.compat.torch_mp as mp
 
 
 def train(rank: int, epochs: int) -> float:
@@ -46,3 +47,7 @@ xmp.preload(None)  # refused
 xmp.default_nprocs(2)  # refused
 xmp.spwan(train, (1,))  # refused
 xmp.device_count()  # refused
+mp.spawn(train, (1,), runtime="cpu")  # refused
+mp.spawn(train, (1,)).join()  # refused
+mp.start_processes(train, (1,), start_method=3)  # refused
+mp.start_processes(train, (1,), 2, join=False).jion()  # refused

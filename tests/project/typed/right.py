@@ -9,6 +9,7 @@ from pathlib import Path
 from typing_extensions import assert_type
 
 import xmp
+import xmp.compat.torch_mp as mp
 
 
 def train(rank: int, epochs: int, name: str = "") -> float:
@@ -87,3 +88,26 @@ def others() -> None:
     xmp.preload("torch", "jax")
     xmp.shutdown()
     assert_type(xmp.rank(), int)
+
+
+def as_torch_has_it(join: bool) -> None:
+    assert_type(mp.spawn(train, (1,), 2), None)
+    assert_type(mp.spawn(train, args=(1,), nprocs=2, join=True, daemon=False), None)
+    assert_type(mp.spawn(train, (1,), join=join), "mp.ProcessContext | None")
+    context = mp.start_processes(train, (1,), 2, join=False, start_method="fork")
+    assert_type(context, mp.ProcessContext)
+    assert_type(context.sentinels, "dict[int, int]")
+    assert_type(context.processes[0].exitcode, "int | None")
+    context.processes[0].terminate()
+    old_name: mp.SpawnContext = context
+    try:
+        while not old_name.join(timeout=1.0, grace_period=5):
+            pass
+    except mp.ProcessRaisedException as error:
+        assert_type(error.error_index, int)
+    except mp.ProcessExitedException as error:
+        assert_type(error.exit_code, "int | None")
+        assert_type(error.signal_name, "str | None")
+    except mp.ProcessException as error:
+        assert_type(error.error_pid, int)
+        raise mp.ProcessExitedException(error.msg, 0, 1, 3) from error

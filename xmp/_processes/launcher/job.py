@@ -37,6 +37,8 @@ class Call:
     program: bool = False
     """Whether a replica is a whole program: it has no result, and a single one reads the launcher's
     standard input."""
+    wants_results: bool = True
+    """Whether what the function returns is sent to the launcher."""
 
     @property
     def progress(self) -> bool | None:

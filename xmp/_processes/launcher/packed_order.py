@@ -75,6 +75,7 @@ def make_order(
         phases=phases,
         env_by_rank=plan.env_by_rank,
         program=job.program,
+        wants_results=job.wants_results,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

@@ -69,6 +69,7 @@ class LaunchOrder:
     """Where the launcher has no script that sets it up again."""
     program: bool = False
     """Whether a replica is a whole program, which has no result."""
+    wants_results: bool = True
 
     @property
     def hang(self) -> int:

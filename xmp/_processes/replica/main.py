@@ -126,7 +126,7 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
             from .notebook import flush_figures
 
             flush_figures()
-        return result
+        return result if role.common.order.wants_results else None
     finally:
         _signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()
