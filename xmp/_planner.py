@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ._clusters import Placement, placement
+from ._clusters import Placement, manual, placement
 from ._errors import PlanError
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
@@ -69,7 +69,7 @@ def plan(
     chosen = choose(request, known[0])
     choice = said_of(chosen, request, known[0])
     known = tuple(_with_extra(request, facts) for facts in known)
-    where = placement(known, chosen[0].on_tpu(known[0]), chosen[0].cluster(known[0]))
+    where = _placed(request, known, chosen[0])
     try:
         made = _planned(request, known, chosen, where, ports or {})
     except PlanError as error:
@@ -104,6 +104,16 @@ def _planned(
     check_nesting(known[0], hosts[0].replicas[0].device)
     made = _job_plan(runtime, why, others, job, hosts)
     return replace(made, sources=_sources(job, reason, where.source))
+
+
+def _placed(request: Request, known: tuple[HostFacts, ...], runtime: Runtime) -> Placement:
+    """The hosts of the job: those that the request describes, else those that the facts show."""
+    by_hand = None
+    if request.world is not None:
+        # How many replicas each host has is what this host alone would have.
+        local, _ = count(runtime, request, (Place(0, known[0].address, known[0]),), 1)
+        by_hand = manual.by_hand(request.world, local)
+    return placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]), by_hand)
 
 
 def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
@@ -184,7 +194,7 @@ def _replica(
         device=share.device,
         threads=threads,
         cpus=bound_cores(job.request.bind, place.facts, local, job.local),
-        settings=tuple(sorted(_settings(runtime, job, share).items())),
+        settings=tuple(sorted(_settings(runtime, job, place, share).items())),
     )
 
 
@@ -200,8 +210,11 @@ def _extra(request: Request, local: int) -> Pairs:
     return entries[local] if len(entries) > 1 else entries[0]
 
 
-def _settings(runtime: Runtime, job: Job, share: Share) -> dict[str, str]:
+def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[str, str]:
     settings = dict(share.settings)
+    endpoints = runtime.endpoints(job, place)
+    if endpoints:
+        settings["endpoints"] = endpoints
     if runtime.default_backend:
         settings["default_backend"] = runtime.default_backend
     if job.request.backend is not None:

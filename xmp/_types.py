@@ -22,13 +22,27 @@ __all__ = [
     "Observer",
     "Output",
     "PortNeed",
-    "ReplicaInfo",
     "ReplicaPlan",
     "Request",
+    "WorldByHand",
 ]
 
 Pairs = tuple[tuple[str, str], ...]
 """A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it can be pickled."""
+
+
+@dataclass(frozen=True)
+class WorldByHand:
+    """Where this host's replicas stand in a world of several hosts, as the user says."""
+
+    rank_start: int
+    """The global rank of the first replica of this host."""
+    world_size: int
+    """The replicas of all hosts together."""
+    master_ip: str = ""
+    """The address of host 0; empty where this host is the only one."""
+    port: int = 0
+    """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,8 @@ class Request:
     """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
     env: tuple[Pairs, ...] | None = None
     """Extra variables per local rank, or one entry for all."""
+    world: WorldByHand | None = None
+    """The world of which this host is a part; None: what a scheduler's variables say."""
 
 
 @dataclass(frozen=True)
@@ -329,32 +345,6 @@ class JobPlan:
 
     def __repr__(self) -> str:
         return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"
-
-
-@dataclass(frozen=True)
-class ReplicaInfo:
-    """One replica's place in the launch, as ``xmp.replica()`` returns it."""
-
-    rank: int
-    """Its global rank, 0 to ``world_size`` - 1."""
-    local_rank: int
-    """Its rank on its host, 0 to ``local_world_size`` - 1."""
-    world_size: int
-    """The replicas of all hosts together."""
-    local_world_size: int
-    """The replicas of its host."""
-    host_index: int = 0
-    """The index of its host, from 0."""
-    runtime: str = ""
-    """The name of the runtime ("cuda"); empty in a process that xmp did not start."""
-    device: str = "cpu"
-    """The planned device ("cuda:1", "tpu:0", "cpu")."""
-    restart_count: int = 0
-    """How often ``max_restarts`` has restarted the replicas."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """``ReplicaPlan.settings``."""
-    descriptors: Mapping[str, int] = field(default_factory=dict)
-    """The leased sockets that this replica inherited, by the name of their ``PortNeed``."""
 
 
 class Framework(Protocol):

@@ -13,7 +13,7 @@ import pytest
 import xmp
 from xmp import _inside
 from xmp._clusters.per_device import identity
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 
 class FakeFramework:

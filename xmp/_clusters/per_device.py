@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 __all__ = ["identity"]
 

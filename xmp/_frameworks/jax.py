@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
 from ._jax_wire import FOREVER, JaxWire, coordination_client

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from . import _trees
 from ._listening import wait_for_listener

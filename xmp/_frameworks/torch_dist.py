@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
 from ._reduce import fold, is_array, is_number

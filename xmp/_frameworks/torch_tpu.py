@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
 from .torch_dist import TorchDist, group_is_there, planned_rendezvous, ready, torch_module

@@ -16,7 +16,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
 from ._xla_wire import MeshWire, XlaWire

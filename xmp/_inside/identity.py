@@ -20,7 +20,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from xmp._types import Framework, ReplicaInfo
+    from xmp._replica_info import ReplicaInfo
+    from xmp._types import Framework
 
 __all__ = [
     "Channel",

@@ -14,7 +14,8 @@ from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.system.descriptors import highest_descriptor
-from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+from xmp._replica_info import ReplicaInfo
+from xmp._types import Framework, ReplicaPlan
 
 from . import mp_identity, seeding
 from .channel import SupervisorChannel

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _inside
 from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
-from xmp._types import Framework, ReplicaInfo, ReplicaPlan
+from xmp._replica_info import ReplicaInfo
+from xmp._types import Framework, ReplicaPlan
 
 from .channel import SupervisorChannel
 from .exit import exit_code
