@@ -7,14 +7,13 @@ because it is the reference of every field, and all other modules import from it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "Event",
     "ForkRules",
-    "Framework",
     "HostFacts",
     "HostPlan",
     "JobPlan",
@@ -345,37 +344,3 @@ class JobPlan:
 
     def __repr__(self) -> str:
         return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"
-
-
-class Framework(Protocol):
-    """What a framework's ``enter`` returns: one replica's view of the mesh.
-
-    Collectives are functional: they return their result and never change their argument. Values are
-    tensors, arrays, numbers or trees (dict, list, tuple) of them; ``all_reduce`` returns leaves of
-    other types unchanged.
-
-    Two more methods are optional. ``failed(error) -> int`` is called when the user's function has
-    raised, and returns the exit code of the replica. ``beside(info) -> Framework`` is called in the
-    thread of each replica where several share a process.
-    """
-
-    def device(self) -> Any:
-        """The framework's own device object of this replica."""
-
-    def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the process group by env://; does nothing if there is one. Timeout in seconds."""
-
-    def barrier(self) -> None:
-        """Wait until every replica has called this."""
-
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce ``value`` over all replicas; ``op`` is sum, mean, min, max or prod."""
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank ``src`` on every replica; any picklable object."""
-
-    def all_gather(self, value: Any) -> Sequence[Any]:
-        """Return the values of all replicas, in rank order; any picklable objects."""
-
-    def leave(self) -> None:
-        """Destroy the process group; called once, after the user's function."""

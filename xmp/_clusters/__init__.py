@@ -102,8 +102,8 @@ def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | 
     found = _numbers(cluster) if cluster else (1, 0)
     if found != _numbers(general):
         raise PlanError(
-            f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. Start one "
-            "process on each worker of the slice, in the order of TPU_WORKER_ID."
+            f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. Start "
+            "one process on each worker of the slice, in the order of TPU_WORKER_ID."
         )
     return cluster
 

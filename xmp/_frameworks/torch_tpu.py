@@ -55,7 +55,7 @@ def _load_backend() -> None:
 
 
 class TorchTpu(TorchDist):
-    """A replica's view of its process group; see ``xmp._types.Framework``."""
+    """A replica's view of its process group; see ``xmp._framework.Framework``."""
 
     def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
         super().__init__(info, rendezvous, group_is_there())
