@@ -2,7 +2,7 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        spawn; _verbs: the other public functions; _checks: their arguments
+    _spawn        spawn; _launcher: launcher; _verbs: the others; _checks: their arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -47,6 +47,7 @@ from ._inside import (
     restart_count,
     world_size,
 )
+from ._launcher import launcher
 from ._preemption import preempted
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import spawn
@@ -85,6 +86,7 @@ __all__ = [
     "host_facts",
     "host_index",
     "init_process_group",
+    "launcher",
     "local_group",
     "local_rank",
     "local_world_size",

@@ -11,7 +11,7 @@ from typing import Any
 from ._call_checks import check_function
 from ._errors import PlanError
 from ._limits import number_of_seconds
-from ._types import Limits, Observer, Output, Request
+from ._types import Limits, Observer, Output, Request, WorldByHand
 
 __all__ = [
     "check_call",
@@ -209,6 +209,8 @@ def make_request(
     env: Any,
     threads: int | None,
     bind: bool | str | None,
+    world: WorldByHand | None = None,
+    grouped: bool = False,
 ) -> Request:
     _text("runtime", runtime)
     _text("backend", backend)
@@ -230,6 +232,8 @@ def make_request(
         backend=backend,
         threads=threads,
         bind=bind,
+        world=world,
+        grouped=grouped,
     )
     return _with_environment(request, env)
 

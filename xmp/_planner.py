@@ -220,7 +220,15 @@ def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[st
     if job.request.backend is not None:
         auto = job.request.backend == "auto"
         settings["backend"] = runtime.default_backend if auto else job.request.backend
+    elif job.request.grouped and _can_group(runtime, place.facts, settings):
+        settings["backend"] = runtime.default_backend
     return settings
+
+
+def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) -> bool:
+    """Whether the replicas can form a process group; threads of one process cannot."""
+    alone = settings.get("threads_per_process", "1") == "1"
+    return bool(runtime.default_backend and facts.frameworks.get(GENERIC) and alone)
 
 
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
@@ -231,7 +239,7 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
     """What a template may import: the launcher's packages, but not the two that look for chips."""
     wanted = list(runtime.needs_packages)
-    if request.backend is not None:
+    if request.backend is not None or (request.grouped and runtime.backends):
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]
     loaded = [name for name in facts.loaded if name not in NEVER_PRELOADED]

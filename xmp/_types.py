@@ -56,6 +56,8 @@ class Request:
     """Positions in what the host's mask allows, in the order of the local ranks."""
     backend: str | None = None
     """The torch process group's backend; None: the function forms its own group, or none."""
+    grouped: bool = False
+    """Without ``backend``: the group is formed nevertheless, wherever the runtime has one."""
     threads: int | None = None
     """Threads of each replica; None means usable cores divided by the replicas of the host."""
     bind: bool | str | None = None

@@ -115,6 +115,23 @@ def test_a_world_of_one_forms_a_group_of_one_on_loopback(
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
 
 
+IN_THE_CALLER = """
+import os
+import xmp
+
+def threads():
+    return {open(f"/proc/self/task/{n}/comm").read().strip() for n in os.listdir("/proc/self/task")}
+
+xmp.spawn(lambda rank: None, nprocs=1, runtime="cpu", backend="gloo")
+assert not {each for each in threads() if "gloo" in each}, threads()
+"""
+
+
+def test_a_group_in_the_caller_ends_with_its_function(tmp_path: Path) -> None:
+    """Also where the function's launch was the first to import torch."""
+    subprocess.run([sys.executable, "-c", IN_THE_CALLER], check=True, timeout=60, cwd=tmp_path)
+
+
 # --- groups of some replicas ---------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ PROMISED = {
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "JobPlan", "HostFacts"),
     "Event",
-    "local_group",
+    *("launcher", "local_group"),
 }
 
 

@@ -28,7 +28,7 @@ FLOORS = (
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
     {"_processes"},
     {"_host", "_here"},
-    {"_spawn", "_verbs", "_checks", "_call_checks"},
+    {"_spawn", "_launcher", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -52,6 +52,7 @@ NEIGHBOURS = {
     "_breakpoint": {"_inside"},
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
+    "_launcher": {"_spawn", "_checks", "_call_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__"},
 }

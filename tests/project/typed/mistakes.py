@@ -14,6 +14,11 @@ def train(rank: int, epochs: int) -> float:
 def no_rank() -> None: ...
 
 
+@xmp.launcher(nprocs=2)
+def fits(epochs: int) -> float:
+    return float(epochs)
+
+
 def hears_nothing() -> None: ...
 
 
@@ -43,3 +48,14 @@ xmp.preload(None)  # refused
 xmp.default_nprocs(2)  # refused
 xmp.spwan(train, (1,))  # refused
 xmp.device_count()  # refused
+fits()  # refused
+fits("3")  # refused
+fits(3)[0].upper()  # refused
+xmp.launcher(fits, nproc=2)  # refused
+xmp.launcher(fits, join=False)  # refused
+xmp.launcher(nprocs="2")  # refused
+xmp.launcher(fits, kwargs={})  # refused
+xmp.launcher(fits, world_size=4, port="1")  # refused
+xmp.init_process_group(30)  # refused
+xmp.init_process_group("gloo", 30)  # refused
+xmp.replica().rank = 1  # refused
