@@ -252,3 +252,23 @@ def test_on_two_hosts_the_local_group_is_each_hosts_own(stage: Stage) -> None:
             [[local, 2, True], ranks, [sum(ranks), 6], ranks[1], True] for local in range(2)
         ]
     stage.gone()
+
+
+# --- what replica() says -------------------------------------------------------------------------
+
+
+def samples(rank: int) -> Any:
+    from torch.utils.data import DistributedSampler
+
+    replica = xmp.replica()
+    sampler = DistributedSampler(range(6), shuffle=False, **replica.sampler_kwargs)
+    place = (replica.device_type, replica.device_id, replica.device_ordinal)
+    return list(sampler), place, replica.endpoint, replica.endpoints
+
+
+def test_a_sampler_gets_its_part_of_the_data() -> None:
+    assert replicas(samples, nprocs=2) == [
+        ([0, 2, 4], ("cpu", 0, 0), "", ()),
+        ([1, 3, 5], ("cpu", 0, 1), "", ()),
+    ]
+    assert xmp.replica().sampler_kwargs == {"num_replicas": 1, "rank": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -45,15 +46,21 @@ class HostGroups:
         self.timeout: timedelta | None = None
         """That of the default group, if the user gave one."""
 
-    def local(self, dist: Any) -> Any:
-        """The group; a host's ranks are consecutive."""
+    def local(self, dist: Any, all_gather: Callable[[Any], Sequence[Any]]) -> Any:
+        """The group of this host. All replicas make the groups of all hosts, in the same order.
+
+        ``use_local_synchronization`` would save that, but torch_xla's ``new_group`` (2.9) does not
+        take it.
+        """
         info, world = self._info, dist.group.WORLD
         if info.local_world_size == info.world_size:
             return world
         if self._made is None or self._made[0] is not world:
-            first = info.rank - info.local_rank
-            ranks = list(range(first, first + info.local_world_size))
-            # Without this the replicas of all hosts would have to make the groups of all hosts.
-            group = dist.new_group(ranks, timeout=self.timeout, use_local_synchronization=True)
-            self._made = world, group
+            mine = (info.rank - info.local_rank, info.local_world_size)  # consecutive ranks
+            options = {} if self.timeout is None else {"timeout": self.timeout}
+            made = {
+                (first, size): dist.new_group(list(range(first, first + size)), **options)
+                for first, size in sorted(set(all_gather(mine)))
+            }
+            self._made = world, made[mine]
         return self._made[1]

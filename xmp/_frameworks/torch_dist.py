@@ -180,7 +180,8 @@ class TorchDist:
         rank, size = self._place_in_group()
         options: dict[str, Any] = {"rank": rank, "world_size": size}
         if timeout is not None:
-            options["timeout"] = self._groups.timeout = timedelta(seconds=timeout)
+            options["timeout"] = timedelta(seconds=timeout)
+        self._groups.timeout = options.get("timeout")
         if "nccl" in chosen and self.device().type == "cuda":
             options["device_id"] = self.device()  # nccl's barrier would guess it
         if self._info.world_size == 1 and self._rendezvous is None:
@@ -201,8 +202,8 @@ class TorchDist:
         return view
 
     def local_group(self) -> Any:
-        """The process group of this host's replicas, all of which make the first call together."""
-        return self._groups.local(self._group())
+        """The process group of this host's replicas; all replicas make the first call together."""
+        return self._groups.local(self._group(), self.all_gather)
 
     def barrier(self) -> None:
         """Wait until every replica has called this."""
