@@ -166,6 +166,8 @@ def _world(
     rank_start: object, world_size: object, master_ip: object, port: object
 ) -> WorldByHand | None:
     """The hosts that the options name; None where they name none."""
+    if rank_start is world_size is master_ip is port is None:
+        return None
     from . import _checks
     from ._types import WorldByHand
 

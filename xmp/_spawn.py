@@ -92,7 +92,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(call, function)
 
 
-_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._limits", "xmp._payload")
+_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._launcher", "xmp._limits", "xmp._payload")
 
 
 def _refused(error: TypeError) -> bool:
