@@ -3,7 +3,7 @@
 A map of the rest, from the face down; each floor knows only those below it:
 
     compat/       other launchers' names and defaults, one module for each
-    _spawn        spawn; _launch, _run_script, _verbs: the other functions; _checks: arguments
+    _spawn        spawn; _launch, _launcher, _run_script, _verbs: the others; _checks: arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -38,6 +38,7 @@ from ._inside import (
     heartbeat,
     host_index,
     init_process_group,
+    local_group,
     local_rank,
     local_world_size,
     once_per_host,
@@ -48,6 +49,7 @@ from ._inside import (
     world_size,
 )
 from ._launch import launch
+from ._launcher import launcher
 from ._preemption import preempted
 from ._run_script import run_script
 from ._sharing import MpModelWrapper, MpSerialExecutor
@@ -88,6 +90,8 @@ __all__ = [
     "host_index",
     "init_process_group",
     "launch",
+    "launcher",
+    "local_group",
     "local_rank",
     "local_world_size",
     "once_per_host",

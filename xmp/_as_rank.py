@@ -19,10 +19,11 @@ from ._clusters.per_device import Started
 from ._errors import PlanError
 from ._host import host_facts
 from ._processes import Results, StartTimeline, Timeline, seed_all
+from ._replica_info import ReplicaInfo
 from ._runtime_choice import choose, said_of
 from ._runtimes import Runtime
 from ._runtimes._checks import check_backend, check_installed
-from ._types import HostFacts, ReplicaInfo, Request
+from ._types import HostFacts, Request
 
 __all__ = ["run_as_rank"]
 

@@ -29,7 +29,9 @@ _COMPANIONS = {
 """What programs use next to a package but often import only inside the function: a replica that
 has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
 
-_COLLECTIVES = {"init_process_group", "all_reduce", "broadcast", "all_gather", "barrier"}
+_COLLECTIVES = {
+    *("init_process_group", "local_group", "all_reduce", "broadcast", "all_gather", "barrier")
+}
 
 
 def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:

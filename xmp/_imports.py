@@ -77,11 +77,13 @@ class _Finder:
         self.withdraw()
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
+            loader, run = spec.loader, spec.loader.exec_module
 
             def run_and_call(module: ModuleType) -> None:
+                # The module keeps its loader, which must not keep the hook and all that it holds.
+                loader.exec_module = run  # type: ignore[method-assign]
                 run(module)
                 self._hook(module)
 
-            spec.loader.exec_module = run_and_call  # type: ignore[method-assign]
+            loader.exec_module = run_and_call  # type: ignore[method-assign]
         return spec

@@ -28,6 +28,7 @@ PROMISED = {
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "JobPlan", "HostFacts"),
     "Event",
+    *("launcher", "local_group"),
 }
 
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    {"_types", "_errors"},
+    {"_types", "_errors", "_framework", "_replica_info"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
@@ -29,7 +29,7 @@ FLOORS = (
     | {"_hydra_folders"},
     {"_processes"},
     {"_host", "_here", "_as_rank"},
-    {"_spawn", "_launch", "_run_script", "_verbs", "_checks", "_call_checks"},
+    {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands", "compat"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -57,6 +57,7 @@ NEIGHBOURS = {
     "_spawn": {"_checks"},
     "_launch": {"_spawn", "_checks"},
     "_run_script": {"_spawn"},
+    "_launcher": {"_spawn", "_checks", "_call_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__", "_commands"},
 }

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from xmp._errors import PlanError
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from ._base import is_loopback, number
 from .announced import MPI, MPIRUN, SLURM_NODES, SRUN, TORCHRUN

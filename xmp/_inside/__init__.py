@@ -1,4 +1,4 @@
-"""What user code calls in a replica: its ``identity``, and ``collectives``."""
+"""What user code calls in a replica: its ``identity``, its ``groups``, and ``collectives``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .collectives import (
     once_per_host,
     rank_zero_only,
 )
+from .groups import local_group, rank, world_size
 from .identity import (
     Channel,
     channel,
@@ -21,15 +22,15 @@ from .identity import (
     host_index,
     in_a_replica,
     install,
+    is_replica,
     is_thread,
     local_rank,
     local_world_size,
-    rank,
     replica,
     restart_count,
     settle,
+    synchronize,
     uninstall,
-    world_size,
 )
 
 __all__ = [
@@ -46,7 +47,9 @@ __all__ = [
     "in_a_replica",
     "init_process_group",
     "install",
+    "is_replica",
     "is_thread",
+    "local_group",
     "local_rank",
     "local_world_size",
     "on_heartbeat",
@@ -56,6 +59,7 @@ __all__ = [
     "replica",
     "restart_count",
     "settle",
+    "synchronize",
     "uninstall",
     "world_size",
 ]

@@ -17,10 +17,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from xmp._types import Framework, ReplicaInfo
+    from xmp._framework import Framework
+    from xmp._replica_info import ReplicaInfo
 
 __all__ = [
     "Channel",
@@ -32,15 +34,15 @@ __all__ = [
     "host_index",
     "in_a_replica",
     "install",
+    "is_replica",
     "is_thread",
     "local_rank",
     "local_world_size",
-    "rank",
     "replica",
     "restart_count",
     "settle",
+    "synchronize",
     "uninstall",
-    "world_size",
 ]
 
 T = TypeVar("T")
@@ -114,22 +116,23 @@ def uninstall() -> None:
 
 def replica() -> ReplicaInfo:
     """Everything that is known about this replica, as one frozen value."""
-    return current().info
+    state = current()
+    ordinal: Callable[[], int] | None = getattr(state.framework, "ordinal", None)
+    if ordinal is None:
+        return state.info
+    return replace(state.info, settings={**state.info.settings, "ordinal": str(ordinal())})
 
 
-def rank() -> int:
-    """This replica's index among all replicas of all hosts: 0 … ``world_size() - 1``."""
-    return current().info.rank
+def synchronize() -> None:
+    """Wait until this replica's device has done what was given to it."""
+    wait: Callable[[], None] | None = getattr(current().framework, "synchronize", None)
+    if wait is not None:
+        wait()
 
 
 def local_rank() -> int:
     """This replica's index among those of its host: 0 … ``local_world_size() - 1``."""
     return current().info.local_rank
-
-
-def world_size() -> int:
-    """The number of replicas on all hosts together; 1 outside a launch."""
-    return current().info.world_size
 
 
 def local_world_size() -> int:
@@ -172,6 +175,11 @@ def in_a_replica() -> bool:
     """Whether a launch has made this process; reads no environment variable."""
     state = _in_this_context.get() or _in_this_process
     return state is not None and state.channel is not None
+
+
+def is_replica() -> bool:
+    """Whether this thread is a replica, also one that ``nprocs=1`` runs in the caller."""
+    return (_in_this_context.get() or _in_this_process) is not None
 
 
 def current() -> ReplicaState:

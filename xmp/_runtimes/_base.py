@@ -167,6 +167,11 @@ class Runtime:
         """The part of the plan that belongs to one replica."""
         raise NotImplementedError
 
+    def endpoints(self, job: Job, place: Place) -> str:
+        """The "address:port" of every replica, in rank order with commas; empty where they have
+        none of their own."""
+        return ""
+
     def notes(self, job: Job) -> tuple[str, ...]:
         """Notes for the reader of the plan."""
         return ()

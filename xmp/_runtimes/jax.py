@@ -135,6 +135,9 @@ class Jax(Runtime):
         given |= _libtpu.unit_process(job, place, local)
         return Share(given, f"tpu:{units[local]}", settings)
 
+    def endpoints(self, job: Job, place: Place) -> str:
+        return _libtpu.endpoints(job, place)
+
     def notes(self, job: Job) -> tuple[str, ...]:
         facts = job.places[0].facts
         platform = self.platform(facts)

@@ -15,6 +15,11 @@ def train(rank: int, epochs: int) -> float:
 def no_rank() -> None: ...
 
 
+@xmp.launcher(nprocs=2)
+def fits(epochs: int) -> float:
+    return float(epochs)
+
+
 def hears_nothing() -> None: ...
 
 
@@ -51,3 +56,14 @@ mp.spawn(train, (1,), runtime="cpu")  # refused
 mp.spawn(train, (1,)).join()  # refused
 mp.start_processes(train, (1,), start_method=3)  # refused
 mp.start_processes(train, (1,), 2, join=False).jion()  # refused
+fits()  # refused
+fits("3")  # refused
+fits(3)[0].upper()  # refused
+xmp.launcher(fits, nproc=2)  # refused
+xmp.launcher(fits, join=False)  # refused
+xmp.launcher(nprocs="2")  # refused
+xmp.launcher(fits, kwargs={})  # refused
+xmp.launcher(fits, world_size=4, port="1")  # refused
+xmp.init_process_group(30)  # refused
+xmp.init_process_group("gloo", 30)  # refused
+xmp.replica().rank = 1  # refused

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from typing_extensions import assert_type
@@ -76,6 +77,49 @@ def launches(join: bool) -> None:
     assert_type(xmp.launch(train, (1,), join=False, seed=3), "xmp.ProcessContext[float]")
     assert_type(xmp.launch(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
     xmp.run_script()
+
+
+@xmp.launcher
+def fits(epochs: int, *, name: str = "") -> float:
+    return epochs + len(name)
+
+
+@xmp.launcher(nprocs=2, rank_start=0, world_size=4, master_ip="10.0.0.2", port=29500)
+def placed(epochs: int) -> str:
+    return str(epochs)
+
+
+class Trainer:
+    @xmp.launcher(nprocs=2, backend="gloo", timeout=3.5, start_method="spawn", events=hears)
+    def fit(self, epochs: int) -> int:
+        return epochs
+
+
+def decorated() -> None:
+    assert_type(fits(3, name="a"), "list[float]")
+    assert_type(placed(epochs=3), "list[str]")
+    assert_type(Trainer().fit(3), "list[int]")
+    assert_type(xmp.launcher(train, nprocs=2)(0, 1), "list[float]")
+
+
+def in_a_replica(group: object) -> None:
+    xmp.init_process_group()
+    xmp.init_process_group("gloo", timeout=timedelta(minutes=5))
+    xmp.init_process_group(backend="nccl", timeout=60)
+    assert_type(xmp.rank(group), int)
+    assert_type(xmp.world_size(group), int)
+    assert_type(xmp.all_reduce(1.5, "max", group), float)
+    assert_type(xmp.broadcast("a", 0, group=group), str)
+    assert_type(xmp.all_gather(1, group), "list[int]")
+    xmp.barrier(group)
+    xmp.barrier(xmp.local_group())
+    replica = xmp.replica()
+    assert_type(replica.device_type, str)
+    assert_type(replica.device_id, int)
+    assert_type(replica.device_ordinal, int)
+    assert_type(replica.endpoints, "tuple[str, ...]")
+    assert_type(replica.endpoint, str)
+    assert_type(replica.sampler_kwargs, "dict[str, int]")
 
 
 def others() -> None:

@@ -14,6 +14,7 @@ from multiprocessing import util
 from typing import Any, NoReturn
 
 from xmp import _signals
+from xmp._framework import Framework
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
@@ -26,7 +27,6 @@ from xmp._processes.report.tracebacks import (
     shortened,
 )
 from xmp._processes.system import stdio
-from xmp._types import Framework
 
 from .channel import SupervisorChannel
 
