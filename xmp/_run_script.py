@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+import time
 import traceback
+import uuid
 from typing import TYPE_CHECKING
 
 from . import _inside
 from ._errors import PlanError, ReplicaError
-from ._spawn import public, refuse_while_importing, spawn
+from ._spawn import public, refuse_while_importing
 
 if TYPE_CHECKING:
     from ._payload.rerun import Program
 
-__all__ = ["run_script"]
+__all__ = ["run_script", "status_of"]
 
 
 @public
@@ -52,7 +55,7 @@ def run_script() -> None:
         _run_in_replicas(program)
     except ReplicaError as error:
         sys.stderr.write("".join(traceback.format_exception_only(error)))
-        sys.exit(_status(error))
+        sys.exit(status_of(error))
     sys.exit(0)
 
 
@@ -79,25 +82,32 @@ def _refuse_half_an_identity() -> None:
 
 def _run_in_replicas(program: Program) -> None:
     """Run the program in one replica per device; raises as ``spawn`` does."""
-    from ._payload.script import left_out
+    from ._host import launch
+    from ._processes import Call
+    from ._script_runs import ScriptRun, run_in_replica
+    from ._types import Request
 
-    with left_out():
-        spawn(_replica, (program,))
+    run = ScriptRun(
+        kind=program.kind,
+        target=program.target,
+        args=tuple(sys.argv[1:]),
+        unique=uuid.uuid4().hex,
+        started=time.time(),
+    )
+    launch(Request(), Call(run_in_replica, (run,), program=True), True)
 
 
-def _replica(rank: int, program: Program) -> None:
-    from ._payload.rerun import run_as_main
-
-    try:
-        run_as_main(program)
-    except SystemExit as error:
-        if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
-            raise
-
-
-def _status(error: ReplicaError) -> int:
+def status_of(error: ReplicaError) -> int:
     """The exit status of this process, as a shell reports that of the replica."""
     if error.signal_name is not None:
-        number = getattr(signal, error.signal_name, None)
-        return 128 + int(number) if number is not None else 1
+        return 128 + _number_of(error.signal_name)
     return error.exit_code or 1
+
+
+def _number_of(name: str) -> int:
+    """The number of a signal, also of a real-time one: SIGRTMIN+6."""
+    base = re.split("[+-]", name)[0]
+    number = getattr(signal, base, None)
+    if number is None:
+        return int(name.removeprefix("SIG"))  # one that has no name in Python: SIG32
+    return int(number) + int(name[len(base) :] or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import pkgutil
 import signal
 import sys
 import types
@@ -35,7 +36,8 @@ class ScriptRun:
     """What each replica runs."""
 
     kind: str
-    """"path" of a script, "module" (``-m``), or "program" (``--no-python``)."""
+    """"path" of a script, "folder" (or zip file) with a ``__main__.py``, "module" (``-m``), or
+    "program" (``--no-python``)."""
     target: str
     """As it was given: the script's ``sys.argv[0]``."""
     args: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     os.environ.update(_torchruns_variables(run, rank))
     if run.kind == "program":
         _execute([run.target, *run.args])
-    folder = os.getcwd() if run.kind == "module" else script_folder(run.target)
+    folder = _first_in_path(run)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[:1] = [folder]
         _forget_shadowed(folder)
@@ -67,12 +69,18 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # torchrun runs scripts with `python -u`
     main = types.ModuleType(_MAIN)
-    code = _module_code(run, main) if run.kind == "module" else _script_code(run, main)
+    code = _CODE[run.kind](run, main)
     sys.modules[_MAIN] = main
     # To a script it makes a difference: some do their work in the main process alone.
     process.current_process().name = "MainProcess"
     process._parent_process = None  # type: ignore[attr-defined]
     exec(code, main.__dict__)
+
+
+def _first_in_path(run: ScriptRun) -> str:
+    if run.kind == "module":
+        return os.getcwd()
+    return run.target if run.kind == "folder" else script_folder(run.target)
 
 
 def script_folder(path: str) -> str:
@@ -126,11 +134,26 @@ def _module_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
     code = _code_of(spec)
     if spec is None or code is None:
         raise ImportError(f"No code object available for {run.target}")
+    _describe(main, spec)
+    sys.argv[0] = spec.origin or run.target
+    return code
+
+
+def _folder_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
+    """The code of the ``__main__`` in a folder or zip file."""
+    finder: Any = pkgutil.get_importer(run.target)
+    spec = finder.find_spec(_MAIN) if finder is not None else None
+    code = _code_of(spec)
+    if spec is None or code is None:
+        raise ImportError(f"can't find '{_MAIN}' module in {run.target!r}")
+    _describe(main, spec)
+    return code
+
+
+def _describe(main: types.ModuleType, spec: ModuleSpec) -> None:
     main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
     main.__file__ = spec.origin
     main.__dict__["__cached__"] = spec.cached
-    sys.argv[0] = spec.origin or run.target
-    return code
 
 
 def _code_of(spec: ModuleSpec | None) -> types.CodeType | None:
@@ -139,6 +162,9 @@ def _code_of(spec: ModuleSpec | None) -> types.CodeType | None:
         return None
     code: types.CodeType | None = get_code(spec.name)
     return code
+
+
+_CODE = {"path": _script_code, "module": _module_code, "folder": _folder_code}
 
 
 def _forget_shadowed(folder: str) -> None:

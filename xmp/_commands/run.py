@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from xmp._checks import make_output
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
 from xmp._processes import Call
+from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica
 from xmp._types import Output, Request
 
@@ -138,20 +138,7 @@ def _runs_here(options: argparse.Namespace, request: Request) -> bool:
 
 
 def _status_of(error: ReplicaError) -> int:
-    if isinstance(error, ReplicaTimeout):
-        return _TIMED_OUT
-    if error.signal_name is not None:
-        return 128 + _number_of(error.signal_name)
-    return error.exit_code or _FAILED
-
-
-def _number_of(name: str) -> int:
-    """The number of a signal, also of a real-time one: SIGRTMIN+6."""
-    base = re.split("[+-]", name)[0]
-    number = getattr(signal, base, None)
-    if number is None:
-        return int(name.removeprefix("SIG"))  # one that has no name in Python: SIG32
-    return int(number) + int(name[len(base) :] or 0)
+    return _TIMED_OUT if isinstance(error, ReplicaTimeout) else status_of(error)
 
 
 def _say(error: BaseException) -> None:

@@ -14,8 +14,7 @@ import io
 import os
 import sys
 import types
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmp import _signals
@@ -28,7 +27,6 @@ __all__ = [
     "imported_names",
     "importing_main",
     "is_below_guard",
-    "left_out",
     "main_is_shared",
     "main_source",
 ]
@@ -54,7 +52,6 @@ _importing = False
 _stops = 0
 """The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
 _shared = False
-_left_out = False
 
 
 def main_is_shared(is_shared: bool | None = None) -> bool:
@@ -73,21 +70,8 @@ def importing_main() -> bool:
     return _importing
 
 
-@contextmanager
-def left_out() -> Iterator[None]:
-    """While inside, no launch has its script imported: its replicas run it themselves."""
-    global _left_out
-    before, _left_out = _left_out, True
-    try:
-        yield
-    finally:
-        _left_out = before
-
-
 def main_source() -> MainSource | None:
     """Where ``__main__`` came from; None for cells, ``-c``, standard input and the like."""
-    if _left_out:
-        return None
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None)
