@@ -130,7 +130,7 @@ def launch(
 
     _checks.check_call(fn, args, kwargs, start_method)
     _checks.seconds_of_grace(grace)
-    seed = _checks.whole_number("seed", seed)
+    seed = _checks.random_seed(seed)
     request = _checks.make_request(nprocs, runtime, None, backend, None, None, None)
     refuse_while_importing()
     with _signals.deferred(), without_collections():
