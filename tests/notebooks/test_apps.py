@@ -195,3 +195,17 @@ if __name__ == "__main__":
     done = stage.outcome(stage.start_command(*command, stderr=subprocess.PIPE))
     assert "NameError: name 'CONFIG' is not defined" in done.err
     assert "in this process only" not in done.err
+
+
+def test_a_function_below_the_guard_of_a_script_that_imports_all_of_a_module(stage: Stage) -> None:
+    source = """
+import xmp
+from os.path import *
+
+if __name__ == "__main__":
+    def below(rank):
+        return basename(f"folder/{rank}")
+
+    print([*xmp.spawn(below, nprocs=2, runtime="cpu")])
+"""
+    assert output(stage, str(stage.write(source))) == ["['0', '1']"]

@@ -170,7 +170,9 @@ def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
         elif isinstance(node, ast.If) and _is_guard(node.test):
             waiting += node.orelse
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+            # What ``*`` brings belongs to another module, and is found there.
+            found = (each.asname or each.name for each in node.names if each.name != "*")
+            names |= {name.partition(".")[0] for name in found}
         elif isinstance(node, ast.Name):
             if node.id in _DYNAMIC:
                 names.add("*")
