@@ -144,6 +144,7 @@ def launch(stage: Stage, names: str, good: str, file: bool = False) -> Outcome:
         "USERS_SITE": site,
         "USERS_LOG": str(stage.folder / "log"),
         "USERS_CRASH": "1",
+        "PYTHONUNBUFFERED": "",  # so that what an import prints stays in a buffer
         "STAND_IN": str(stage.folder / "accel7"),
         "PYTHONPATH": stage.environment()["PYTHONPATH"] + ":" + site,
     }
