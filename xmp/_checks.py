@@ -190,14 +190,12 @@ def whole_number(name: str, value: object) -> int | None:
     if value is None:
         return None
     try:
-        number = 0 if isinstance(value, bool) else operator.index(cast(SupportsIndex, value))
-        # A tensor of 2.7 has the index 2.
-        whole = not isinstance(value, bool) and bool(number == value)
+        number = operator.index(cast(SupportsIndex, value))
+        if not isinstance(value, bool) and number == value:  # a tensor of 2.7 has the index 2
+            return number
     except (TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
-    return number
+        pass
+    raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
 
 
 def random_seed(value: object) -> int | None:

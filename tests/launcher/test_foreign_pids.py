@@ -162,7 +162,7 @@ UNSEEN = """
 
 
 def test_with_the_proc_of_an_inner_namespace_a_launch_is_refused(stage: Stage) -> None:
-    """/proc/self leads nowhere there, but /proc/1 is somebody: "nsenter --mount" alone."""
+    """/proc/self leads nowhere there, but /proc/1 is another process: "nsenter --mount" alone."""
     said = stage.run(UNSEEN).said
     assert (said["self"], said["one"]) == (False, "sleep")
     for method in METHODS:

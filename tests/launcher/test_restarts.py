@@ -220,7 +220,7 @@ def test_threads_that_wait_get_the_same_error(method: str) -> None:
     assert got[0].count("Earlier attempts") == 1
 
 
-NOBODY_JOINS = """
+NEVER_JOINED = """
 import os, sys
 import xmp
 
@@ -242,7 +242,7 @@ if __name__ == "__main__":
 def test_at_exit_an_unjoined_launch_is_driven(
     method: str, what: str, script: Script, tmp_path: Path
 ) -> None:
-    done = script(NOBODY_JOINS, method, what, cwd=tmp_path)
+    done = script(NEVER_JOINED, method, what, cwd=tmp_path)
     assert done.code == 0, done.err
     assert {path.name for path in tmp_path.glob("done-*")} == {"done-0", "done-1"}, done.err
     assert "restart 2 of 2: rank" in done.err

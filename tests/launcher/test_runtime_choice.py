@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import xmp
+from tests.support.launching import never_returns
 from tests.support.stage import Stage
 
 pytestmark = pytest.mark.failing
@@ -27,7 +27,7 @@ def exits(rank: int) -> None:
 
 
 def waits(rank: int) -> None:
-    time.sleep(600)
+    never_returns()
 
 
 class Broken:

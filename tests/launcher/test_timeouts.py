@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -261,11 +262,16 @@ def test_a_program_can_say_that_it_gets_on(method: str) -> None:
     assert "works_in_a_thread" in error.stacks[0]
 
 
-def test_one_replica_that_gets_on_is_enough(method: str) -> None:
-    def fn(rank: int) -> None:
-        time.sleep(3) if rank else busy(rank)
+def busy_or_waiting(rank: int, over: Any) -> None:
+    if rank == 0:
+        busy(rank)
+        over.set()
+    assert over.wait(20)
 
-    launch(method, fn, hang_timeout=1)
+
+def test_one_replica_that_gets_on_is_enough(method: str) -> None:
+    over = multiprocessing.get_context("spawn").Event()
+    launch(method, busy_or_waiting, over, hang_timeout=1)
 
 
 def test_divergence_is_named(method: str) -> None:

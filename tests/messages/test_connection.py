@@ -181,7 +181,7 @@ def test_another_kind_than_was_expected_is_named() -> None:
     close(left, right)
 
 
-def as_nobody(send: Callable[[], None]) -> None:
+def as_another_user(send: Callable[[], None]) -> None:
     pid = os.fork()
     if pid == 0:
         os.setuid(65534)
@@ -195,9 +195,9 @@ def as_nobody(send: Callable[[], None]) -> None:
 def test_a_fork_that_has_become_another_user_is_not_heard() -> None:
     left, right = pair()
     heard, said = os.pipe()
-    as_nobody(lambda: left.send(StackTexts({0: "nobody's"}), [said]))
+    as_another_user(lambda: left.send(StackTexts({0: "another's"}), [said]))
     os.close(said)
-    as_nobody(lambda: left.send_prepared(b""))
+    as_another_user(lambda: left.send_prepared(b""))
     left.send(WORDS)
     assert right.recv(10) == (WORDS, [])
     assert os.read(heard, 1) == b"", "its descriptor is closed"

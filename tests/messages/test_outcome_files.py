@@ -1,4 +1,4 @@
-"""Files of results: nobody who maps one can be killed by cutting it."""
+"""Files of results: to cut one does not kill a process that has mapped it."""
 
 from __future__ import annotations
 

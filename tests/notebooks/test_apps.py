@@ -181,7 +181,7 @@ if __name__ == "__main__":
     assert "Set CONFIG above that line, or pass it in args." in done.err
 
 
-def test_a_name_that_nobody_has_is_not(stage: Stage) -> None:
+def test_a_name_that_is_nowhere_is_not(stage: Stage) -> None:
     source = """
 import xmp
 

@@ -149,6 +149,7 @@ def test_other_hosts_are_not_forgotten(env: dict[str, str], names: list[str], ru
         {"LSB_MCPU_HOSTS": "a 4", "LSB_HOSTS": "a a a a"},
         {"SM_HOSTS": '["algo-1"]'},
         {"SM_RESOURCE_CONFIG": '{"current_host": "algo-1", "hosts": ["algo-1"], "x": ["y"]}'},
+        {"SM_RESOURCE_CONFIG": '{"current_host": "algo-1", "network_interface_name": "eth0"}'},
         {"TF_CONFIG": '{"cluster": {"worker": ["localhost:1", "localhost:2"]}}'},
         {"NHOSTS": "2"},
         {"PET_NODE_RANK": "0"},

@@ -32,7 +32,7 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.messages.launch import AnswerDebugger
 from xmp._processes.messages.timeline import Timeline
 
-NOBODY = 65534
+ANOTHER_USER = 65534
 WITHOUT = os.environ.get("XMP_WITHOUT", "")
 names_senders = pytest.mark.skipif("passcred" in WITHOUT, reason="no kernel says who sends")
 
@@ -136,8 +136,8 @@ def runs_programs(rank: int) -> list[str]:
     pids = [os.getppid(), os.getpid()]
     command = ["/bin/sh", "-c", PROGRAM, "sh", *map(str, pids)]
     ways: list[dict[str, Any]] = [
-        {"user": NOBODY, "group": NOBODY, "extra_groups": []},
-        {"preexec_fn": lambda: os.setuid(NOBODY)},
+        {"user": ANOTHER_USER, "group": ANOTHER_USER, "extra_groups": []},
+        {"preexec_fn": lambda: os.setuid(ANOTHER_USER)},
     ]
     options: dict[str, Any] = {"capture_output": True, "text": True, "cwd": "/", "check": True}
     return [subprocess.run(command, close_fds=False, **options, **way).stdout for way in ways]
@@ -149,7 +149,7 @@ def test_a_program_of_another_user_has_and_opens_nothing(method: str) -> None:
     for found in launch(method, runs_programs):
         for text in found:
             user, *others = text.splitlines()
-            assert user == str(NOBODY)
+            assert user == str(ANOTHER_USER)
             # Under "fork" a replica keeps what the user's program has left open for its children.
             assert {*others} <= (users if method == "fork" else set())
 
@@ -213,7 +213,7 @@ def has_a_child_that_sends(rank: int, folder: Path, user: int | None) -> int:
 @names_senders
 def test_what_a_child_of_another_user_sends_is_ignored(method: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    assert [*launch(method, has_a_child_that_sends, tmp_path, NOBODY)] == [10, 11]
+    assert [*launch(method, has_a_child_that_sends, tmp_path, ANOTHER_USER)] == [10, 11]
     assert not (tmp_path / "ran").exists()
 
 
@@ -223,15 +223,15 @@ def test_what_a_child_reports_is_ignored(method: str, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def asks_as_nobody() -> str:
-    os.setuid(NOBODY)
+def asks_as_another_user() -> str:
+    os.setuid(ANOTHER_USER)
     channel()._connection.send(messages.TakeTurn(77, "key"))
     return "sent"
 
 
-def takes_a_turn_after_nobody(rank: int) -> str:
+def takes_a_turn_after_another_user(rank: int) -> str:
     if rank == 0:
-        assert in_fork(asks_as_nobody) == "sent"
+        assert in_fork(asks_as_another_user) == "sent"
     with channel().turn("key"):
         return "had its turn"
 
@@ -239,7 +239,7 @@ def takes_a_turn_after_nobody(rank: int) -> str:
 @pytest.mark.root
 @names_senders
 def test_another_users_child_takes_no_turn(method: str) -> None:
-    assert [*launch(method, takes_a_turn_after_nobody)] == ["had its turn"] * 2
+    assert [*launch(method, takes_a_turn_after_another_user)] == ["had its turn"] * 2
 
 
 def forks_and_runs_on(rank: int, folder: Path) -> str:
@@ -339,7 +339,7 @@ class Touch:
     def __reduce__(self):
         return os.system, ("id -u > " + sys.argv[2],)
 
-def sends_as_nobody():
+def sends_as_another_user():
     if os.fork() == 0:
         os.setuid(65534)
         for number in range(3, 300):
@@ -355,7 +355,7 @@ def sends_as_nobody():
     os.wait()
 
 if __name__ != "__main__" or sys.argv[1] == "fork":
-    sends_as_nobody()
+    sends_as_another_user()
 
 def fn(rank):
     return rank

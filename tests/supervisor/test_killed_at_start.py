@@ -22,7 +22,7 @@ MOMENTS = (
 
     def brief(rank):
         in_script.leave_daemon()
-        time.sleep(0.2)
+        time.sleep(0.2)  # in replicas: the same
 
     if __name__ == "__main__":
         method = sys.argv[1]

@@ -84,7 +84,7 @@ class Announced:
     advice: str = HOSTS
 
 
-_HOSTS = re.compile(r'.*"hosts"\s*:\s*\[([^\]]*)\].*', re.DOTALL)
+_HOSTS = re.compile(r'"hosts"\s*:\s*\[([^\]]*)\]')
 _ADDRESS = re.compile(r'"([^"\s]+):\d+"')
 
 Look = Callable[[Env], Announced | bool]
@@ -211,7 +211,10 @@ def _lists(env: Env) -> Announced | bool:
         ("LSB_HOSTS", env.get("LSB_HOSTS", "").split()),
         *((name, _names(env.get(name, ""))) for name in FILES),
         ("SM_HOSTS", _quoted(env.get("SM_HOSTS", ""))),
-        ("SM_RESOURCE_CONFIG", _quoted(_HOSTS.sub(r"\1", env.get("SM_RESOURCE_CONFIG", "")))),
+        (
+            "SM_RESOURCE_CONFIG",
+            _quoted(" ".join(_HOSTS.findall(env.get("SM_RESOURCE_CONFIG", "")))),
+        ),
         ("AZ_BATCH_HOST_LIST", env.get("AZ_BATCH_HOST_LIST", "").split(",")),
         ("CLUSTER_SPEC", _ADDRESS.findall(env.get("CLUSTER_SPEC", ""))),
         ("TF_CONFIG", _ADDRESS.findall(env.get("TF_CONFIG", ""))),

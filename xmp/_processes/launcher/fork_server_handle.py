@@ -146,11 +146,6 @@ class ForkServerHandle:
         self._reader.take_in()
         return not self._dead
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has reported that its first imports are done."""
-        return self._ready
-
     def close(self) -> None:
         """End the process and wait for it; SIGKILL when it takes longer than 5 s."""
         if self._dead and self._lifeline < 0 and self._process is None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from xmp._processes.messages.fork_server import ModulesImported, Ready
+from xmp._processes.system.variables_read import ALL
 
 __all__ = ["Imported"]
 
-_ALL = "*"
 _PASSING = frozenset({"COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "_", "PYTEST_CURRENT_TEST"})
 """What shells and pytest change all the time; an import takes from it what holds for the moment."""
 
@@ -52,4 +52,4 @@ class Imported:
     def may_have_read(self, name: str) -> bool:
         """Whether an import may depend on this variable, as far as Python code read it."""
         read = self.variables_read
-        return read is None or name in read or _ALL in read
+        return read is None or name in read or ALL in read

@@ -17,7 +17,7 @@ from xmp._payload.script import MainSource
 from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import fork_safety
-from xmp._processes.system.variables_read import differs, reads_all
+from xmp._processes.system.variables_read import ALL, differs, reads_all
 from xmp._processes.terminal.console import in_notebook
 from xmp._types import ForkRules
 
@@ -148,7 +148,7 @@ class StartMethod:
         What reads all variables may have meant others: one line says so.
         """
         read = holder.imported.variables_read or ()
-        if self.key.env_by_rank and "*" in read:
+        if self.key.env_by_rank and ALL in read:
             _log.warning(reads_all(", ".join(self.key.env_by_rank), path), once=True)
         for name in self.key.env_by_rank:
             if name in read:

@@ -48,7 +48,7 @@ class WarmTemplate(ForkServerHandle):
         if self._identity != identity_key():
             return "the user, a namespace, the control group or an option of Python is another one"
         name = self._changed_variable(key)
-        if name and not self.is_ready and self.wait_ready(_READY_WAIT):
+        if name and not self._ready and self.wait_ready(_READY_WAIT):
             name = self._changed_variable(key)  # its own imports may have written the same
         if name:
             return f"{name} has changed, which an import may read"

@@ -13,19 +13,13 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NoReturn
 
-from xmp import _signals
+from xmp import _log, _signals
 from xmp._framework import Framework
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
-from xmp._processes.report.tracebacks import (
-    format_error,
-    has_users_frames,
-    message_of,
-    name_of,
-    shortened,
-)
+from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
 from xmp._processes.system import stdio
 
 from .channel import SupervisorChannel
@@ -127,7 +121,7 @@ def record(
 
     ``final``: it was raised after the function had returned; frames of xmp say nothing of it.
     """
-    if final and not has_users_frames(error):
+    if final and _log.users_frames(error.__traceback__) is None:
         error = error.with_traceback(None)
     return ExceptionRaised(
         at=time.monotonic_ns(),

@@ -13,7 +13,7 @@ from typing import Any
 
 from xmp._processes.system.interpreter import package_folder
 
-__all__ = ["format_error", "has_users_frames", "message_of", "name_of", "shortened", "with_source"]
+__all__ = ["format_error", "message_of", "name_of", "shortened", "with_source"]
 
 _LONGEST_TEXT = 32 * 1024
 _LONGEST_MESSAGE = 8 * 1024
@@ -35,12 +35,6 @@ def format_error(error: BaseException) -> str:
         return shortened("".join(whole.format()), _LONGEST_TEXT)
     except Exception:  # no memory, or a message that is no text
         return f"{name_of(error)}: {shortened(message_of(error), _LONGEST_MESSAGE)}\n"
-
-
-def has_users_frames(error: BaseException) -> bool:
-    """Whether a frame of its own traceback is not xmp's."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(not f.f_code.co_filename.startswith(package_folder) for f, _ in frames)
 
 
 def name_of(error: BaseException) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["VariablesRead", "differs", "reads_all"]
+__all__ = ["ALL", "VariablesRead", "differs", "reads_all"]
 
-_ALL = "*"
+ALL = "*"
+"""In place of a name: all variables were read."""
 _environ: Any = os.environ
 
 
@@ -70,7 +71,7 @@ class VariablesRead:
             nonlocal swept
             swept = decode(name)
             if sweeps:
-                self._names.add(_ALL)
+                self._names.add(ALL)
             return swept
 
         _environ.encodekey, _environ.decodekey = note, sweep
