@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import __version__
@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    parser, commands = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands[options.word].error(_run_options.said_of_unknown(options, unknown))
     if isinstance(sys.stdout, io.TextIOWrapper) and options.word != "run":
         sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
     try:
@@ -60,7 +63,8 @@ def _forget_output() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and that of each command."""
     what = "Plan launches, check this host, and look at the launches that run on it."
     parser = argparse.ArgumentParser(prog="xmp", description=what)
     parser.add_argument("--version", action="version", version=f"xmp {__version__}")
@@ -96,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "--arguments", type=_bytes, default=0, metavar="SIZE",
         help="size of the arguments of the function, as in 512MiB",
     )  # fmt: skip
-    return parser
+    return parser, commands.choices
 
 
 def _positions(text: str) -> tuple[int, ...]:

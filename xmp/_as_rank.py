@@ -64,14 +64,14 @@ def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaI
     try:
         check_installed(runtime, facts)
         check_backend(runtime, request.backend)
-        _check_meeting(found, request, facts)
+        backend = _backend(runtime, request, facts)
+        _check_meeting(found, backend, facts)
         _check_mesh(found, runtime)
         index = _index(found, runtime, facts)
     except PlanError as error:
         error._add(said_of(chosen, request, facts))
         raise
     kind = getattr(runtime, "device_type", "cpu")
-    backend = runtime.default_backend if request.backend == "auto" else request.backend
     settings = {
         "device_type": kind if runtime.framework == _TORCH else "",
         "device_index": str(index or 0),
@@ -81,6 +81,14 @@ def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaI
     device = kind if index is None else f"{kind}:{index}"
     place = replace(found.info, runtime=runtime.name, device=device, settings=settings)
     return place, runtime.framework
+
+
+def _backend(runtime: Runtime, request: Request, facts: HostFacts) -> str | None:
+    """Of the process group that is ready before the function; None for none."""
+    has_torch = runtime.framework == _TORCH and bool(facts.frameworks.get("torch"))
+    if request.backend == "auto" or (request.backend is None and request.grouped and has_torch):
+        return runtime.default_backend
+    return request.backend
 
 
 def _check_size(found: Started, request: Request) -> None:
@@ -93,12 +101,12 @@ def _check_size(found: Started, request: Request) -> None:
         )
 
 
-def _check_meeting(found: Started, request: Request, facts: HostFacts) -> None:
+def _check_meeting(found: Started, backend: str | None, facts: HostFacts) -> None:
     """Raise PlanError where a process group has no address; only torchrun sets one."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not facts.env.get(name)]
-    if request.backend is not None and missing and found.info.world_size > 1:
+    if backend is not None and missing and found.info.world_size > 1:
         raise PlanError(
-            f"backend={request.backend!r} forms a process group, but {found.launcher} has not set "
+            f"the process group ({backend}) has no place to meet: {found.launcher} has not set "
             f"{' and '.join(missing)}. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT to a "
             "port that is free there, in all processes."
         )

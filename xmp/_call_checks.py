@@ -12,8 +12,10 @@ from typing import Any
 
 from . import _signals
 
-__all__ = ["check_arguments", "check_body", "check_function"]
+__all__ = ["LAUNCHES", "check_arguments", "check_body", "check_function"]
 
+LAUNCHES = "_xmp_launches"
+"""The attribute of functions that ``launcher`` has decorated."""
 _STARRED: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
@@ -25,6 +27,11 @@ def check_function(fn: object, args: object, kwargs: object) -> None:
     """Raise TypeError unless ``fn(rank, *args, **kwargs)`` is a call that runs ``fn``."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
+    if LAUNCHES in getattr(fn, "__dict__", ()):
+        raise TypeError(
+            f"{_name(fn)} launches itself, since xmp.launcher has decorated it: call it, without a "
+            "rank. What spawn launches takes the rank as its first argument"
+        )
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
     if kwargs is not None and not isinstance(kwargs, dict):

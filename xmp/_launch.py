@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import _signals
 from ._errors import PlanError
 from ._imports import without_collections
-from ._spawn import Args, public, refuse_while_importing, spawn
+from ._spawn import Args, launched, public, refuse_while_importing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ._spawn import SpawnOptions
     from ._types import Event
 
-__all__ = ["launch"]
+__all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,43 +110,48 @@ def launch(
         PlanError: an option that only the launcher could do, or a request that does not fit.
         Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
     """
+    given = SimpleNamespace(**locals())
     from ._clusters import per_device
 
     found = per_device.started(os.environ)
-    if found is None:
-        return _spawn(  # type: ignore[no-any-return]
-            fn, args, nprocs, join, daemon, start_method, kwargs=kwargs, runtime=runtime,
-            devices=devices, backend=backend, env=env, seed=seed, threads=threads, bind=bind,
-            start_timeout=start_timeout, timeout=timeout, hang_timeout=hang_timeout, grace=grace,
-            max_restarts=max_restarts, log_dir=log_dir, prefix=prefix, show=show,
-            progress=progress, events=events,
-        )  # fmt: skip
-    _refuse(
-        found, join=join, devices=devices, env=env, threads=threads, bind=bind,
-        start_timeout=start_timeout, timeout=timeout, hang_timeout=hang_timeout,
-        max_restarts=max_restarts or None, log_dir=log_dir, prefix=prefix, show=show,
-        progress=progress or None, events=events,
-    )  # fmt: skip
+    result: Results[R] | ProcessContext[R]
+    result = launched(given) if found is None else as_rank(found, given)
+    return result
+
+
+_OF_LAUNCHERS = (
+    *("devices", "env", "threads", "bind", "start_timeout", "timeout", "hang_timeout"),
+    *("max_restarts", "log_dir", "prefix", "show", "progress", "events"),
+)
+"""Options that only the launcher of a process could carry out."""
+
+
+def as_rank(found: Started, given: Any, grouped: bool = False) -> Results[Any]:
+    """Call the function here with the arguments of ``spawn`` that ``given`` has as attributes.
+
+    ``grouped``: as for ``launched``.
+    """
+    _refuse(found, given)
     from . import _checks
 
-    _checks.check_call(fn, args, kwargs, start_method)
-    _checks.seconds_of_grace(grace)
-    seed = _checks.random_seed(seed)
-    request = _checks.make_request(nprocs, runtime, None, backend, None, None, None)
+    _checks.check_call(given.fn, given.args, given.kwargs, given.start_method)
+    _checks.seconds_of_grace(given.grace)
+    seed = _checks.random_seed(given.seed)
+    request = _checks.make_request(
+        given.nprocs, given.runtime, None, given.backend, None, None, None, grouped=grouped
+    )
     refuse_while_importing()
     with _signals.deferred(), without_collections():
         from ._as_rank import run_as_rank
-    return run_as_rank(found, request, fn, args, kwargs or {}, seed)
+    return run_as_rank(found, request, given.fn, given.args, given.kwargs or {}, seed)
 
 
-_spawn: Any = vars(spawn)["__wrapped__"]
-"""Without what ``public`` adds, which ``launch`` has itself."""
-
-
-def _refuse(found: Started, *, join: bool, **options: object) -> None:
+def _refuse(found: Started, given: Any) -> None:
     """Raise PlanError for what only the launcher of this process could do."""
-    names = [name for name, value in options.items() if value is not None]
-    names += [] if join else ["join=False"]
+    options = {name: getattr(given, name) for name in _OF_LAUNCHERS}
+    names = [name for name, value in options.items() if value is not None and value is not False]
+    names = [name for name in names if name != "max_restarts" or options[name] != 0]
+    names += [] if given.join else ["join=False"]
     if names:
         raise PlanError(
             f"{', '.join(names)}: {found.launcher} has started this process ({found.given}), so "

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from . import _inside
 from ._errors import PlanError
+from ._launch import as_rank
 from ._spawn import launched, public, spawn
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._clusters.per_device import Started
     from ._spawn import LaunchOptions
     from ._types import WorldByHand
 
@@ -66,7 +69,9 @@ def launcher(
     host and returns the list of what they returned, by local rank. The process group is ready
     before the function, and its replica's device is waited for after it. In a replica the decorated
     name calls the function itself. To decorate starts nothing, so ``train`` may be a module's;
-    ``xmp.launcher(train, nprocs=2)(*args)`` launches a function that is not decorated.
+    ``xmp.launcher(train, nprocs=2)(*args)`` launches a function that is not decorated. In a process
+    that torchrun, Slurm or MPI started for one device, the function runs there as that rank, as
+    under ``launch``, and the list has its result alone.
 
     Args:
         fn: a function, a method, or any other callable but a class; not a coroutine or generator.
@@ -98,19 +103,30 @@ def launcher(
 def _decorated(
     fn: Callable[..., Any], options: dict[str, Any], world: WorldByHand | None
 ) -> Callable[..., Any]:
-    from ._call_checks import check_arguments, check_body
+    from ._call_checks import LAUNCHES, check_arguments, check_body
 
     check_body(fn)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _inside.is_replica():
+        if _inside.is_in_function():
             return fn(*args, **kwargs)
         check_arguments(fn, args, kwargs)
         given = _as_for_spawn(fn, args, kwargs, options)
+        found = None if world is not None else _started()
+        if found is not None:
+            return list(as_rank(found, given, grouped=True))
         return list(launched(given, world, grouped=True))
 
     call.__name__ = getattr(fn, "__name__", type(fn).__name__)  # for tracebacks
-    return functools.update_wrapper(public(call), fn)
+    launching = functools.update_wrapper(public(call), fn)
+    launching.__dict__[LAUNCHES] = True
+    return launching
+
+
+def _started() -> Started | None:
+    from ._clusters import per_device
+
+    return per_device.started(os.environ)
 
 
 class WithoutRank:

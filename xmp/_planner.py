@@ -240,7 +240,7 @@ def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) 
 
 
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
-    store = (store_need(job),) if runtime.store and job.places[0].index == 0 else ()
+    store = (store_need(job),) if runtime.has_store(job) and job.places[0].index == 0 else ()
     return (*store, *runtime.needs(job))
 
 

@@ -94,7 +94,18 @@ def _run_in_replicas(program: Program) -> None:
         unique=uuid.uuid4().hex,
         started=time.time(),
     )
-    launch(Request(), Call(run_in_replica, (run,), program=True), True)
+    request = Request(imports=_imports(program))
+    launch(request, Call(run_in_replica, (run,), program=True), True)
+
+
+def _imports(program: Program) -> tuple[str, ...]:
+    """What the rest of the script imports: it decides the runtime, as if it were imported now."""
+    from ._payload.top_imports import imports_of_file
+
+    try:
+        return imports_of_file(program.source, sys.path[0])
+    except (OSError, SyntaxError, ValueError):
+        return ()  # of a zip file, or without its source
 
 
 def status_of(error: ReplicaError) -> int:

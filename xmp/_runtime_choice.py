@@ -51,6 +51,7 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
         setting = runtime.configured(facts)
         if setting:
             return runtime, setting
+    able = _with_backend(request.backend, able)
     families = _loaded_families(facts, able)
     if families == [GENERIC]:
         first = _for_generic(facts, able)
@@ -62,6 +63,11 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
         first = next(r for r in able if r.family in families)
         return first, f"{' and '.join(families)} are loaded; {first.possible(facts)}"
     return _by_hardware(facts, able)
+
+
+def _with_backend(backend: str | None, able: Sequence[Runtime]) -> Sequence[Runtime]:
+    """Those that have this backend, if any has: where it is named, torch is meant."""
+    return tuple(r for r in able if backend in r.backends) or able
 
 
 def _loaded(family: str, request: Request) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from . import _signals
 from ._hydra_folders import keep_apart
-from ._inside import restart_count, world_size
+from ._inside import begin_script, restart_count, world_size
 
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
 
@@ -56,6 +56,7 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     runpy would take ``__main__`` back when the script has run to its end, and exit handlers and
     threads of the script would find another module there. Raises what the script raises.
     """
+    begin_script()
     os.environ.update(_torchruns_variables(run, rank))
     if run.kind == "program":
         _execute([run.target, *run.args])

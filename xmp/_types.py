@@ -66,6 +66,8 @@ class Request:
     """Extra variables per local rank, or one entry for all."""
     imports: tuple[str, ...] = ()
     """Modules that the program will import: their packages count as loaded."""
+    store_port: int = 0
+    """MASTER_PORT of a job of one host; 0: a free one."""
     world: WorldByHand | None = None
     """The world of which this host is a part; None: what a scheduler's variables say."""
 

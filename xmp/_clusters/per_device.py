@@ -138,8 +138,8 @@ def refuse(environ: Env) -> None:
         return
     info = found.info
     raise PlanError(
-        f"{found.given}: {found.launcher} has started this process for one device, as rank "
-        f"{info.rank} of {info.world_size}, and a launch in each of them would make a world of its "
+        f"{found.launcher} has started this process for one device, as rank {info.rank} of "
+        f"{info.world_size} ({found.given}): a launch in each of them would make a world of its "
         f"own. To run the function here as rank {info.rank}, call xmp.launch instead. Or "
         f"{found.advice}. To launch from this process alone, set NNODES=1."
     )

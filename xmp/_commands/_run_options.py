@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmp._errors import PlanError
 
 from . import _torchrun_words
 
-__all__ = ["add", "from_variables", "without_variables"]
+__all__ = ["add", "from_variables", "said_of_unknown", "without_variables"]
 
 PREFIX = "XMP_RUN_"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -38,7 +38,8 @@ def add(commands: Any) -> None:
     _add_options_of_spawn(parser)
     _torchrun_words.add(parser)
     parser.add_argument("target", metavar="script.py", help=argparse.SUPPRESS)
-    parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments = parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments.required = False
     parser.set_defaults(parser=parser)
 
 
@@ -48,7 +49,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--no-python", "--no_python", action="store_true",
-        help="execute a program that is no Python script",
+        help="execute a program, in place of a Python script",
     )  # fmt: skip
 
 
@@ -84,6 +85,22 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
     option("--events", metavar="FILE", help="append each change of state as a line of JSON")
 
 
+def said_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """The error for arguments that a command does not have."""
+    text = f"unrecognized arguments: {' '.join(unknown)}"
+    if options.word != "run":
+        return text
+    parser: argparse.ArgumentParser = options.parser
+    from difflib import get_close_matches
+
+    long = [name for name in parser._option_string_actions if name.startswith("--")]
+    near = get_close_matches(unknown[0].partition("=")[0], long, 1, 0.75)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    return (
+        f"{text}. {meant}Options of the script come after it: xmp run -n 2 script.py {unknown[0]}"
+    )
+
+
 def _spellings(names: tuple[str, ...]) -> list[str]:
     other = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     return [*names, *other]
@@ -92,11 +109,10 @@ def _spellings(names: tuple[str, ...]) -> list[str]:
 def _count(text: str) -> int | str:
     if text in ("auto", "cpu", "gpu"):
         return text
-    try:
-        return int(text)
-    except ValueError:
-        allowed = "a number, auto (one per device), gpu or cpu"
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
+    if not text.isdecimal() or int(text) == 0:
+        allowed = "a number from 1 up, auto (one per device), gpu or cpu"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+    return int(text)
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -119,15 +135,19 @@ def from_variables(options: argparse.Namespace, environ: Mapping[str, str]) -> N
     known = {f"{PREFIX}{a.dest.upper()}": a for a in parser._actions if a.dest in given}
     for positional in ("TARGET", "ARGS"):
         del known[PREFIX + positional]
-    for name, text in environ.items():
-        if not name.startswith(PREFIX):
-            continue
-        action = known.get(name)
-        if action is None:
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
             allowed = ", ".join(sorted(known))
-            raise PlanError(f"{name}={text!r} is no variable of xmp run. Allowed: {allowed}")
-        if given[action.dest] is action.default:
-            setattr(options, action.dest, _value(name, text, action))
+            text = environ[name]
+            raise PlanError(f"{name}={text!r} is not a variable of xmp run. Allowed: {allowed}")
+    torchruns = {
+        f"{_torchrun_words.PREFIX}{option[2:].upper()}": action
+        for option, action in parser._option_string_actions.items()
+        if option[2:] in _torchrun_words.WITH_VARIABLES
+    }
+    for name, action in {**known, **torchruns}.items():
+        if name in environ and given[action.dest] is action.default:
+            setattr(options, action.dest, _value(name, environ[name], action))
 
 
 def _value(name: str, text: str, action: argparse.Action) -> Any:

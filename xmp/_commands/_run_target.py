@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
 import os
 import shutil
@@ -13,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
 from xmp._errors import PlanError, XmpError
-from xmp._payload.top_imports import find_module, installed_imports
+from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._script_runs import script_folder
 
 __all__ = ["Target", "read"]
@@ -29,7 +28,7 @@ class Target(NamedTuple):
 
 
 def read(options: argparse.Namespace) -> Target:
-    """Raises PlanError for what is not there, XmpError for a script that is no Python."""
+    """Raises PlanError for what is not there, XmpError for a script that cannot be compiled."""
     if options.no_python:
         return _program(options)
     if options.module:
@@ -48,21 +47,21 @@ def _program(options: argparse.Namespace) -> Target:
             word = f"--{name.replace('_', '-')}"
             raise PlanError(f"{word} and --no-python: only Python can do that; leave {word} out")
     if shutil.which(options.target) is None:
-        raise PlanError(f"{options.target} is no program that can be executed")
+        there = os.path.isfile(options.target)
+        what = "is not executable (chmod +x)" if there else "is not found, nor on the PATH"
+        raise PlanError(f"--no-python: the program {options.target} {what}")
     return Target("program")
 
 
 def _imports(path: str, folder: str) -> tuple[str, ...]:
     try:
-        with open(path, "rb") as file:
-            tree = ast.parse(file.read(), os.path.abspath(path))
+        return imports_of_file(path, folder)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         # As Python says it, and with its exit status.
         lines = traceback.format_exception_only(type(error), error)
-        raise XmpError(f"{path} is no Python script\n{''.join(lines).rstrip()}") from None
-    return installed_imports(tree, folder)
+        raise XmpError(f"{path} cannot be compiled:\n{''.join(lines).rstrip()}") from None
 
 
 def _module_file(name: str) -> str:

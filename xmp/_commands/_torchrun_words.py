@@ -11,18 +11,13 @@ from typing import Any
 
 from xmp._errors import PlanError
 
-__all__ = ["add", "translate"]
+__all__ = ["PREFIX", "WITH_VARIABLES", "add", "translate"]
 
-_HOSTS = "xmp finds the other hosts by NNODES, NODE_RANK and MASTER_ADDR, or by the scheduler's own"
+_OF_HOSTS = {"nnodes": "NNODES", "node_rank": "NODE_RANK", "master_addr": "MASTER_ADDR"}
+"""Options, and the variables by which xmp joins hosts."""
+_OF_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf")
 _REFUSED = {
-    "nnodes": f"{_HOSTS} variables: set NNODES",
-    "node-rank": f"{_HOSTS} variables: set NODE_RANK",
-    "master-addr": f"{_HOSTS} variables: set MASTER_ADDR",
-    "master-port": "xmp holds a free port itself; several hosts meet at MASTER_PORT: set that",
-    "rdzv-backend": f"there is no rendezvous: {_HOSTS} variables",
-    "rdzv-endpoint": f"there is no rendezvous: {_HOSTS} variables",
-    "rdzv-conf": f"there is no rendezvous: {_HOSTS} variables",
-    "local-addr": f"{_HOSTS} variables: set MASTER_ADDR",
+    "local-addr": "the hosts meet at --master-addr: leave it out",
     "monitor-interval": "xmp does not poll its replicas: leave it out",
     "event-log-handler": "give --events FILE",
     "role": "all replicas have the role `default`: leave it out",
@@ -36,6 +31,12 @@ _REFUSED = {
     "virtual-local-rank": "every replica sees all devices of the launch, and LOCAL_RANK is its own",
 }
 """What to do instead."""
+PREFIX = "PET_"
+WITH_VARIABLES = (
+    *("nproc_per_node", "max_restarts", "standalone", "tee", "redirects", "local_ranks_filter"),
+    *("log_dir", "module", "no_python", "rdzv_id", "master_port", *_OF_HOSTS, *_OF_RENDEZVOUS),
+)
+"""The options that torchrun takes from variables too, as in PET_NPROC_PER_NODE=4."""
 _FLAGS = ("run-path", "virtual-local-rank")
 _BOTH, _NEITHER = "3", "0"
 
@@ -51,6 +52,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="whose output is shown, by local rank",
     )  # fmt: skip
     group.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="TORCHELASTIC_RUN_ID")
+    help_of = {
+        "nnodes": "the number of hosts (default: as the scheduler's variables say, or 1)",
+        "node_rank": "the index of this host",
+        "master_addr": "the address of the first host",
+        "master_port": "MASTER_PORT (default: a free port on one host, 29500 on several)",
+        **dict.fromkeys(_OF_RENDEZVOUS, "accepted with one host, where nothing has to be found"),
+    }
+    for name, text in help_of.items():
+        dashed = f"--{name.replace('_', '-')}"
+        kind = int if name == "master_port" else str
+        group.add_argument(dashed, f"--{name}", type=kind, metavar="VALUE", help=text)
     for name in _REFUSED:
         names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
         nargs: Any = 0 if name in _FLAGS else None
@@ -69,8 +81,7 @@ def translate(options: argparse.Namespace) -> None:
 
     Raises PlanError where xmp cannot do the same: it writes both streams of all ranks, or none.
     """
-    if options.standalone:
-        os.environ["NNODES"] = "1"
+    _set_hosts(options)
     tee, redirects = (_streams(options, name) for name in ("tee", "redirects"))
     if tee == redirects == _BOTH:
         raise PlanError("--tee 3 shows what --redirects 3 does not show: give one of them")
@@ -81,6 +92,26 @@ def translate(options: argparse.Namespace) -> None:
         options.show = "none"
     if options.local_ranks_filter:
         _only(options, "--local-ranks-filter", "show")
+
+
+def _set_hosts(options: argparse.Namespace) -> None:
+    hosts = "1" if options.standalone else options.nnodes
+    if hosts is not None and len(set(hosts.split(":"))) == 1:
+        hosts = hosts.partition(":")[0]  # "1:1" is torchrun's own default
+    if hosts is not None and not (hosts.isdecimal() and int(hosts)):
+        raise PlanError(f"--nnodes {hosts}: xmp joins a fixed number of hosts. Give one number")
+    for name in _OF_RENDEZVOUS:
+        if getattr(options, name) is not None and hosts not in (None, "1"):
+            raise PlanError(
+                f"--{name.replace('_', '-')} and --nnodes {hosts}: xmp runs no rendezvous. Give "
+                "--node-rank and --master-addr on each host"
+            )
+    for name, variable in _OF_HOSTS.items():
+        given = hosts if name == "nnodes" else getattr(options, name)
+        if given is not None:
+            os.environ[variable] = given
+    if options.master_port is not None:
+        os.environ["MASTER_PORT"] = str(options.master_port)  # for several hosts
 
 
 def _only(options: argparse.Namespace, word: str, name: str) -> None:

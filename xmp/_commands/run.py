@@ -77,7 +77,10 @@ def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> No
     """As ``spawn`` does, in this process, which ends with the launch."""
     method = _checks.check_call(run_in_replica, (run,), None, options.start_method)
     if method == "fork":
-        raise PlanError("--start-method fork: this process has nothing to inherit; leave it out")
+        raise PlanError(
+            "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
+            "forkserver, spawn"
+        )
     grace = _GRACE if options.grace is None else options.grace
     how: dict[str, Any] = {
         "method": method,
@@ -102,7 +105,7 @@ def _request(options: argparse.Namespace, imports: tuple[str, ...]) -> Request:
     request = _checks.make_request(
         nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind
     )
-    request = replace(request, imports=imports)
+    request = replace(request, imports=imports, store_port=options.master_port or 0)
     if options.nprocs == "gpu":
         _refuse_without_gpu(request)
     return request
@@ -112,8 +115,8 @@ def _refuse_without_gpu(request: Request) -> None:
     plan = plan_for(request, None)
     if plan.runtime not in _GPU_RUNTIMES:
         raise PlanError(
-            f"--nproc-per-node gpu: replicas would be those of runtime {plan.runtime!r} here "
-            f"({plan.why}). Give a number, or --runtime, one of {', '.join(_GPU_RUNTIMES)}"
+            "--nproc-per-node gpu: xmp finds no GPU that an installed framework can use, and would "
+            f"take runtime {plan.runtime!r} ({plan.why}). Give a number, or see `xmp doctor`"
         )
 
 

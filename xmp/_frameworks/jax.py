@@ -20,6 +20,8 @@ from ._jax_wire import FOREVER, JaxWire, coordination_client
 from ._listening import wait_for_listener
 from ._no_backends import refuse_backend
 from ._reduce import fold, is_array, is_number
+from ._torch_rendezvous import Rendezvous
+from .torch_dist import planned_rendezvous
 
 __all__ = ["Jax", "attach", "enter"]
 
@@ -46,7 +48,8 @@ def enter(info: ReplicaInfo) -> Jax:
         jax.distributed.initialize(**_arguments(jax, info, coordinator))
     if "coordinator" in info.descriptors:
         os.close(info.descriptors["coordinator"])  # the service has bound the port beside it
-    return Jax(info, joined)
+    # A program with torch too forms its process group by env://, as everywhere.
+    return Jax(info, joined, planned_rendezvous(info))
 
 
 def attach(info: ReplicaInfo) -> Jax:
@@ -77,9 +80,12 @@ class Jax:
     array of its type (64 bits too, whatever ``jax_enable_x64`` says), a torch tensor to a tensor.
     """
 
-    def __init__(self, info: ReplicaInfo, joined: bool) -> None:
+    def __init__(
+        self, info: ReplicaInfo, joined: bool, rendezvous: Rendezvous | None = None
+    ) -> None:
         self._info = info
         self._joined = joined
+        self._rendezvous = rendezvous
         self._wire = JaxWire(info.rank, info.world_size)
 
     def device(self) -> Any:
@@ -137,6 +143,8 @@ class Jax:
 
     def leave(self) -> None:
         """Leave together: rank 0 is the coordinator, and its end would abort the others."""
+        if self._rendezvous is not None:
+            self._rendezvous.remove()
         if self._joined:
             jax_module().distributed.shutdown()
 

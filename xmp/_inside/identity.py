@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Channel",
     "ReplicaState",
+    "begin_script",
     "channel",
     "current",
     "device",
@@ -34,6 +35,7 @@ __all__ = [
     "host_index",
     "in_a_replica",
     "install",
+    "is_in_function",
     "is_replica",
     "is_thread",
     "local_rank",
@@ -78,6 +80,7 @@ class ReplicaState:
         self.framework = framework
         self.channel = channel
         self.outside = outside  # no launch of xmp's made this process
+        self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
 
 
@@ -103,6 +106,16 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
     assert state is not None
     state.info, state.framework = info, framework
     _in_this_process = state
+
+
+def begin_script() -> None:
+    """From here on this replica runs a script, which may launch its functions as this rank."""
+    current().is_script = True
+
+
+def is_in_function() -> bool:
+    """Whether this is a replica that runs a function: what launches itself elsewhere runs here."""
+    return is_replica() and not current().is_script
 
 
 def uninstall() -> None:

@@ -16,6 +16,8 @@ class Program(NamedTuple):
 
     kind: str
     target: str
+    source: str
+    """The path of its file."""
 
 
 def program_of_this_process() -> Program | None:
@@ -29,10 +31,10 @@ def program_of_this_process() -> Program | None:
         path = os.path.abspath(path)
         # /dev/stdin is a file where the shell has redirected it, and another one in each process.
         is_kept = os.path.isfile(path) and not path.startswith(("/dev/", "/proc/"))
-        return Program("path", _as_typed(path)) if is_kept else None
+        return Program("path", _as_typed(path), path) if is_kept else None
     if spec.name == "__main__":
-        return Program("folder", sys.argv[0])
-    return Program("module", spec.name)
+        return Program("folder", sys.argv[0], path)
+    return Program("module", spec.name, path)
 
 
 def _as_typed(path: str) -> str:

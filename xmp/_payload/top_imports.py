@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -11,9 +12,15 @@ from xmp._imports import site_folders
 from xmp._runtimes._base import matches
 from xmp._runtimes._variables import FIRST_USE, IMPORT_TIME
 
-__all__ = ["find_module", "installed_imports"]
+__all__ = ["find_module", "imports_of_file", "installed_imports"]
 
 _WRITES = ("setdefault", "update", "putenv", "pop")
+
+
+def imports_of_file(path: str, folder: str) -> tuple[str, ...]:
+    """As ``installed_imports``; raises OSError, and SyntaxError or ValueError for no Python."""
+    with open(path, "rb") as file:
+        return installed_imports(ast.parse(file.read(), os.path.abspath(path)), folder)
 
 
 def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:

@@ -138,10 +138,10 @@ def check_environment(runtime: Runtime, job: Job) -> None:
 def check_backend(runtime: Runtime, backend: str | None) -> None:
     """Raise PlanError for a process group's backend that does not fit the runtime's devices."""
     if backend not in (None, "auto", *runtime.backends):
-        allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"
+        allowed = ", ".join(("auto", *runtime.backends))
+        advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
         raise PlanError(
-            f"backend={backend!r} does not work with runtime {runtime.name!r}. Allowed: {allowed}, "
-            "or omit it."
+            f"backend={backend!r} does not work with runtime {runtime.name!r}. {advice}."
         )
 
 
