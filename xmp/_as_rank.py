@@ -6,6 +6,7 @@ MASTER_ADDR. xmp chooses the device and, where ``backend=`` asks for it, forms t
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import sys
 import time
@@ -95,9 +96,8 @@ def _check_size(found: Started, request: Request) -> None:
     here = found.info.local_world_size
     if request.nprocs not in (None, here):
         raise PlanError(
-            f"nprocs={request.nprocs}, but {found.launcher} has started {here} processes on this "
-            f"host, and this is one of them ({found.given}). Leave nprocs out, or have it start "
-            f"{request.nprocs}."
+            f"nprocs={request.nprocs}, but {found.launcher} has started {here} of its processes on "
+            f"this host ({found.given}). Leave nprocs out, or have it start {request.nprocs}."
         )
 
 
@@ -161,4 +161,6 @@ def _installed(info: ReplicaInfo, module: str) -> Iterator[None]:
         yield
     finally:
         _inside.uninstall()
-        framework.leave()
+        # A later launch in this process uses the same process group: a second one at the same
+        # MASTER_ADDR would find the first one's keys in torchrun's store (torch 2.13), and fail.
+        atexit.register(framework.leave)

@@ -143,7 +143,14 @@ class WithoutRank:
         return self.function
 
     def __call__(self, rank: int, /, *args: Any, **kwargs: Any) -> Any:
-        result = self.function(*args, **kwargs)
+        try:
+            result = self.function(*args, **kwargs)
+        except SystemExit as error:
+            if not error.code and _inside.world_size() > 1:
+                from . import _log
+
+                _log.warning("rank %d: sys.exit(0) before the return; its result is None", rank)
+            raise
         _inside.synchronize()
         return result
 

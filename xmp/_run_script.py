@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -32,16 +33,23 @@ def run_script() -> None:
 
     It returns at once in a replica, and in a process that torchrun, Slurm or MPI started for one
     device: the rest of the script runs as that rank. With one process on each host it starts the
-    replicas of this host, as ``spawn`` does.
+    replicas of this host, as ``spawn`` does. For another number of them, without this line:
+    ``xmp run -n 4 train.py``.
 
     Raises:
-        PlanError: this is no script (a notebook, ``python -c``, standard input); LOCAL_RANK is set
-        without a rank and a world size; this host cannot run the replicas.
+        PlanError: this is not a script (but a notebook, ``python -c``, standard input), or not its
+        main thread; LOCAL_RANK is above 0 without a rank and a world size; this host cannot run
+        the replicas.
     """
     if _is_replica():
         return
     _refuse_half_an_identity()
     refuse_while_importing()
+    if threading.current_thread() is not threading.main_thread():
+        raise PlanError(
+            "run_script() ends this process with the status of its replicas, which only the main "
+            "thread can do: call it there, on the script's first line"
+        )
     from ._payload.rerun import program_of_this_process
 
     program = program_of_this_process()

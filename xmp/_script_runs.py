@@ -7,6 +7,7 @@ import io
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
         sys.path[:1] = [folder]
         _forget_shadowed(folder)
     sys.argv[:] = [run.target, *run.args]
+    sys.orig_argv[:] = _command(run)
     if world_size() > 1:
         keep_apart(rank, run.started)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -76,6 +78,13 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     process.current_process().name = "MainProcess"
     process._parent_process = None  # type: ignore[attr-defined]
     exec(code, main.__dict__)
+
+
+def _command(run: ScriptRun) -> list[str]:
+    """The command of a fresh interpreter, with which some programs start themselves once more."""
+    module = ["-m"] if run.kind == "module" else []
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *options, *module, run.target, *run.args]
 
 
 def _first_in_path(run: ScriptRun) -> str:

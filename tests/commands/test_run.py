@@ -228,14 +228,15 @@ def test_an_end_without_a_result_is_no_news_of_a_script(stage: Stage) -> None:
     ("arguments", "words"),
     [
         (("missing.py",), "missing.py does not exist"),
-        (("folder",), "folder is a folder"),
+        (("folder",), "folder is a folder without a __main__.py"),
         (("-m", "missing.module"), "-m missing.module: there is no such module"),
         (("-m", "folder"), "-m folder: it is a package without a __main__ module"),
-        (("-n", "0", "fine.py"), "nprocs=0"),
+        (("-n", "0", "fine.py"), "'0' is not a number from 1 up"),
         (("-n", "2", "--runtime", "cppu", "fine.py"), 'You probably meant "cpu"'),
-        (("-n", "many", "fine.py"), "'many' is not a number, auto (one per device), gpu or cpu"),
-        (("--no-python", "no-such-program"), "no-such-program is no program"),
-        ((), "the following arguments are required"),
+        (("-n", "many", "fine.py"), "'many' is not a number from 1 up, auto"),
+        (("--no-python", "no-such-program"), "program no-such-program is not found"),
+        (("--no-python", "./fine.py"), "./fine.py is not executable (chmod +x)"),
+        ((), "the following arguments are required: script.py\n"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(
@@ -249,13 +250,13 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(
     assert done.out == ""
 
 
-def test_a_script_that_is_no_python_is_shown_as_python_shows_it(stage: Stage) -> None:
+def test_a_script_that_cannot_be_compiled_is_shown_as_python_shows_it(stage: Stage) -> None:
     path = stage.write("x = 1\nif x\n    pass\n", "broken.py")
     done = run(stage, "-n", "2", "broken.py")
     plain = stage.python("broken.py")
     assert done.code == plain.code == 1
     assert str(path) in plain.err
-    assert done.err == f"xmp: broken.py is no Python script\n{plain.err}"
+    assert done.err == f"xmp: broken.py cannot be compiled:\n{plain.err}"
 
 
 THREADED = """

@@ -11,6 +11,8 @@ import xmp
 from tests.commands.test_main import xmp as command
 from tests.commands.test_run import run, shown
 from tests.support.stage import Stage
+from xmp._ports import lease
+from xmp._types import PortNeed
 
 SHOW = """
 import json, os, random, sys
@@ -32,7 +34,7 @@ def test_every_option_of_spawn_is_one_of_run() -> None:
     ]
     assert len(names) > 15
     assert [name for name in names if f"--{name}" not in said] == []
-    assert "--rdzv-backend" not in said, "what is refused is no option"
+    assert "--shutdown-timeout" not in said, "what is refused is no option"
 
 
 @pytest.fixture
@@ -120,22 +122,24 @@ def test_what_is_shown(stage: Stage, options: tuple[str, ...], out: list[str]) -
         (("--redirects", "0:3"), "--redirects 0:3: xmp writes both streams of all ranks"),
         (("--tee", "3", "-r", "3", "--log-dir", "x"), "give one of them"),
         (("-r", "3", "--log-dir", "x", "--show", "0"), "--redirects 3 and --show 0: give one"),
-        (("--nnodes", "2"), "--nnodes is torchrun's: xmp finds the other hosts by NNODES"),
-        (("--nnodes=1:4",), "--nnodes is torchrun's"),
-        (("--rdzv_backend", "c10d"), "--rdzv_backend is torchrun's: there is no rendezvous"),
+        (("--nnodes", "2"), "NNODES=2: there are 2 hosts, but NODE_RANK is not set"),
+        (("--nnodes=1:4",), "--nnodes 1:4: xmp joins a fixed number of hosts"),
+        (("--nnodes=2", "--rdzv_backend", "c10d"), "--rdzv-backend and --nnodes 2"),
+        (("--local-ranks-filter", "7", "-n", "2"), "there is no local rank 7; this launch has 0"),
+        (("--lr", "0.1"), "Options of the script come after it: xmp run -n 2 script.py --lr"),
         (("--run-path",), "--run-path is torchrun's: that is what xmp run does"),
         (("--shutdown-timeout", "3"), "give --grace SECONDS"),
-        (("--nproc-per-node", "gpu"), "--nproc-per-node gpu: replicas would be those of runtime"),
+        (("--nproc-per-node", "gpu"), "--nproc-per-node gpu: xmp finds no GPU"),
         (("--no-python", "--seed", "1"), "--seed and --no-python"),
         (("--no-python", "--backend", "gloo"), "--backend and --no-python"),
         (("--no-python", "--hang-timeout", "9"), "--hang-timeout and --no-python"),
         (("--no-python", "-m"), "--module and --no-python"),
-        (("--start-method", "fork"), "--start-method fork: this process has nothing to inherit"),
+        (("--start-method", "fork"), "--start-method fork: xmp run has no state"),
         (("--start-method", "threads"), "start_method='threads'"),
         (("--timeout", "0"), "timeout=0.0"),
         (("--env", "RANK=1"), "RANK"),
         (("--env", "NAME"), "'NAME' is not NAME=VALUE"),
-        (("--nproc",), "unrecognized arguments: --nproc"),
+        (("--nproc",), "unrecognized arguments: --nproc. Did you mean --nprocs?"),
     ],
     ids=str,
 )  # fmt: skip
@@ -168,11 +172,12 @@ def test_variables_are_the_defaults_of_options(stage: Stage, show: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("XMP_RUN_NPROC", "2", "XMP_RUN_NPROC='2' is no variable of xmp run. Allowed: "),
+        ("XMP_RUN_NPROC", "2", "XMP_RUN_NPROC='2' is not a variable of xmp run. Allowed: "),
         ("XMP_RUN_NPROCS", "x", "XMP_RUN_NPROCS='x': 'x' is not a number"),
         ("XMP_RUN_TIMEOUT", "soon", "XMP_RUN_TIMEOUT='soon': could not convert"),
         ("XMP_RUN_MODULE", "maybe", "XMP_RUN_MODULE='maybe': give one of 1, true"),
-        ("XMP_RUN_NNODES", "2", "XMP_RUN_NNODES='2' is no variable of xmp run"),
+        ("XMP_RUN_GPUS", "2", "XMP_RUN_GPUS='2' is not a variable of xmp run"),
+        ("XMP_RUN_TEE", "2", "--tee 2: xmp writes both streams"),
     ],
 )
 def test_a_variable_that_says_nothing_known_is_refused(
@@ -181,3 +186,39 @@ def test_a_variable_that_says_nothing_known_is_refused(
     refused = run(stage, show, env={name: value})
     assert refused.code == 2
     assert words in refused.err
+
+
+def test_torchruns_variables_count_after_its_own(stage: Stage, show: str) -> None:
+    theirs = {"PET_NPROC_PER_NODE": "3", "PET_STANDALONE": "1", "PET_MAX_RESTARTS": "1"}
+    assert len(shown(run(stage, show, env=theirs))) == 3
+    assert len(shown(run(stage, show, env={**theirs, "XMP_RUN_NPROCS": "2"}))) == 2
+    assert len(shown(run(stage, "-n", "1", show, env={**theirs, "XMP_RUN_NPROCS": "2"}))) == 1
+
+
+PLACE = """
+import json, os
+names = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "GROUP_RANK")
+print(json.dumps({"rank": int(os.environ["RANK"]), "place": [os.environ[n] for n in names]}))
+"""
+
+
+def test_a_command_for_one_host_as_torchs_documentation_has_it(stage: Stage) -> None:
+    stage.write(PLACE, "place.py")
+    with lease([PortNeed("own", "listen")]) as leased:
+        port = str(leased.ports["own"])
+        taken = run(stage, "-n", "2", "--master-port", port, "place.py")
+    assert taken.code == 1
+    assert f"port {port}" in taken.err
+    options = ("--nnodes=1", "--node-rank=0", "--master-addr=localhost", f"--master-port={port}")
+    found = shown(run(stage, "--nproc-per-node=2", *options, "place.py"))
+    assert [each["place"] for each in found] == [["127.0.0.1", port, "1", "0"]] * 2
+    elastic = ("--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=9")
+    assert len(shown(run(stage, "--nproc-per-node=2", *elastic, "place.py"))) == 2
+
+
+def test_hosts_as_torchruns_words_name_them(stage: Stage) -> None:
+    stage.write(PLACE, "place.py")
+    where = ("--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.2", "--master-port=29511")
+    found = shown(run(stage, "-n", "2", *where, "place.py"))
+    assert [each["rank"] for each in found] == [2, 3]
+    assert [each["place"] for each in found] == [["127.0.0.2", "29511", "2", "1"]] * 2

@@ -263,7 +263,7 @@ def test_what_only_the_launcher_could_do_is_refused(option: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"nprocs": 4}, xmp.PlanError, "has started 2 processes on this host"),
+        ({"nprocs": 4}, xmp.PlanError, "has started 2 of its processes on this host"),
         ({"runtime": "jax"}, xmp.PlanError, r"Call jax.distributed.initialize\(\) before"),
         ({"runtime": "nothing"}, xmp.PlanError, "runtime='nothing' is not known"),
         ({"backend": "gloo"}, xmp.PlanError, "not set MASTER_ADDR and MASTER_PORT. Set MASTER"),
@@ -288,3 +288,24 @@ def test_no_template_is_warmed_up_in_such_a_process() -> None:
     before = psutil.Process().children()  # multiprocessing's resource tracker may be there
     xmp.preload("json")
     assert psutil.Process().children() == before
+
+
+REPEATED = """
+    import xmp
+
+    def total(rank):
+        return xmp.all_reduce(rank + 1)
+
+    if __name__ == "__main__":
+        found = [xmp.launch(total, backend="gloo")[0] for _ in range(5)]
+        open(f"said-{xmp.rank()}", "w").write(str(found))
+"""
+
+
+def test_launches_one_after_another_meet_each_time(tmp_path: Path) -> None:
+    """A second process group in torchrun's store finds the keys of the first, and may fail."""
+    path = write(tmp_path, REPEATED)
+    torchrun = start(tmp_path, *TORCHRUN, "--nproc-per-node=2", path)
+    _, err = torchrun.communicate(timeout=120)
+    assert torchrun.returncode == 0, err
+    assert [(tmp_path / f"said-{rank}").read_text() for rank in (0, 1)] == ["[3, 3, 3, 3, 3]"] * 2

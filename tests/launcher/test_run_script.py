@@ -211,3 +211,14 @@ def test_what_is_no_script_is_refused(how: tuple[str, ...], python: Python) -> N
     done = python(*how, stdin=FIRST, env=CHIPS)
     assert done.code == 1
     assert "xmp.PlanError: run_script() runs the script of this command line again" in done.err
+
+
+def test_a_thread_is_refused(script: Script) -> None:
+    """There SystemExit ends the thread alone, and the program would go on as a world of one."""
+    done = script(
+        "import threading, xmp\n"
+        "thread = threading.Thread(target=xmp.run_script)\n"
+        "thread.start(); thread.join()\n",
+        env=CHIPS,
+    )
+    assert "PlanError: run_script() ends this process with the status of its replicas" in done.err

@@ -196,7 +196,6 @@ def test_with_one_process_on_each_host_xmp_starts_the_replicas(
         {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "MASTER_ADDR": "node-a"},  # unknown
         {"PMI_RANK": "1", "PMI_SIZE": "2"},
         {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"},
-        {**TORCHRUN, "RANK": "five"},
         {**STEP, "XMP_DEVICE": "cpu"},  # a replica of xmp's
     ],
 )
@@ -257,3 +256,41 @@ def test_a_launcher_may_mask_each_process_to_one_gpu() -> None:
 def test_more_processes_than_gpus_are_refused() -> None:
     with pytest.raises(PlanError, match="local rank 3 has no device: runtime 'cuda' sees 2"):
         placed(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "1.0"}, "RANK='1.0' beside RANK=1.0, WORLD_SIZE=2"),
+        ({"RANK": "-1"}, "RANK='-1' beside"),
+        ({"RANK": "\uff11"}, "is not a number that a launcher sets"),
+        ({"WORLD_SIZE": "99999999999999999999"}, "WORLD_SIZE='99999999999999999999' beside"),
+        ({"RANK": "5"}, "RANK=5 does not fit WORLD_SIZE=2. Allowed: 0 to 1"),
+        ({"LOCAL_RANK": "3"}, "LOCAL_RANK=3 does not fit LOCAL_WORLD_SIZE=2"),
+        ({"WORLD_SIZE": "0"}, "RANK=1 does not fit WORLD_SIZE=0"),
+    ],
+    ids=str,
+)
+def test_an_identity_that_cannot_be_is_refused(variables: dict[str, str], words: str) -> None:
+    """To ignore it would start a world in each process, or train two ranks on one part."""
+    environ = {**STANDALONE, **variables}
+    for look in (started, identity, _spawned):
+        with pytest.raises(PlanError) as refused:
+            look(environ)
+        assert words in str(refused.value)
+
+
+def _spawned(environ: dict[str, str]) -> JobPlan:
+    return _planner.plan(Request(), HostFacts(env=environ))
+
+
+def test_blanks_around_a_number_are_none_of_it() -> None:
+    found = started({**STANDALONE, "RANK": " 1", "WORLD_SIZE": "2\r"})
+    assert found is not None
+    assert (found.info.rank, found.info.world_size) == (1, 2)
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    environ = {**STANDALONE, "RANK": "", "LOCAL_RANK": ""}
+    assert started(environ) is None
+    assert identity(environ).world_size == 1

@@ -30,6 +30,8 @@ __all__ = ["READ", "Started", "identity", "refuse", "started"]
 Env = Mapping[str, str]
 INSIDE = "XMP_DEVICE"
 RUN = "TORCHELASTIC_RUN_ID"
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ _MVAPICH = _Launcher(
 _MPICH = _Launcher("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _ALL = (_TORCH, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
 _LOCAL_SIZE = "LOCAL_SIZE"
+_MOST = 2**31
 _TASKS = "SLURM_STEP_TASKS_PER_NODE"
 READ = (*(name for launcher in _ALL for name in launcher.names), _LOCAL_SIZE, _TASKS)
 """The variables that these functions read."""
@@ -97,7 +100,7 @@ def identity(environ: Env) -> ReplicaInfo:
 
     Without the size of this host, all processes are assumed to be on it.
     """
-    for launcher in _innermost(environ):
+    for launcher in _whole(environ):
         rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
         if rank is not None and world:
             local_world = _local_world(launcher, environ, world) or world
@@ -114,7 +117,7 @@ def started(environ: Env) -> Started | None:
     """
     if INSIDE in environ and RUN not in environ:
         return None
-    for launcher in _innermost(environ):
+    for launcher in _whole(environ):
         rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
         if rank is None or not world:
             continue
@@ -122,10 +125,17 @@ def started(environ: Env) -> Started | None:
         is_one_of = world > 1 and _beside_others(launcher, environ, world, local_world)
         if not (is_one_of or INSIDE in environ):
             return None
-        name = "another launcher" if launcher is _TORCH and RUN not in environ else launcher.name
+        name = _name_of(launcher, environ)
         info = _info(launcher, environ, rank, world, local_world or world)
         return Started(name, info, _given(launcher, environ), launcher.advice, launcher is _TORCH)
     return None
+
+
+def _name_of(launcher: _Launcher, environ: Env) -> str:
+    if launcher is not _TORCH or RUN not in environ:
+        return "another launcher" if launcher is _TORCH else launcher.name
+    is_xmps = INSIDE in environ and environ.get(AGENT_STORE) == "False"
+    return "xmp run" if is_xmps else launcher.name
 
 
 def refuse(environ: Env) -> None:
@@ -151,6 +161,14 @@ def _beside_others(launcher: _Launcher, environ: Env, world: int, local_world: i
     if launcher is _TORCH and local is None:
         return False  # RANK may count hosts
     return bool(local) or (local_world or 1) > 1 or world > (hosts or world)
+
+
+def _whole(environ: Env) -> Iterator[_Launcher]:
+    """The launchers that say both a rank and a world size, the innermost one first."""
+    for launcher in _innermost(environ):
+        if environ.get(launcher.rank) and environ.get(launcher.world):
+            _check(launcher, environ)
+            yield launcher
 
 
 def _innermost(environ: Env) -> Iterator[_Launcher]:
@@ -217,6 +235,25 @@ def _given(launcher: _Launcher, environ: Env) -> str:
     return ", ".join(f"{name}={environ[name]}" for name in names if environ.get(name))
 
 
+def _check(launcher: _Launcher, environ: Env) -> None:
+    """Raise PlanError for numbers that cannot be: each rank must have a place of its own."""
+    pairs = ((launcher.rank, launcher.world), (launcher.local, launcher.local_world))
+    for name in launcher.names:
+        text = environ.get(name, "").strip()
+        if text and not (text.isascii() and text.isdecimal() and int(text) < _MOST):
+            raise PlanError(
+                f"{name}={environ[name]!r} beside {_given(launcher, environ)} is not a number that "
+                "a launcher sets. Set it right, or unset all of them to launch from this process"
+            )
+    for rank, size in pairs:
+        index, count = _number(environ, rank), _number(environ, size)
+        if index is not None and count is not None and index >= count:
+            raise PlanError(
+                f"{rank}={index} does not fit {size}={count}. Allowed: 0 to {count - 1}. Set them "
+                "right, or unset both to launch from this process"
+            )
+
+
 def _number(environ: Env, name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else None
+    text = environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else None

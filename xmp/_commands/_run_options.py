@@ -154,7 +154,7 @@ def _value(name: str, text: str, action: argparse.Action) -> Any:
     try:
         if action.nargs == 0:
             return _truth(text)
-        convert: Any = action.type
+        convert: Any = action.type or str
         if isinstance(action, argparse._AppendAction):
             return [convert(part) for part in shlex.split(text)]
         return convert(text)

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import traceback
+import zipfile
 from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
@@ -35,10 +36,20 @@ def read(options: argparse.Namespace) -> Target:
         path, folder = _module_file(options.target), os.getcwd()
         return Target("module", _imports(path, folder) if path else ())
     path = options.target
+    if os.path.isdir(path):
+        return _folder(path)
     if not os.path.isfile(path):
-        what = "is a folder" if os.path.isdir(path) else "does not exist"
-        raise PlanError(f"{path} {what}: give the path of a script, or -m and a module")
+        raise PlanError(f"{path} does not exist: give the path of a script, or -m and a module")
+    if zipfile.is_zipfile(path):
+        return Target("folder")
     return Target("path", _imports(path, script_folder(path)))
+
+
+def _folder(path: str) -> Target:
+    main = os.path.join(path, "__main__.py")
+    if not os.path.isfile(main):
+        raise PlanError(f"{path} is a folder without a __main__.py: give the path of a script")
+    return Target("folder", _imports(main, path))
 
 
 def _program(options: argparse.Namespace) -> Target:

@@ -13,6 +13,7 @@ from typing import Any
 
 from xmp import _checks
 from xmp._checks import make_output
+from xmp._clusters import per_device
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
 from xmp._processes import Call
@@ -26,6 +27,7 @@ __all__ = ["run"]
 
 _NOT_STARTED, _FAILED, _TIMED_OUT = 2, 1, 124
 _GRACE = 5.0  # seconds, the default of spawn
+_HOSTS = "NNODES"
 _GPU_RUNTIMES = ("cuda", "rocm", "xpu")
 
 
@@ -56,6 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     _run_options.from_variables(options, os.environ)
     _run_options.without_variables()
     _torchrun_words.translate(options)
+    _refuse_in_a_rank()
     target = _run_target.read(options)
     run = ScriptRun(
         kind=target.kind,
@@ -71,6 +74,18 @@ def _run(options: argparse.Namespace) -> int:
         return _run_here.run(request, run, options.seed)
     _launch(options, request, run)
     return 0
+
+
+def _refuse_in_a_rank() -> None:
+    """Raise PlanError in one of several processes that another launcher has started here."""
+    found = per_device.started(os.environ)
+    if found is not None and per_device.INSIDE not in os.environ and os.environ.get(_HOSTS) != "1":
+        raise PlanError(
+            f"{found.launcher} has started this command for one device ({found.given}), and each "
+            "of its processes would launch a world of its own. Have it start the script itself, "
+            f"without xmp run. Or {found.advice}. To launch from this process alone, give "
+            "--standalone"
+        )
 
 
 def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> None:
@@ -127,6 +142,12 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
         chosen = make_output(None, None, options.local_ranks_filter)
         local = chosen.show or () if chosen is not None else ()
         replicas = plan_for(request, None).hosts[0].replicas
+        unknown = [str(rank) for rank in local if rank >= len(replicas)]
+        if unknown:
+            raise PlanError(
+                f"--local-ranks-filter {options.local_ranks_filter}: there is no local rank "
+                f"{', '.join(unknown)}; this launch has 0 to {len(replicas) - 1}"
+            )
         show = [each.rank for each in replicas if each.local_rank in local]
     return make_output(options.log_dir, prefix, show)
 

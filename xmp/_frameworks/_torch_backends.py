@@ -12,6 +12,8 @@ from xmp._replica_info import ReplicaInfo
 
 __all__ = ["checked", "on_loopback", "planned", "refuse_other"]
 
+_NONE = "undefined"
+"""What torch lists among its backends, for a group without one."""
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
@@ -31,9 +33,10 @@ def checked(dist: Any, backend: str | None) -> str:
     if backend is None or backend.lower() == "auto":
         return ""
     for entry in backend.split(","):
-        if not dist.is_backend_available(entry.rpartition(":")[2].strip()):
+        named = entry.rpartition(":")[2].strip()
+        if named.lower() == _NONE or not dist.is_backend_available(named):
             known = [name for name in dist.Backend.backend_list if dist.is_backend_available(name)]
-            shown = ", ".join(repr(name) for name in known if name != "fake")
+            shown = ", ".join(repr(name) for name in known if name not in ("fake", _NONE))
             raise ValueError(
                 f"backend is {backend!r}, which this torch does not have. Allowed are {shown}, one "
                 'for each kind of device ("cpu:gloo,cuda:nccl"), and "auto" for the runtime\'s own'
