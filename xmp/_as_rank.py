@@ -120,7 +120,7 @@ def _check_mesh(found: Started, runtime: Runtime) -> None:
         jax = sys.modules.get("jax")
         if jax is not None and jax.distributed.is_initialized():
             return
-        advice = "Call jax.distributed.initialize() before"
+        advice = "Call jax.distributed.initialize(address, world_size, rank) before"
     elif found.is_torchs:
         return  # these read torchrun's variables themselves
     else:

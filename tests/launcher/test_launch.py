@@ -264,7 +264,7 @@ def test_what_only_the_launcher_could_do_is_refused(option: dict[str, Any]) -> N
     ("options", "error", "text"),
     [
         ({"nprocs": 4}, xmp.PlanError, "has started 2 of its processes on this host"),
-        ({"runtime": "jax"}, xmp.PlanError, r"Call jax.distributed.initialize\(\) before"),
+        ({"runtime": "jax"}, xmp.PlanError, r"distributed.initialize\(address, world_size"),
         ({"runtime": "nothing"}, xmp.PlanError, "runtime='nothing' is not known"),
         ({"backend": "gloo"}, xmp.PlanError, "not set MASTER_ADDR and MASTER_PORT. Set MASTER"),
         ({"backend": "nccl"}, xmp.PlanError, "backend='nccl' does not work with runtime 'cpu'"),

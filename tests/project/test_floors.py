@@ -57,7 +57,7 @@ NEIGHBOURS = {
     "_spawn": {"_checks"},
     "_launch": {"_spawn", "_checks"},
     "_run_script": {"_spawn"},
-    "_launcher": {"_spawn", "_checks", "_call_checks"},
+    "_launcher": {"_launch", "_spawn", "_checks", "_call_checks"},
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__", "_commands"},
 }

@@ -128,7 +128,12 @@ def uninstall() -> None:
 
 
 def replica() -> ReplicaInfo:
-    """Everything that is known about this replica, as one frozen value."""
+    """Everything that is known about this replica, as one frozen value.
+
+    Its fields are those of ``ReplicaInfo``: ``rank``, ``world_size``, ``runtime``, ``device`` …, and
+    what follows from them: ``device_type``, ``device_id``, ``device_ordinal``, ``endpoint``,
+    ``endpoints``, ``sampler_kwargs`` (for torch's ``DistributedSampler``).
+    """
     state = current()
     ordinal: Callable[[], int] | None = getattr(state.framework, "ordinal", None)
     if ordinal is None:
