@@ -130,7 +130,7 @@ def uninstall() -> None:
 def replica() -> ReplicaInfo:
     """Everything that is known about this replica, as one frozen value.
 
-    Its fields are those of ``ReplicaInfo``: ``rank``, ``world_size``, ``runtime``, ``device`` …, and
+    Its fields are those of ``ReplicaInfo``: ``rank``, ``world_size``, ``device`` …, and
     what follows from them: ``device_type``, ``device_id``, ``device_ordinal``, ``endpoint``,
     ``endpoints``, ``sampler_kwargs`` (for torch's ``DistributedSampler``).
     """
