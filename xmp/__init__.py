@@ -2,7 +2,8 @@
 
 A map of the rest, from the face down; each floor knows only those below it:
 
-    _spawn        spawn; _verbs: the other public functions; _checks: their arguments
+    compat/       other launchers' names and defaults, one module for each
+    _spawn        spawn; _launch, _launcher, _run_script, _verbs: the others; _checks: arguments
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -37,6 +38,7 @@ from ._inside import (
     heartbeat,
     host_index,
     init_process_group,
+    local_group,
     local_rank,
     local_world_size,
     once_per_host,
@@ -46,7 +48,10 @@ from ._inside import (
     restart_count,
     world_size,
 )
+from ._launch import launch
+from ._launcher import launcher
 from ._preemption import preempted
+from ._run_script import run_script
 from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import spawn
 from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
@@ -84,6 +89,9 @@ __all__ = [
     "host_facts",
     "host_index",
     "init_process_group",
+    "launch",
+    "launcher",
+    "local_group",
     "local_rank",
     "local_world_size",
     "once_per_host",
@@ -94,6 +102,7 @@ __all__ = [
     "rank_zero_only",
     "replica",
     "restart_count",
+    "run_script",
     "shutdown",
     "spawn",
     "start_processes",

@@ -9,17 +9,21 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import __version__
+from ._commands import _run_options
 from ._errors import XmpError
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 1 refused, 2 not understood."""
+    """Run one command; the exit status: 0 done, 1 refused, 2 not understood.
+
+    That of ``run`` is the script's.
+    """
     try:
         try:
             return _run(arguments)
@@ -36,9 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    parser, commands = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands[options.word].error(_run_options.said_of_unknown(options, unknown))
+    if isinstance(sys.stdout, io.TextIOWrapper) and options.word != "run":
         sys.stdout.reconfigure(errors="backslashreplace")  # a variable may hold any bytes
-    options = _parser().parse_args(arguments)
     try:
         # One module for each word: `xmp plan` does not load the engine, which `xmp stacks` needs.
         status: int = importlib.import_module(f"xmp._commands.{options.word}").run(options)
@@ -56,11 +63,13 @@ def _forget_output() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and that of each command."""
     what = "Plan launches, check this host, and look at the launches that run on it."
     parser = argparse.ArgumentParser(prog="xmp", description=what)
     parser.add_argument("--version", action="version", version=f"xmp {__version__}")
     commands = parser.add_subparsers(required=True, dest="word", metavar="COMMAND")
+    _run_options.add(commands)
     plan = commands.add_parser("plan", help="what each replica would get, and why")
     plan.add_argument(
         "-n", "--nprocs", type=int, help="replicas on each host (default: one per device)"
@@ -91,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "--arguments", type=_bytes, default=0, metavar="SIZE",
         help="size of the arguments of the function, as in 512MiB",
     )  # fmt: skip
-    return parser
+    return parser, commands.choices
 
 
 def _positions(text: str) -> tuple[int, ...]:

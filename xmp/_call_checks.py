@@ -12,8 +12,10 @@ from typing import Any
 
 from . import _signals
 
-__all__ = ["check_function"]
+__all__ = ["LAUNCHES", "check_arguments", "check_body", "check_function"]
 
+LAUNCHES = "_xmp_launches"
+"""The attribute of functions that ``launcher`` has decorated."""
 _STARRED: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
@@ -25,6 +27,11 @@ def check_function(fn: object, args: object, kwargs: object) -> None:
     """Raise TypeError unless ``fn(rank, *args, **kwargs)`` is a call that runs ``fn``."""
     if not callable(fn):
         raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
+    if LAUNCHES in getattr(fn, "__dict__", ()):
+        raise TypeError(
+            f"{_name(fn)} launches itself, since xmp.launcher has decorated it: call it, without a "
+            "rank. What spawn launches takes the rank as its first argument"
+        )
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
     if kwargs is not None and not isinstance(kwargs, dict):
@@ -35,7 +42,35 @@ def check_function(fn: object, args: object, kwargs: object) -> None:
         signature = _signature(fn)
         if signature is not None:
             _check_arguments(fn, signature, args, kwargs or {})
-        _check_kind(fn)
+        _check_kind(fn, "rank, ")
+
+
+def check_body(fn: object) -> None:
+    """Raise TypeError unless ``fn`` is a function that ``launcher`` can decorate."""
+    if isinstance(fn, (staticmethod, classmethod, property)):
+        kind = type(fn).__name__
+        raise TypeError(f"launcher decorates functions: write @{kind} above @xmp.launcher")
+    if not callable(fn):
+        raise TypeError(f"launcher decorates functions, not {type(fn).__name__}: {fn!r}")
+    if inspect.isclass(fn):
+        raise TypeError(
+            f"launcher decorates functions, and {_name(fn)} is a class. Decorate its method, or a "
+            "function that makes the object and uses it"
+        )
+    with _signals.deferred():
+        _check_kind(fn, "")
+
+
+def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError unless ``fn(*args, **kwargs)`` fits how ``fn`` is declared."""
+    with _signals.deferred():
+        signature = _signature(fn)
+        if signature is None:
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{_name(fn)}{_declared(signature)}: {error}") from None
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
@@ -86,7 +121,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN] + (["…"] if len(names) > _SHOWN else []))
 
 
-def _check_kind(fn: Callable[..., Any]) -> None:
+def _check_kind(fn: Callable[..., Any], first: str) -> None:
     """Refuse a function whose call only makes a generator or a coroutine, and runs nothing."""
     called: Any = fn
     while isinstance(called, functools.partial):
@@ -102,7 +137,7 @@ def _check_kind(fn: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(called):
         raise TypeError(
             f"fn is {name}, an async function: a call of it runs nothing. Give a function that "
-            f"runs it: def main(rank, *args): return asyncio.run({name}(rank, *args))"
+            f"runs it: def main({first}*args): return asyncio.run({name}({first}*args))"
         )
 
 

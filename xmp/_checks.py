@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, cast
 from ._call_checks import check_function
 from ._errors import PlanError
 from ._limits import number_of_seconds
-from ._types import Limits, Observer, Output, Request
+from ._types import Limits, Observer, Output, Request, WorldByHand
 
 __all__ = [
     "check_call",
@@ -223,6 +223,8 @@ def make_request(
     env: Any,
     threads: int | None,
     bind: bool | str | None,
+    world: WorldByHand | None = None,
+    grouped: bool = False,
 ) -> Request:
     _text("runtime", runtime)
     _text("backend", backend)
@@ -244,6 +246,8 @@ def make_request(
         backend=backend,
         threads=threads,
         bind=bind,
+        world=world,
+        grouped=grouped,
     )
     return _with_environment(request, env)
 

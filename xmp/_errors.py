@@ -37,11 +37,14 @@ class XmpError(Exception):
 
     history: Sequence[Exception] = ()
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
+    _ending: str = ""
+    """What the message must end with, whatever is added to it."""
 
     def _add(self, text: str) -> None:
-        """Append a paragraph, unless the message has it."""
+        """Add a paragraph, unless the message has it."""
         if text and text not in str(self):
-            self.args = (f"{self}\n\n{text}", *self.args[1:])
+            said = str(self).removesuffix(self._ending)
+            self.args = (f"{said}\n\n{text}{self._ending}", *self.args[1:])
 
 
 class PlanError(XmpError, ValueError):
@@ -64,7 +67,15 @@ class ReplicaError(XmpError, RuntimeError):
 
     The attributes describe the replica that failed first; of a ``ReplicaTimeout``, the first rank
     that xmp waited for. ``rank``, ``local_rank`` and ``pid`` are -1 where no replica existed yet.
+
+    Tests of a program's own error handling can make one, as they make torch's ``ProcessException``:
+    the text, the local rank, the pid (torch 2.13, torch/multiprocessing/spawn.py).
     """
+
+    def __init__(self, msg: str = "", error_index: int = -1, error_pid: int = -1) -> None:
+        super().__init__(msg)
+        self.rank = self.local_rank = error_index
+        self.pid = error_pid
 
     rank: int = -1
     """Its global rank."""
@@ -74,7 +85,8 @@ class ReplicaError(XmpError, RuntimeError):
     """The name of its host."""
     pid: int = -1
     exit_code: int | None = None
-    """The exit code of its process; None where a signal ended it or the code is not known."""
+    """The exit code of its process, or minus the number of the signal that ended it; None where
+    that is not known."""
     signal_name: str | None = None
     """The signal that ended its process ("SIGKILL"), if one did."""
     failures: Sequence[Any] = ()
@@ -120,6 +132,17 @@ class ReplicaRaised(ReplicaError):
 
 class ReplicaDied(ReplicaError):
     """A replica's process ended without returning from the user's function."""
+
+    def __init__(
+        self,
+        msg: str = "",
+        error_index: int = -1,
+        error_pid: int = -1,
+        exit_code: int | None = None,
+        signal_name: str | None = None,
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code, self.signal_name = exit_code, signal_name
 
 
 class ReplicaTimeout(ReplicaError, TimeoutError):

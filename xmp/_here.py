@@ -10,9 +10,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _breakpoint, _inside, _planner, _ports, _signals
+from ._framework import Framework
 from ._host import host_facts, plan_for, refuse_unready
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
-from ._types import Framework, Observer, ReplicaInfo, Request
+from ._replica_info import ReplicaInfo
+from ._types import Observer, Request
 
 if TYPE_CHECKING:
     from ._processes import EventStream

@@ -29,7 +29,9 @@ _COMPANIONS = {
 """What programs use next to a package but often import only inside the function: a replica that
 has to import ``numpy.random`` itself takes twice as long to start as one that has not."""
 
-_COLLECTIVES = {"init_process_group", "all_reduce", "broadcast", "all_gather", "barrier"}
+_COLLECTIVES = {
+    *("init_process_group", "local_group", "all_reduce", "broadcast", "all_gather", "barrier")
+}
 
 
 def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:
@@ -82,6 +84,8 @@ def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     """Refuse what cannot be launched, and say what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.limits)
+    if call.program:
+        _refuse_threads(draft)
     check_read_at_import(draft, call.method, known.env, known.loaded)
     warnings = _launcher.check(_runtimes.get(draft.runtime), known)
     for line in warnings if call.method != "fork" else ():
@@ -158,11 +162,25 @@ def _refuse_too_many(nprocs: int | None) -> None:
         raise PlanError(f"nprocs={nprocs}: {why}")
 
 
+def _are_threads(plan: JobPlan) -> bool:
+    """Whether several replicas of this host share a process."""
+    replicas = plan.hosts[0].replicas
+    return len({replica.process for replica in replicas}) < len(replicas)
+
+
+def _refuse_threads(plan: JobPlan) -> None:
+    """Refuse to run a script in each of several threads: a process has one ``__main__``."""
+    if _are_threads(plan):
+        raise PlanError(
+            f"runtime={plan.runtime!r} on this host has several replicas in one process, as "
+            "threads, and a script needs a process: start its function with xmp.spawn, or use "
+            'runtime="jax"'
+        )
+
+
 def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
     """Refuse ``hang_timeout`` for threads: xmp sees the progress of main threads alone."""
-    replicas = plan.hosts[0].replicas
-    together = len({replica.process for replica in replicas}) < len(replicas)
-    if together and limits is not None and limits.hang is not None:
+    if _are_threads(plan) and limits is not None and limits.hang is not None:
         raise PlanError(
             f"hang_timeout={limits.hang / 1e9:g}: runtime={plan.runtime!r} on this host has "
             "several replicas in one process, as threads, whose progress xmp cannot see; give "

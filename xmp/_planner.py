@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ._clusters import Placement, placement
+from ._clusters import Placement, manual, placement
 from ._errors import PlanError
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
@@ -66,10 +66,11 @@ def plan(
     if not known:
         raise PlanError("facts=[] names no host. Give the facts of at least one.")
     check_types(request)
+    known = tuple(_with_imports(request, facts) for facts in known)
     chosen = choose(request, known[0])
     choice = said_of(chosen, request, known[0])
     known = tuple(_with_extra(request, facts) for facts in known)
-    where = placement(known, chosen[0].on_tpu(known[0]), chosen[0].cluster(known[0]))
+    where = _placed(request, known, chosen[0])
     try:
         made = _planned(request, known, chosen, where, ports or {})
     except PlanError as error:
@@ -106,11 +107,28 @@ def _planned(
     return replace(made, sources=_sources(job, reason, where.source))
 
 
+def _placed(request: Request, known: tuple[HostFacts, ...], runtime: Runtime) -> Placement:
+    """The hosts of the job: those that the request describes, else those that the facts show."""
+    by_hand = None
+    if request.world is not None:
+        # How many replicas each host has is what this host alone would have.
+        local, _ = count(runtime, request, (Place(0, known[0].address, known[0]),), 1)
+        by_hand = manual.by_hand(request.world, local)
+    return placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]), by_hand)
+
+
 def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
     """The facts with the variables that ``env=`` sets in all replicas."""
     if request.env is None or len(request.env) != 1:
         return facts
     return replace(facts, env={**facts.env, **dict(request.env[0])})
+
+
+def _with_imports(request: Request, facts: HostFacts) -> HostFacts:
+    """The facts as if this process had imported what the program will import."""
+    roots = dict.fromkeys(name.partition(".")[0] for name in request.imports)
+    new = [name for name in roots if facts.frameworks.get(name) and name not in facts.loaded]
+    return replace(facts, loaded=(*facts.loaded, *new)) if new else facts
 
 
 def _job_plan(
@@ -184,7 +202,7 @@ def _replica(
         device=share.device,
         threads=threads,
         cpus=bound_cores(job.request.bind, place.facts, local, job.local),
-        settings=tuple(sorted(_settings(runtime, job, share).items())),
+        settings=tuple(sorted(_settings(runtime, job, place, share).items())),
     )
 
 
@@ -200,28 +218,40 @@ def _extra(request: Request, local: int) -> Pairs:
     return entries[local] if len(entries) > 1 else entries[0]
 
 
-def _settings(runtime: Runtime, job: Job, share: Share) -> dict[str, str]:
+def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[str, str]:
     settings = dict(share.settings)
+    endpoints = runtime.endpoints(job, place)
+    if endpoints:
+        settings["endpoints"] = endpoints
     if runtime.default_backend:
         settings["default_backend"] = runtime.default_backend
     if job.request.backend is not None:
         auto = job.request.backend == "auto"
         settings["backend"] = runtime.default_backend if auto else job.request.backend
+    elif job.request.grouped and _can_group(runtime, place.facts, settings):
+        settings["backend"] = runtime.default_backend
     return settings
 
 
+def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) -> bool:
+    """Whether the replicas can form a process group; threads of one process cannot."""
+    alone = settings.get("threads_per_process", "1") == "1"
+    return bool(runtime.default_backend and facts.frameworks.get(GENERIC) and alone)
+
+
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
-    store = (store_need(job),) if runtime.store and job.places[0].index == 0 else ()
+    store = (store_need(job),) if runtime.has_store(job) and job.places[0].index == 0 else ()
     return (*store, *runtime.needs(job))
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
     """What a template may import: the launcher's packages, but not the two that look for chips."""
     wanted = list(runtime.needs_packages)
-    if request.backend is not None:
+    if request.backend is not None or (request.grouped and runtime.backends):
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]
-    loaded = [name for name in facts.loaded if name not in NEVER_PRELOADED]
+    imports = (*facts.loaded, *request.imports)
+    loaded = [name for name in imports if name.partition(".")[0] not in NEVER_PRELOADED]
     return tuple(dict.fromkeys((*loaded, *installed)))
 
 

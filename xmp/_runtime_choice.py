@@ -51,17 +51,28 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
         setting = runtime.configured(facts)
         if setting:
             return runtime, setting
+    able = _with_backend(request.backend, able)
     families = _loaded_families(facts, able)
     if families == [GENERIC]:
         first = _for_generic(facts, able)
-        return first, f"{GENERIC} is loaded; {first.possible(facts)}"
+        return first, f"{_loaded(GENERIC, request)}; {first.possible(facts)}"
     if len(families) == 1:
         first = next(r for r in able if r.family == families[0])
-        return first, f"{families[0]} is loaded; {first.possible(facts)}"
+        return first, f"{_loaded(families[0], request)}; {first.possible(facts)}"
     if families:
         first = next(r for r in able if r.family in families)
         return first, f"{' and '.join(families)} are loaded; {first.possible(facts)}"
     return _by_hardware(facts, able)
+
+
+def _with_backend(backend: str | None, able: Sequence[Runtime]) -> Sequence[Runtime]:
+    """Those that have this backend, if any has: where it is named, torch is meant."""
+    return tuple(r for r in able if backend in r.backends) or able
+
+
+def _loaded(family: str, request: Request) -> str:
+    by_program = family in {name.partition(".")[0] for name in request.imports}
+    return f"the script imports {family}" if by_program else f"{family} is loaded"
 
 
 def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 __all__ = [
+    "DUMP_SIGNAL",
     "Handler",
     "SigAction",
     "as_usual",
@@ -48,6 +49,9 @@ __all__ = [
 T = TypeVar("T")
 Handler = Callable[[int, Any], object]
 
+# SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
+DUMP_SIGNAL = int(getattr(_signal, "SIGRTMIN", _signal.SIGUSR2)) + 6
+"""Asks a replica for its stacks."""
 _AS_USUAL, _DEFERRED, _BLOCKED = range(3)
 _LOOK_SECONDS = 1.0
 _NUMBERS = tuple(

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from . import _signals
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     from ._processes import ProcessContext, Results
-    from ._types import Event, Observer, Request
+    from ._types import Event, Observer, Request, WorldByHand
 
-    class SpawnOptions(TypedDict, total=False):
-        """The keywords of ``spawn`` that do not change what it returns."""
+    class LaunchOptions(TypedDict, total=False):
+        """The keywords of ``spawn`` and ``launcher`` that do not change what these return."""
 
-        kwargs: dict[str, Any] | None
         runtime: str | None
         devices: Sequence[int] | str | None
         backend: str | None
@@ -44,8 +44,13 @@ if TYPE_CHECKING:
         progress: bool | None
         events: Callable[[Event], object] | str | os.PathLike[str] | None
 
+    class SpawnOptions(LaunchOptions, total=False):
+        """Those of ``spawn`` alone."""
 
-__all__ = ["Args", "importing", "public", "refuse_while_importing", "spawn"]
+        kwargs: dict[str, Any] | None
+
+
+__all__ = ["Args", "importing", "launched", "public", "refuse_while_importing", "spawn"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +92,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(call, function)
 
 
-_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._limits", "xmp._payload")
+_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._launcher", "xmp._limits", "xmp._payload")
 
 
 def _refused(error: TypeError) -> bool:
@@ -251,26 +256,42 @@ def spawn(
         ReplicaRaised, ReplicaDied: a replica failed, and xmp has ended the others.
         ReplicaTimeout: one of the time limits is over; has the stacks of all live replicas.
     """
+    started: Results[R] | ProcessContext[R] = launched(SimpleNamespace(**locals()))
+    return started
+
+
+def launched(given: Any, world: WorldByHand | None = None, grouped: bool = False) -> Any:
+    """Launch with the arguments of ``spawn`` that ``given`` has as attributes.
+
+    ``world`` is the world of several hosts of which this one is a part, if the call names it;
+    ``grouped``: the process group is ready when the function starts, wherever the runtime has one.
+    """
     from . import _checks
 
-    method = _checks.check_call(fn, args, kwargs, start_method)
-    grace = _checks.seconds_of_grace(grace)
-    seed = _checks.random_seed(seed)
-    limits = _checks.make_limits(timeout, start_timeout, hang_timeout)
-    restarts = _checks.count_from_zero("max_restarts", max_restarts)
-    observer = _checks.make_observer(events, progress)
-    output = _checks.make_output(log_dir, prefix, show)
-    request = _checks.make_request(nprocs, runtime, devices, backend, env, threads, bind)
+    fn, args, join = given.fn, given.args, given.join
+    method = _checks.check_call(fn, args, given.kwargs, given.start_method)
+    grace = _checks.seconds_of_grace(given.grace)
+    seed = _checks.random_seed(given.seed)
+    limits = _checks.make_limits(given.timeout, given.start_timeout, given.hang_timeout)
+    restarts = _checks.count_from_zero("max_restarts", given.max_restarts)
+    observer = _checks.make_observer(given.events, given.progress)
+    output = _checks.make_output(given.log_dir, given.prefix, given.show)
+    request = _checks.make_request(
+        given.nprocs, given.runtime, given.devices, given.backend, given.env, given.threads,
+        given.bind, world, grouped,
+    )  # fmt: skip
     refuse_while_importing()
-    alone = (start_method, env, devices, limits, restarts or None, output, show)
-    if nprocs == 1 and join and all(value is None for value in alone):
-        return _run_here(request, fn, args, kwargs or {}, seed, observer)
+    of_processes = (given.start_method, given.env, given.devices, given.show)
+    apart = (*of_processes, limits, restarts or None, output)
+    kwargs = given.kwargs or {}
+    if given.nprocs == 1 and join and all(value is None for value in apart):
+        return _run_here(request, fn, args, kwargs, seed, observer)
     with _signals.deferred(), without_collections():
         from ._host import launch
         from ._processes import Call
 
     call = Call(
-        fn, args, kwargs or {}, method, grace, daemon, seed, limits, observer, restarts,
+        fn, args, kwargs, method, grace, given.daemon, seed, limits, observer, restarts,
         output=output,
     )  # fmt: skip
     return launch(request, call, join)

@@ -7,14 +7,13 @@ because it is the reference of every field, and all other modules import from it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "Event",
     "ForkRules",
-    "Framework",
     "HostFacts",
     "HostPlan",
     "JobPlan",
@@ -22,13 +21,27 @@ __all__ = [
     "Observer",
     "Output",
     "PortNeed",
-    "ReplicaInfo",
     "ReplicaPlan",
     "Request",
+    "WorldByHand",
 ]
 
 Pairs = tuple[tuple[str, str], ...]
 """A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it can be pickled."""
+
+
+@dataclass(frozen=True)
+class WorldByHand:
+    """Where this host's replicas stand in a world of several hosts, as the user says."""
+
+    rank_start: int
+    """The global rank of the first replica of this host."""
+    world_size: int
+    """The replicas of all hosts together."""
+    master_ip: str = ""
+    """The address of host 0; empty where this host is the only one."""
+    port: int = 0
+    """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +56,20 @@ class Request:
     """Positions in what the host's mask allows, in the order of the local ranks."""
     backend: str | None = None
     """The torch process group's backend; None: the function forms its own group, or none."""
+    grouped: bool = False
+    """Without ``backend``: the group is formed nevertheless, wherever the runtime has one."""
     threads: int | None = None
     """Threads of each replica; None means usable cores divided by the replicas of the host."""
     bind: bool | str | None = None
     """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
     env: tuple[Pairs, ...] | None = None
     """Extra variables per local rank, or one entry for all."""
+    imports: tuple[str, ...] = ()
+    """Modules that the program will import: their packages count as loaded."""
+    store_port: int = 0
+    """MASTER_PORT of a job of one host; 0: a free one."""
+    world: WorldByHand | None = None
+    """The world of which this host is a part; None: what a scheduler's variables say."""
 
 
 @dataclass(frozen=True)
@@ -331,63 +352,3 @@ class JobPlan:
 
     def __repr__(self) -> str:
         return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"
-
-
-@dataclass(frozen=True)
-class ReplicaInfo:
-    """One replica's place in the launch, as ``xmp.replica()`` returns it."""
-
-    rank: int
-    """Its global rank, 0 to ``world_size`` - 1."""
-    local_rank: int
-    """Its rank on its host, 0 to ``local_world_size`` - 1."""
-    world_size: int
-    """The replicas of all hosts together."""
-    local_world_size: int
-    """The replicas of its host."""
-    host_index: int = 0
-    """The index of its host, from 0."""
-    runtime: str = ""
-    """The name of the runtime ("cuda"); empty in a process that xmp did not start."""
-    device: str = "cpu"
-    """The planned device ("cuda:1", "tpu:0", "cpu")."""
-    restart_count: int = 0
-    """How often ``max_restarts`` has restarted the replicas."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """``ReplicaPlan.settings``."""
-    descriptors: Mapping[str, int] = field(default_factory=dict)
-    """The leased sockets that this replica inherited, by the name of their ``PortNeed``."""
-
-
-class Framework(Protocol):
-    """What a framework's ``enter`` returns: one replica's view of the mesh.
-
-    Collectives are functional: they return their result and never change their argument. Values are
-    tensors, arrays, numbers or trees (dict, list, tuple) of them; ``all_reduce`` returns leaves of
-    other types unchanged.
-
-    Two more methods are optional. ``failed(error) -> int`` is called when the user's function has
-    raised, and returns the exit code of the replica. ``beside(info) -> Framework`` is called in the
-    thread of each replica where several share a process.
-    """
-
-    def device(self) -> Any:
-        """The framework's own device object of this replica."""
-
-    def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the process group by env://; does nothing if there is one. Timeout in seconds."""
-
-    def barrier(self) -> None:
-        """Wait until every replica has called this."""
-
-    def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce ``value`` over all replicas; ``op`` is sum, mean, min, max or prod."""
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank ``src`` on every replica; any picklable object."""
-
-    def all_gather(self, value: Any) -> Sequence[Any]:
-        """Return the values of all replicas, in rank order; any picklable objects."""
-
-    def leave(self) -> None:
-        """Destroy the process group; called once, after the user's function."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
     from ._processes import ProcessContext
     from ._types import HostFacts, JobPlan
 
-__all__ = ["default_nprocs", "host_facts", "plan", "preload", "shutdown", "start_processes"]
+__all__ = [
+    "default_nprocs",
+    "host_facts",
+    "plan",
+    "preload",
+    "shutdown",
+    "start_bare",
+    "start_processes",
+]
 
 R = TypeVar("R")
 
@@ -66,9 +75,23 @@ def start_processes(
     """Run ``fn(i, *args)`` in ``nprocs`` processes, without devices: the engine alone.
 
     The contract of ``torch.multiprocessing.start_processes`` (torch 2.13): returns None after a
-    join, else a ``ProcessContext`` whose ``join(timeout)`` returns True when all are done; always
-    starts processes. Raises as ``spawn`` does.
+    join, and then the functions may return what cannot be pickled; else a ``ProcessContext`` whose
+    ``join(timeout)`` returns True when all are done; always starts processes. Raises as ``spawn``
+    does.
     """
+    return start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=not join)
+
+
+def start_bare(
+    fn: Callable[..., R],
+    args: Args,
+    nprocs: int,
+    join: bool,
+    daemon: bool,
+    start_method: str | None,
+    wants_results: bool,
+) -> ProcessContext[R] | None:
+    """As ``start_processes``; without ``wants_results`` every result is None."""
     from . import _checks
 
     method = _checks.check_call(fn, args, None, start_method)
@@ -80,7 +103,8 @@ def start_processes(
         from ._host import launch_bare
         from ._processes import Call
 
-    context: Any = launch_bare(count, Call(fn, args, method=method, daemon=daemon), join)
+    call = Call(fn, args, method=method, daemon=daemon, wants_results=wants_results)
+    context: Any = launch_bare(count, call, join)
     return None if join else context
 
 
@@ -134,15 +158,16 @@ def preload(*packages: str) -> None:
 
     ``xmp.preload("torch", "jax")`` on a script's first line makes its first ``spawn`` as fast as
     the later ones. ``xmp.shutdown()`` ends the template. Where a launch imports the script or its
-    modules again, and in replicas, it starts nothing. Raises TypeError for
-    what is not a name, StartError where the process cannot be started.
+    modules again, in replicas, and in a process that another launcher started for one device, it
+    starts nothing. Raises TypeError for what is not a name, StartError where the process cannot be
+    started.
     """
     for name in packages:
         if not isinstance(name, str) or not name:
             raise TypeError(
                 f"preload({name!r}): give names of packages; xmp.shutdown() ends the templates"
             )
-    if importing() or _in_a_launch():
+    if importing() or _in_a_launch() or _is_placed():
         return
     with _signals.deferred(), without_collections():
         from ._host import warm_up
@@ -167,3 +192,10 @@ def _in_a_launch() -> bool:
     payload = sys.modules.get("xmp._payload")
     loading = payload is not None and payload.loading()
     return loading or _inside.in_a_replica()
+
+
+def _is_placed() -> bool:
+    """Whether another launcher has started this process for one device: it needs no template."""
+    from ._clusters import per_device
+
+    return per_device.started(os.environ) is not None

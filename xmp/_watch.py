@@ -2,9 +2,10 @@
 
 Pure: events in, actions out. All times are monotonic nanoseconds. A failure opens a *settle window*
 (50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
-that of the rank which caused it. Then xmp takes the stacks of the live replicas and ends them:
-SIGTERM (after a Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit
-(``_limits``) ends in the same way, without a cause.
+that of the rank which caused it. Then xmp takes the stacks of the live replicas, waits for their
+own end as long as the ``patience`` says (0 s unless asked for), and ends them: SIGTERM (after a
+Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``_limits``)
+ends in the same way, without a cause and without patience.
 """
 
 from __future__ import annotations
@@ -121,8 +122,10 @@ class Watch:
     called: int = 0
     begun: int = 0
     """When the last replica was started."""
+    patience: int = 0
+    """Nanoseconds between the settle window of a failure and SIGTERM."""
     phase: str = "running"
-    """"running", "settling", "interrupting", "stopping", "killing" or "done"."""
+    """"running", "settling", "leaving", "interrupting", "stopping", "killing" or "done"."""
     live: set[int] = field(init=False)
     _clocks: Clocks = field(init=False)
     _overdue: Overdue | None = None
@@ -220,7 +223,13 @@ class Watch:
         if self._step is None or now < self._step:
             return []
         if self.phase == "settling":
-            return [Action("stacks", self._living()), *self._stop(now)]
+            stacks = Action("stacks", self._living())
+            if not self.patience:
+                return [stacks, *self._stop(now)]
+            self.phase, self._step = "leaving", now + self.patience
+            return [stacks]
+        if self.phase == "leaving":
+            return self._stop(now)
         if self._ending() and self.phase != "killing":
             return self._kill(now)
         self.phase, self._step = "done", None

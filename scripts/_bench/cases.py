@@ -78,6 +78,7 @@ CASES = {
         Case(
             "reduce", "work_reduce.py", ("xmp", "torch", "floor", *METHODS), unpinned=True
         ),
+        Case("run", "work_run.py", ("xmp", "torchrun")),
         Case("jax", "work_jax.py", ("xmp", "multiprocessing", "floor")),
         Case("array", "work_array.py", ("xmp", "torch"), probe=driver.memory),
         Case("dict", "work_dict.py", ("xmp", "torch")),
@@ -152,6 +153,10 @@ ROWS = (
         "call to first gloo all-reduce done, warm",
         (_faster("reduce", "torch", 40), _floor("reduce", 1.5)),
         also=_methods("reduce"),
+    ),
+    Row(
+        "second xmp run of a torch script, process start to first all-reduce (beside torchrun)",
+        (_faster("run", "torchrun", 3),),
     ),
     Row(
         "call to first JAX all-gather done, warm",

@@ -1,7 +1,8 @@
-"""torch elastic's own process context, as its agent uses it, with replicas of xmp."""
+"""torch elastic's own process context and its agent, with replicas of xmp."""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.stage import Stage
 from tests.support.waiting import until
 
 
@@ -97,3 +99,70 @@ def test_close_ends_workers_that_run(start: Any) -> None:
 
 def fails_never(rank_word: str) -> None:
     until(lambda: False, 60)
+
+
+# --- its agent ------------------------------------------------------------------------------------
+
+AGENT = """
+    import json, os, signal, sys
+
+    import torch.multiprocessing
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    import xmp
+
+    started = []
+
+    def train(what):
+        import torch.distributed as dist
+        rank, count = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if what == "fails" or (what == "fails once" and count == "0"):
+            if rank == 1:
+                raise ValueError(f"no such label, attempt {count}")
+            signal.pause()  # torch waits 30 s for a worker that SIGTERM finds in native code
+        dist.init_process_group("gloo")
+        total = torch.tensor([rank + 1])
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return [rank, int(total), int(count), os.environ["LOCAL_WORLD_SIZE"]]
+
+    def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+        started.append(start_method)
+        return xmp.start_processes(fn, args, nprocs, join, daemon, start_method)
+
+    def agent(method, what, restarts):
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=2, run_id=f"{method}-{what}",
+            rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=restarts,
+            monitor_interval=0.1, start_method=method,
+        )
+        try:
+            return elastic_launch(config, train)(what)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            return [rank, failure.exitcode, failure.message["message"]]
+
+    if __name__ == "__main__":
+        if sys.argv[1] == "xmp":
+            torch.multiprocessing.start_processes = start_processes
+        said = []
+        for method in sys.argv[2:]:
+            said += [agent(method, "works", 0), agent(method, "fails once", 1),
+                     agent(method, "fails", 0)]
+        assert bool(started) is (sys.argv[1] == "xmp"), started
+        print(json.dumps(said))
+"""
+"""Workers of ``elastic_launch``, which is torchrun without its command line."""
+
+
+@pytest.mark.slow
+def test_its_agent_runs_and_restarts_workers(stage: Stage) -> None:
+    def ran(who: str, *methods: str) -> Any:
+        return json.loads(stage.run(AGENT, who, *methods, timeout=150).out.splitlines()[-1])
+
+    torchs = ran("torch", "fork")
+    assert torchs[0] == {"0": [0, 3, 0, "2"], "1": [1, 3, 0, "2"]}
+    assert torchs[1] == {"0": [0, 3, 1, "2"], "1": [1, 3, 1, "2"]}
+    assert torchs[2] == [1, 1, "ValueError: no such label, attempt 0"]
+    assert ran("xmp", "spawn", "fork", "forkserver") == torchs * 3

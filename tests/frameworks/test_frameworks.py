@@ -215,7 +215,7 @@ def test_entering_torch_is_free_until_torch_is_used() -> None:
     code = """
 import os, sys, time
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 from xmp._frameworks import torch_dist
 info = ReplicaInfo(0, 0, 1, 1, settings={"device_type": "cpu"})
 began = time.perf_counter()
@@ -237,7 +237,7 @@ def test_entering_torch_in_vain_changes_nothing() -> None:
 import os, sys
 import torch
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 from xmp._frameworks import torch_dist
 module = sys.modules["torch.distributed.rendezvous"]
 reader, writer = os.pipe()

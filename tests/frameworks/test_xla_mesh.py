@@ -14,7 +14,7 @@ import pytest
 
 from xmp._frameworks import _exchange
 from xmp._frameworks._xla_wire import MeshWire
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 ORDINALS = (2, 0, 3, 1)  # of the ranks 0 to 3
 

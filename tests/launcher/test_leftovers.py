@@ -95,7 +95,8 @@ if __name__ == "__main__":
     try:
         context.join()
     except xmp.ReplicaRaised as error:
-        print(str(error).splitlines()[-1].replace(str(context.pids()[0]), "PID"))
+        said = [line for line in str(error).splitlines() if line.startswith("process ")]
+        print(said[0].replace(str(context.pids()[0]), "PID"))
     begin = time.monotonic()
     print(list(xmp.spawn(abs, nprocs=2, runtime="cpu")), time.monotonic() - begin < 5)
     (group / "freezer.state").write_text("THAWED")

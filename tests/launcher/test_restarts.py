@@ -59,8 +59,10 @@ def test_the_last_error_lists_those_before(method: str) -> None:
     text = str(error)
     assert text.startswith("rank 1 of 2 ")
     assert text.splitlines()[0].endswith("raised ValueError: attempt 2")
-    head, *lines = text.split("\n\n")[-1].splitlines()
+    head, *lines = text.split("\n\n")[-2].splitlines()
     assert head == "Earlier attempts (max_restarts=2):"
+    assert len(lines) == 2
+    assert text.endswith("\nValueError: attempt 2")
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, after \d+\.\d s"
     for count, line in enumerate(lines):
         said = rf"  {count + 1}: {when}: rank 1 raised ValueError: attempt {count}"

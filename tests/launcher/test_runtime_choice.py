@@ -111,6 +111,6 @@ BOTH = """
 def test_torch_in_replicas_that_are_jaxs(stage: Stage) -> None:
     out = stage.run(BOTH, timeout=90).out
     assert "Default process group has not been initialized" in out
-    last = out.strip().splitlines()[-1]
-    assert last.startswith("xmp chose runtime 'jax' (jax and torch are loaded; jax ")
-    assert "also possible: cpu" in last
+    (chosen,) = [line for line in out.splitlines() if line.startswith("xmp chose runtime ")]
+    assert chosen.startswith("xmp chose runtime 'jax' (jax and torch are loaded; jax ")
+    assert "also possible: cpu" in chosen

@@ -65,6 +65,9 @@ def test_what_was_finished_in_time_is_kept(method: str) -> None:
     error = timeout(method, half, timeout=4)
     assert dict(error.results) == {0: "done"}
     assert (error.rank, error.local_rank) == (1, 1)
+    assert str(error).startswith("timeout=4: not done 4 s after the call: rank 1 of 2 on ")
+    assert str(error).partition("\n")[0].endswith(" still running, rank 0 had finished")
+    assert "rank 0:" not in str(error), "what a finished rank waits for says nothing of the hang"
 
 
 def test_in_time_is_in_time(method: str) -> None:

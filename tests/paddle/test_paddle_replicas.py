@@ -93,3 +93,31 @@ def test_collectives() -> None:
         assert each["gathered"] == [(0, [1.0], 0), (1, [1.0, 1.0], 9000)]
         assert each["sent"] == [(0, [0.0, 1.0, 2.0]), (1, [1.0, 2.0, 3.0])]
         assert each["kept"] == [rank, rank + 1.0, rank + 2.0]
+
+
+def among_trainers() -> Any:
+    import os
+
+    import paddle.distributed as dist
+
+    xmp.init_process_group("auto", timeout=60)
+    texts = []
+    for call in (lambda: xmp.init_process_group("gloo"), lambda: xmp.barrier("any")):
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            call()
+        texts.append(str(caught.value))
+    replica, own = xmp.replica(), dist.ParallelEnv()
+    same = (
+        (replica.endpoint, list(replica.endpoints)) == (own.current_endpoint, own.trainer_endpoints)
+        and replica.device_type == "cpu"
+        and ",".join(replica.endpoints) == os.environ["PADDLE_TRAINER_ENDPOINTS"]
+    )
+    return xmp.rank(), same, texts
+
+
+def test_launcher_and_the_endpoints_that_paddle_itself_says() -> None:
+    found = xmp.launcher(among_trainers, nprocs=2, runtime="paddle")()
+    assert [each[:2] for each in found] == [(0, True), (1, True)]
+    for *_, texts in found:
+        assert "runtime 'paddle' connects the replicas itself" in texts[0]
+        assert "runtime 'paddle' has no groups of some replicas" in texts[1]

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.tpu_hosts import host
 from xmp import _planner
-from xmp._clusters import manual, placement
+from xmp._clusters import placement
 from xmp._clusters._base import host_list, split_port
 from xmp._clusters.slurm import expand
 from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._types import HostFacts, JobPlan, Request, WorldByHand
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7",
@@ -83,10 +84,6 @@ def test_placed_hosts(
     "env",
     [
         {},
-        # several processes on one node: each is a replica itself, and a launch in it stays local
-        {**TORCHRUN, "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "1"},
-        {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n10"},
-        {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
         # pods of an Indexed Job without NNODES are a sweep
         {k: v for k, v in KUBERNETES.items() if k != "NNODES"},
         # inside a replica of ours
@@ -148,15 +145,28 @@ def test_hosts_that_are_one_machine_stay_on_loopback() -> None:
 
 
 def test_hosts_named_in_a_launcher_call() -> None:
-    facts = manual.by_hand(
-        HostFacts(cpus=(0, 1)), rank_start=4, world_size=8, local=2, master="m", port=77
-    )
-    assert seen(_planner.plan(Request(runtime="cpu", nprocs=2), facts)) == (2, 8, "m", "77")
+    def by_hand(env: dict[str, str], *world: Any, nprocs: int | None = 2) -> JobPlan:
+        request = Request(runtime="cpu", nprocs=nprocs, world=WorldByHand(*world))
+        return _planner.plan(request, HostFacts(cpus=(0, 1), env=env))
+
+    # They count more than variables, whose job they are not.
+    for env in ({}, TORCHRUN, MANUAL, SLURM):
+        assert seen(by_hand(env, 4, 8, "m", 77)) == (2, 8, "m", "77")
+        assert seen(by_hand(env, 4, 8, "m", nprocs=None)) == (2, 8, "m", "29500")
+        assert seen(by_hand(env, 0, 2)) == (0, 2, "127.0.0.1", "29500")
     for start, world in ((1, 8), (8, 8), (0, 7)):
         with pytest.raises(PlanError, match=f"rank_start={start} and world_size={world}"):
-            manual.by_hand(
-                HostFacts(), rank_start=start, world_size=world, local=2, master="m", port=0
-            )
+            by_hand({}, start, world, "m")
+    with pytest.raises(PlanError, match="is 4 hosts, but master_ip is not given"):
+        by_hand({}, 0, 8)
+    with pytest.raises(PlanError, match="address of host 0 is localhost, which is each host"):
+        by_hand({}, 0, 8, "localhost")
+
+
+def test_hosts_named_in_a_call_are_those_of_the_runtimes_own_variables() -> None:
+    request = Request(runtime="pjrt", world=WorldByHand(0, 16, "10.0.0.9"))
+    with pytest.raises(PlanError, match="says host 0 of 2, but the TPU runtime says worker 0 of 1"):
+        _planner.plan(request, host())
 
 
 def test_jax_coordinators_of_ipv6_hosts_have_brackets() -> None:

@@ -11,7 +11,8 @@ import xmp
 
 # The names that programs may rely on.
 PROMISED = {
-    *("spawn", "start_processes", "Results", "ProcessContext", "plan", "host_facts"),
+    *("spawn", "launch", "run_script", "start_processes", "Results", "ProcessContext", "plan"),
+    "host_facts",
     *(
         "preload",
         "shutdown",
@@ -27,6 +28,7 @@ PROMISED = {
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "JobPlan", "HostFacts"),
     "Event",
+    *("launcher", "local_group"),
 }
 
 

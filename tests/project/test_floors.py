@@ -19,17 +19,18 @@ PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    {"_types", "_errors"},
+    {"_types", "_errors", "_framework", "_replica_info"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
     | {"_signals", "_own_handlers"},
-    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint"},
+    {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
+    | {"_hydra_folders"},
     {"_processes"},
-    {"_host", "_here"},
-    {"_spawn", "_verbs", "_checks", "_call_checks"},
-    {"__init__", "__main__", "_commands"},
+    {"_host", "_here", "_as_rank"},
+    {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
+    {"__init__", "__main__", "_commands", "compat"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = FLOORS[0] | FLOORS[1]
@@ -43,17 +44,22 @@ NEIGHBOURS = {
     "_types": {"_errors"},
     "_probe": {"_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
-    "_payload": {"_signals"},
+    "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},
     "_here": {"_host"},
+    "_as_rank": {"_host"},
     "_sharing": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
+    "_script_runs": {"_inside", "_hydra_folders"},
     "_checks": {"_call_checks"},
     "_spawn": {"_checks"},
+    "_launch": {"_spawn", "_checks"},
+    "_run_script": {"_spawn"},
+    "_launcher": {"_launch", "_spawn", "_checks", "_call_checks"},
     "_verbs": {"_spawn", "_checks"},
-    "__main__": {"__init__"},
+    "__main__": {"__init__", "_commands"},
 }
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
 
@@ -151,7 +157,8 @@ def test_a_module_says_its_idea_and_what_it_offers(path: Path) -> None:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     ]
-    assert "__all__" in targets, f"{name_of(path)} has no __all__"
+    only_says = len(tree.body) == 1  # a package that offers its modules alone
+    assert only_says or "__all__" in targets, f"{name_of(path)} has no __all__"
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -198,7 +205,7 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", ["__init__", "_spawn", "_verbs", "_checks", "_host", "_here"])
+@pytest.mark.parametrize("name", sorted(FLOORS[5] | FLOORS[6] | {"__init__"}))
 def test_the_engine_is_entered_by_its_face(name: str) -> None:
     inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
     beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]

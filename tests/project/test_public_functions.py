@@ -20,6 +20,7 @@ def fn(rank: int) -> int:
     [
         (lambda **given: xmp.spawn(fn, **given), "nproc", "nprocs"),
         (lambda **given: xmp.spawn(fn, **given), "hang_time_out", "hang_timeout"),
+        (lambda **given: xmp.launch(fn, **given), "timeot", "timeout"),
         (lambda **given: xmp.start_processes(fn, **given), "startmethod", "start_method"),
         (lambda **given: xmp.plan(**given), "device", "devices"),
         (lambda **given: xmp.default_nprocs(**given), "run_time", "runtime"),
@@ -60,6 +61,7 @@ def test_the_signatures_are_visible() -> None:
     kinds = {each.kind for each in spawn.values()}
     assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     assert "nprocs" in inspect.signature(xmp.start_processes).parameters
+    assert inspect.signature(xmp.launch).parameters == spawn
 
 
 def frames(error: BaseException) -> list[tuple[str, str]]:
@@ -72,6 +74,9 @@ def test_an_error_of_xmp_shows_one_of_its_frames() -> None:
     with pytest.raises(xmp.PlanError) as caught:
         xmp.spawn(fn, nprocs=0)
     assert frames(caught.value)[1:] == [("xmp._spawn", "spawn")]
+    with pytest.raises(xmp.PlanError) as caught:
+        xmp.launch(fn, nprocs=0)
+    assert frames(caught.value)[1:] == [("xmp._spawn", "launch")]
     with pytest.raises(xmp.PlanError) as caught:
         xmp.plan(runtime="no such")
     assert frames(caught.value)[1:] == [("xmp._spawn", "plan")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import xmp
 from xmp import _inside
 from xmp._clusters.per_device import identity
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 
 class FakeFramework:
@@ -26,8 +27,8 @@ class FakeFramework:
     def device(self) -> Any:
         return f"device {self.info.rank}"
 
-    def init_process_group(self, timeout: float | None = None) -> None:
-        self.calls.append(("init", timeout))
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
+        self.calls.append(("init", backend, timeout))
 
     def barrier(self) -> None:
         self.calls.append("barrier")
@@ -112,10 +113,21 @@ def test_a_source_that_is_no_integer_is_refused(src: Any) -> None:
         _inside.broadcast("x", src)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_a_timeout_that_is_no_time_is_refused(timeout: float) -> None:
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), 1e12, timedelta(), timedelta(days=-1)])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
     with pytest.raises(ValueError, match="seconds above 0"):
-        _inside.init_process_group(timeout)
+        _inside.init_process_group(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", ["30", True, [30]])
+def test_a_timeout_of_another_type_is_refused(timeout: Any) -> None:
+    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+        _inside.init_process_group(timeout=timeout)
+
+
+def test_a_number_as_backend_is_refused_with_what_is_meant() -> None:
+    with pytest.raises(TypeError, match=r'name such as "gloo".*not float: 2\.5\..* timeout='):
+        _inside.init_process_group(2.5)  # type: ignore[arg-type]
 
 
 # --- a world that another launcher made --------------------------------------------------------
@@ -182,9 +194,29 @@ def test_a_replica_is_what_was_installed() -> None:
     assert _inside.all_reduce(21) == 42
     assert _inside.broadcast("x", 1) == ("x", 1)
     assert _inside.all_gather("x") == ["x", "x"]
-    _inside.init_process_group(2.5)
+    _inside.init_process_group(timeout=2.5)
+    _inside.init_process_group("gloo", timeout=timedelta(minutes=2))
     _inside.barrier()
-    assert framework.calls == [("init", 2.5), "barrier"]
+    assert framework.calls == [("init", None, 2.5), ("init", "gloo", 120.0), "barrier"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group: _inside.rank(group),
+        lambda group: _inside.world_size(group),
+        lambda group: _inside.barrier(group),
+        lambda group: _inside.all_reduce(1, group=group),
+        lambda group: _inside.broadcast(1, group=group),
+        lambda group: _inside.all_gather(1, group=group),
+        lambda group: _inside.local_group(),
+    ],
+)
+def test_a_runtime_without_groups_says_so_by_name(call: Callable[[Any], Any]) -> None:
+    mine = info(runtime="jax")
+    _inside.install(mine, FakeFramework(mine), FakeChannel())
+    with pytest.raises(RuntimeError, match="runtime 'jax' has no groups of some replicas"):
+        call(object())
 
 
 def test_uninstalled_it_is_outside_again() -> None:

@@ -15,10 +15,12 @@ import pytest
 
 import xmp
 from tests.support.waiting import until
-from xmp import _inside, _preemption, _runtimes
+from xmp import _host, _inside, _preemption, _runtimes
+from xmp._processes import Call
 from xmp._processes.launcher.launch_registry import preempt_all
 from xmp._processes.launcher.preemption import Sigterm
 from xmp._processes.messages.thread_replicas import by_process, count, spread
+from xmp._script_runs import ScriptRun, run_in_replica
 from xmp._types import HostFacts, HostPlan, ReplicaPlan, Request
 
 FRAMEWORK = """
@@ -264,3 +266,9 @@ def test_what_one_process_writes_is_of_its_replicas_together(
         assert sorted(lines) == [f"I am {rank}" for rank in ranks]
     with pytest.raises(xmp.PlanError, match=r"\{rank\} is text"):
         xmp.spawn(print, runtime="pairs", start_method=method, prefix="[{rank:02d}] ")
+
+
+def test_scripts_are_refused_where_replicas_are_threads() -> None:
+    call = Call(run_in_replica, (ScriptRun("path", "train.py"),), program=True)
+    with pytest.raises(xmp.PlanError, match="as threads, and a script needs a process"):
+        _host.launch(Request(nprocs=4, runtime="pairs"), call, True)

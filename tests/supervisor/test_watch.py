@@ -157,3 +157,15 @@ def test_an_interrupted_replica_is_a_failure() -> None:
 )
 def test_the_words_of_victims(words: str, victim: bool) -> None:
     assert is_victim(words) is victim
+
+
+def test_with_patience_the_others_may_end_by_themselves() -> None:
+    watch, actions = fed(Raised(1, 0, "ValueError"), ranks=3)
+    watch.patience = 2000 * MS
+    assert [a.name for a in watch.feed(Tick(50 * MS))] == ["stacks"]
+    watch.feed(Ended(1, 51 * MS, exit_code=1))
+    watch.feed(Ended(0, 60 * MS))
+    assert watch.feed(Tick(2049 * MS)) == []
+    assert [a.name for a in watch.feed(Tick(2050 * MS))] == ["SIGTERM"]
+    assert [a.name for a in watch.feed(Ended(2, 2060 * MS, signal=15))] == ["finish"]
+    assert watch.verdict().labels == {0: FINISHED, 1: CAUSE, 2: STOPPED}

@@ -20,10 +20,6 @@ def torch_pool():
     torch.set_num_threads(2)
     return torch.ones(1 << 20).sum()
 
-def torch_store():
-    import torch.distributed as dist
-    return dist.TCPStore("127.0.0.1", 0, 1, True)
-
 def zeromq():
     import zmq
     return zmq.Context().socket(zmq.PUB)
@@ -46,7 +42,6 @@ if __name__ == "__main__":
     [
         ("numpy_pool", "of libscipy_openblas"),
         ("torch_pool", "of libgomp"),
-        ("torch_store", "'pt_tcpstore_uv' of libtorch_cpu.so"),
         ("zeromq", "'ZMQbg/Reaper' of libzmq"),
     ],
 )
@@ -69,3 +64,28 @@ if __name__ == "__main__":
 
 def test_the_thread_of_pyarrows_allocator_does_not_forbid_a_fork(script: Script) -> None:
     assert script(PYARROW, timeout=60).out == "True []\n"
+
+
+TORCH_STORE = """
+import xmp
+from torch.distributed import TCPStore
+from xmp._processes.system import fork_safety
+
+def joins(index):
+    TCPStore("127.0.0.1", store.port, None, False).set(f"rank{index}", "here")
+
+if __name__ == "__main__":
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    for beside_python in (True, False):
+        print([n for n in fork_safety.native_threads(beside_python) if "store" in n])
+    xmp.start_processes(joins, nprocs=2, start_method="fork")
+    print(store.get("rank0"), store.get("rank1"))
+"""
+
+
+def test_a_launcher_that_serves_torchs_store_may_fork(script: Script) -> None:
+    """As torch's elastic agent does; elsewhere that thread forbids a fork."""
+    here, elsewhere, joined = script(TORCH_STORE, timeout=60).out.splitlines()
+    assert here == "[]"
+    assert elsewhere == "[\"'pt_tcpstore_uv' of libtorch_cpu.so (native)\"]"
+    assert joined == "b'here' b'here'"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, slurm, torchrun
+from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, per_device, slurm, torchrun
 from ._base import Cluster, Place, is_loopback
 
 __all__ = ["Placement", "placement"]
@@ -54,18 +54,29 @@ class Placement:
 
 
 def placement(
-    known: Sequence[HostFacts], on_tpu: bool = False, own: Cluster | None = None
+    known: Sequence[HostFacts],
+    on_tpu: bool = False,
+    own: Cluster | None = None,
+    by_hand: Cluster | None = None,
 ) -> Placement:
     """The hosts of a job, in the order of their indices; ``on_tpu``: TPU chips will be used.
 
-    ``own``, from the runtime's own variables, overrides every scheduler. Raises PlanError unless
-    the indices of the hosts are 0 to n-1, each once, and where variables announce hosts that the
-    job would not include.
+    ``own``, from the runtime's own variables, overrides every scheduler, and ``by_hand``, from the
+    arguments of the call, those of all schedulers. Raises PlanError unless the indices of the hosts
+    are 0 to n-1, each once, where variables announce hosts that the job would not include, where
+    the runtime's own variables or the TPU's describe other hosts than the user does, and in a
+    process that another launcher started for one device.
     """
     if len(known) > 1:
         return _all_known(known, on_tpu)
     facts = known[0]
-    cluster = own or _find(facts, on_tpu)
+    if by_hand is None:
+        per_device.refuse(facts.env)
+    if own and by_hand and _numbers(own) != _numbers(by_hand):
+        raise PlanError(
+            f"{_said(by_hand)}, but {_said(own)}. Give the same numbers, or leave one out."
+        )
+    cluster = own or _find(facts, on_tpu, by_hand)
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
     _refuse_loopback(cluster)
@@ -82,23 +93,31 @@ def placement(
     )
 
 
-def _find(facts: HostFacts, on_tpu: bool) -> Cluster | None:
-    if INSIDE in facts.env:
+def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | None:
+    if INSIDE in facts.env and by_hand is None:
         return None  # a launch inside a replica stays on that replica's host
-    general = _first(GENERAL, facts)
+    general = by_hand or _first(GENERAL, facts)
     cluster = _first(TPU, facts) if on_tpu else None
     if general is None and (cluster is None or len(cluster.addresses) == 1):
         announced.refuse({**facts.env, **facts.host_files})
     if not on_tpu or general is None or len(general.addresses) == 1:
         return general or cluster
-    found = (len(cluster.addresses), cluster.index) if cluster else (1, 0)
-    if found != (len(general.addresses), general.index):
+    found = _numbers(cluster) if cluster else (1, 0)
+    if found != _numbers(general):
         raise PlanError(
-            f"{general.name} says host {general.index} of {len(general.addresses)}, but the TPU "
-            f"runtime says worker {found[1]} of {found[0]}. Start one process on each worker of "
-            "the slice, in the order of TPU_WORKER_ID."
+            f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. Start "
+            "one process on each worker of the slice, in the order of TPU_WORKER_ID."
         )
     return cluster
+
+
+def _numbers(cluster: Cluster) -> tuple[int, int]:
+    """How many hosts there are, and which of them this is."""
+    return len(cluster.addresses), cluster.index
+
+
+def _said(cluster: Cluster) -> str:
+    return f"{cluster.name} says host {cluster.index} of {len(cluster.addresses)}"
 
 
 def _refuse_loopback(cluster: Cluster) -> None:

@@ -38,7 +38,7 @@ from xmp._errors import PlanError
 
 from ._base import is_loopback, split_port
 
-__all__ = ["FILES", "READ", "refuse"]
+__all__ = ["FILES", "MPI", "MPIRUN", "READ", "SLURM_NODES", "SRUN", "TORCHRUN", "refuse"]
 
 Env = Mapping[str, str]
 
@@ -71,7 +71,7 @@ READ = (
 
 HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
 TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp starts the others"
-
+SRUN = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
 MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"
 
 
@@ -133,9 +133,9 @@ def _by_hand(env: Env) -> Announced | bool:
 
 
 def _torch(env: Env) -> Announced | bool:
-    """RANK and WORLD_SIZE: per host in a PyTorchJob, per device elsewhere."""
+    """RANK and WORLD_SIZE: per host in a PyTorchJob, else of a process whose host is not known."""
     rank, world = _count(env, "RANK"), _world(env)
-    if rank is None or world < 2 or _local_world(env) == world or _on_one_host(env, rank):
+    if rank is None or world < 2 or _local_world(env) == world:
         return False
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR")
     advice = HOSTS
@@ -144,16 +144,9 @@ def _torch(env: Env) -> Announced | bool:
             f"set NNODES={world} NODE_RANK={rank} on this host, and likewise on the others, if "
             f"each of the {world} processes has a host to itself"
         )
+    elif not _count(env, "LOCAL_WORLD_SIZE"):
+        advice += f", or, if the {world} processes have one device each, set LOCAL_WORLD_SIZE"
     return Announced(names, f"this is process {rank} of {world}", advice)
-
-
-def _on_one_host(env: Env, rank: int) -> bool:
-    """Whether a process of a world with one process per device has all peers on this host."""
-    if _count(env, "LOCAL_RANK") != rank:
-        return False
-    nodes = next((n for n in (_count(env, name) for name in SLURM_NODES) if n), None)
-    mpi = any(env.get(size) and env.get(size) == env.get(local) for size, local in MPI)
-    return is_loopback(env.get("MASTER_ADDR", "")) or nodes == 1 or mpi
 
 
 def _kubeflow(env: Env) -> Announced | bool:
@@ -208,8 +201,7 @@ def _slurm(env: Env) -> Announced | bool:
     if _count(env, name) == 1:
         return True
     names = (name, "SLURM_STEP_NUM_TASKS", "SLURM_JOB_NODELIST")
-    advice = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
-    return Announced(names, f"the job has {env[name]} nodes", advice)
+    return Announced(names, f"the job has {env[name]} nodes", SRUN)
 
 
 def _lists(env: Env) -> Announced | bool:

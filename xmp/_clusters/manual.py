@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from xmp._errors import PlanError
-from xmp._types import HostFacts
+from xmp._types import HostFacts, WorldByHand
 
 from ._base import Cluster, number
 
@@ -15,6 +13,7 @@ NODE = "NODE_RANK"
 NODES = "NNODES"
 ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
+DOCUMENTED_PORT = 29500
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -34,24 +33,31 @@ def find(facts: HostFacts) -> Cluster | None:
     if not master:
         raise PlanError(
             f"{NODES}={count} hosts, but {ADDRESS} is not set. Set it to the address of host 0 on "
-            f"every host, and {PORT} as well unless 29500 is free there."
+            f"every host, and {PORT} as well unless {DOCUMENTED_PORT} is free there."
         )
     addresses = tuple(master if i == 0 else "" for i in range(count))
     return Cluster(f"{NODE}={index}, {NODES}", index, addresses, master, number(env, PORT) or 0)
 
 
-def by_hand(
-    facts: HostFacts, *, rank_start: int, world_size: int, local: int, master: str, port: int
-) -> HostFacts:
-    """The facts with the hosts that ``launcher(rank_start=…, world_size=…)`` describes.
+def by_hand(world: WorldByHand, local: int) -> Cluster:
+    """The hosts that ``launcher(rank_start=…, world_size=…)`` describes: ``local`` replicas each.
 
-    Every host runs ``local`` replicas; raises PlanError unless the numbers are multiples of it.
+    Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
-    if rank_start % local or world_size % local or rank_start >= world_size:
+    start, size = world.rank_start, world.world_size
+    if start % local or size % local or start >= size:
         raise PlanError(
-            f"rank_start={rank_start} and world_size={world_size} do not fit {local} replicas on "
-            f"each host. Allowed: multiples of {local}, rank_start below world_size."
+            f"rank_start={start} and world_size={size} do not fit {local} replicas on each host. "
+            f"Allowed: multiples of {local}, rank_start below world_size. nprocs= changes the "
+            "number on each host."
         )
-    given = {NODE: rank_start // local, NODES: world_size // local, ADDRESS: master, PORT: port}
-    texts = {name: str(value) for name, value in given.items()}
-    return replace(facts, env={**facts.env, **texts})
+    hosts = size // local
+    if hosts > 1 and not world.master_ip:
+        raise PlanError(
+            f"world_size={size} with {local} replicas on each host is {hosts} hosts, but master_ip "
+            f"is not given. Give the address of host 0 on every host, and port= unless "
+            f"{DOCUMENTED_PORT} is free there."
+        )
+    addresses = tuple(world.master_ip if i == 0 else "" for i in range(hosts))
+    name = f"rank_start={start}, world_size={size}"
+    return Cluster(name, start // local, addresses, world.master_ip, world.port)

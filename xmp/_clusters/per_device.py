@@ -1,55 +1,259 @@
 """The rank of a process that another launcher started for one device: torchrun, Slurm, MPI.
 
 The other modules of this package find hosts on which xmp itself starts the replicas. Here another
-launcher has started them, and xmp's functions describe its world.
+launcher has started them: xmp's functions describe its world, and a launch of each of its processes
+would make a world of its own. The variables, and who sets them:
+
+torchrun        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK (torch 2.13,
+                distributed/elastic/agent/server/local_elastic_agent.py); DeepSpeed's launcher sets
+                LOCAL_SIZE in place of LOCAL_WORLD_SIZE (deepspeed/launcher/launch.py)
+Open MPI        OMPI_COMM_WORLD_* (docs.open-mpi.org, mpirun(1))
+MVAPICH2        MV2_COMM_WORLD_* (MVAPICH2 2.3 user guide, 6.4)
+MPICH, Intel    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (mpich, pm/hydra)
+Slurm           SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP_* (srun(1))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from xmp._types import ReplicaInfo
+from xmp._errors import PlanError
+from xmp._replica_info import ReplicaInfo
 
-__all__ = ["identity"]
+from ._base import is_loopback, number
+from .announced import MPI, MPIRUN, SLURM_NODES, SRUN, TORCHRUN
 
-_VARIABLES = (
-    # rank, world size, local rank, local world size, host
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    # SLURM_NTASKS is set in a batch script as well, which is one process for all tasks.
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "",
-    ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
+__all__ = ["READ", "Started", "identity", "refuse", "started"]
+
+Env = Mapping[str, str]
+INSIDE = "XMP_DEVICE"
+RUN = "TORCHELASTIC_RUN_ID"
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """A launcher, and the variables with its numbers."""
+
+    name: str
+    rank: str
+    world: str
+    local: str
+    local_world: str = ""
+    host: str = ""
+    hosts: str = ""
+    advice: str = MPIRUN
+    """How it starts one process on each host."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = (self.rank, self.world, self.local, self.local_world, self.host, self.hosts)
+        return tuple(filter(None, names))
+
+
+_TORCH = _Launcher(
+    *("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", TORCHRUN),
 )
+_SLURM = _Launcher(
+    # SLURM_NTASKS is set in a batch script as well, which is one process for all tasks.
+    *("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+    *("SLURM_NODEID", "SLURM_STEP_NUM_NODES", SRUN),
+)
+_OPEN_MPI = _Launcher(
+    *("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
+_MVAPICH = _Launcher(
+    *("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+)
+_MPICH = _Launcher("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_ALL = (_TORCH, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
+_LOCAL_SIZE = "LOCAL_SIZE"
+_MOST = 2**31
+_TASKS = "SLURM_STEP_TASKS_PER_NODE"
+READ = (*(name for launcher in _ALL for name in launcher.names), _LOCAL_SIZE, _TASKS)
+"""The variables that these functions read."""
 
 
-def identity(environ: Mapping[str, str]) -> ReplicaInfo:
-    """Rank and world size by the first launcher whose variables are set; else a world of one."""
-    for names in _VARIABLES:
-        rank, world, local, local_world, host = (_number(environ, name) for name in names)
+@dataclass(frozen=True)
+class Started:
+    """What a launcher has made of this process: one of several on this host."""
+
+    launcher: str
+    """Its name, for messages."""
+    info: ReplicaInfo
+    given: str
+    """The variables that say so: ``"RANK=1, WORLD_SIZE=2, …"``."""
+    advice: str
+    """How it starts one process on each host."""
+    is_torchs: bool
+    """Whether it has set torchrun's variables."""
+
+
+def identity(environ: Env) -> ReplicaInfo:
+    """Rank and world size by the innermost launcher whose variables are set; else a world of one.
+
+    Without the size of this host, all processes are assumed to be on it.
+    """
+    for launcher in _whole(environ):
+        rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
         if rank is not None and world:
-            if local_world is None:
-                local_world = _tasks_of_a_node(environ, world)
-            local = rank % local_world if local is None else local
-            return ReplicaInfo(rank, local, world, local_world, _host(host, rank, local_world))
+            local_world = _local_world(launcher, environ, world) or world
+            return _info(launcher, environ, rank, world, local_world)
     return ReplicaInfo(rank=0, local_rank=0, world_size=1, local_world_size=1)
 
 
-def _host(given: int | None, rank: int, local_world: int) -> int:
-    return rank // local_world if given is None else given
+def started(environ: Env) -> Started | None:
+    """Whether a launcher has started this process beside others on this host, and as which rank.
+
+    None where it starts one process on each host: there xmp starts the replicas. None in a replica
+    of xmp's too, unless a launcher has started it there, or `xmp run` did: only these set
+    TORCHELASTIC_RUN_ID, and even a single process of theirs is a replica.
+    """
+    if INSIDE in environ and RUN not in environ:
+        return None
+    for launcher in _whole(environ):
+        rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
+        if rank is None or not world:
+            continue
+        local_world = _local_world(launcher, environ, world)
+        is_one_of = world > 1 and _beside_others(launcher, environ, world, local_world)
+        if not (is_one_of or INSIDE in environ):
+            return None
+        name = _name_of(launcher, environ)
+        info = _info(launcher, environ, rank, world, local_world or world)
+        return Started(name, info, _given(launcher, environ), launcher.advice, launcher is _TORCH)
+    return None
 
 
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else None
+def _name_of(launcher: _Launcher, environ: Env) -> str:
+    if launcher is not _TORCH or RUN not in environ:
+        return "another launcher" if launcher is _TORCH else launcher.name
+    is_xmps = INSIDE in environ and environ.get(AGENT_STORE) == "False"
+    return "xmp run" if is_xmps else launcher.name
 
 
-def _tasks_of_a_node(environ: Mapping[str, str], world: int) -> int:
-    """Slurm sets "4(x2)" or "4,3"; without that, all processes are assumed to be on this host."""
-    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0].partition(",")[0]
-    return int(tasks) if tasks.isdecimal() and int(tasks) else world
+def refuse(environ: Env) -> None:
+    """Raise PlanError where each of several processes of this host would launch a world.
+
+    ``NNODES=1`` says that this is meant.
+    """
+    found = started(environ)
+    if found is None or INSIDE in environ or number(environ, "NNODES") == 1:
+        return
+    info = found.info
+    raise PlanError(
+        f"{found.launcher} has started this process for one device, as rank {info.rank} of "
+        f"{info.world_size} ({found.given}): a launch in each of them would make a world of its "
+        f"own. To run the function here as rank {info.rank}, call xmp.launch instead. Or "
+        f"{found.advice}. To launch from this process alone, set NNODES=1."
+    )
+
+
+def _beside_others(launcher: _Launcher, environ: Env, world: int, local_world: int | None) -> bool:
+    """Whether there are more processes than hosts, as far as the variables say."""
+    local, hosts = _number(environ, launcher.local), _number(environ, launcher.hosts)
+    if launcher is _TORCH and local is None:
+        return False  # RANK may count hosts
+    return bool(local) or (local_world or 1) > 1 or world > (hosts or world)
+
+
+def _whole(environ: Env) -> Iterator[_Launcher]:
+    """The launchers that say both a rank and a world size, the innermost one first."""
+    for launcher in _innermost(environ):
+        if environ.get(launcher.rank) and environ.get(launcher.world):
+            _check(launcher, environ)
+            yield launcher
+
+
+def _innermost(environ: Env) -> Iterator[_Launcher]:
+    """The launchers, an inner one before the one that it runs in.
+
+    srun sets PMI_RANK as well, for the sake of MPI. mpiexec sets the local rank too, and its
+    processes inherit Slurm's numbers from the proxies that it has started by srun.
+    """
+    yield from (_TORCH, _OPEN_MPI, _MVAPICH)
+    yield from (_MPICH, _SLURM) if _MPICH.local in environ else (_SLURM, _MPICH)
+
+
+def _info(
+    launcher: _Launcher, environ: Env, rank: int, world: int, local_world: int
+) -> ReplicaInfo:
+    local, host = _number(environ, launcher.local), _number(environ, launcher.host)
+    return ReplicaInfo(
+        rank=rank,
+        local_rank=rank % local_world if local is None else local,
+        world_size=world,
+        local_world_size=local_world,
+        host_index=rank // local_world if host is None else host,
+    )
+
+
+def _local_world(launcher: _Launcher, environ: Env, world: int) -> int | None:
+    """The processes of this host; None where that is not known."""
+    if launcher is _SLURM:
+        return _tasks_of_this_node(environ, world)
+    own = _number(environ, launcher.local_world)
+    if launcher is not _TORCH or own is not None:
+        return own
+    if _number(environ, _LOCAL_SIZE) is not None:
+        return _number(environ, _LOCAL_SIZE)
+    tasks = _tasks_of_this_node(environ, world)
+    if tasks is not None and _number(environ, _SLURM.world) == world:
+        return tasks  # a script has copied Slurm's numbers
+    return world if _on_one_host(environ) else None
+
+
+def _on_one_host(environ: Env) -> bool:
+    """Whether a script that set torch's variables itself has all its processes on this host."""
+    rank = _number(environ, _TORCH.rank)
+    if _number(environ, _TORCH.local) != rank:
+        return False
+    nodes = next((n for n in (_number(environ, name) for name in SLURM_NODES) if n), None)
+    mpi = any(environ.get(size) and environ.get(size) == environ.get(local) for size, local in MPI)
+    return is_loopback(environ.get("MASTER_ADDR", "")) or nodes == 1 or mpi
+
+
+def _tasks_of_this_node(environ: Env, world: int) -> int | None:
+    """Slurm sets "4(x2)" or "4,3", in the order of the nodes."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get(_TASKS, ""))
+    tasks = [int(count) for count, times in parts for _ in range(int(times or 1))]
+    node = _number(environ, _SLURM.host) or 0
+    if tasks:
+        return tasks[min(node, len(tasks) - 1)]
+    nodes = _number(environ, _SLURM.hosts)
+    return -(-world // nodes) if nodes else None
+
+
+def _given(launcher: _Launcher, environ: Env) -> str:
+    names = (*launcher.names, _LOCAL_SIZE if launcher is _TORCH else _TASKS)
+    return ", ".join(f"{name}={environ[name]}" for name in names if environ.get(name))
+
+
+def _check(launcher: _Launcher, environ: Env) -> None:
+    """Raise PlanError for numbers that cannot be: each rank must have a place of its own."""
+    pairs = ((launcher.rank, launcher.world), (launcher.local, launcher.local_world))
+    for name in launcher.names:
+        text = environ.get(name, "").strip()
+        if text and not (text.isascii() and text.isdecimal() and int(text) < _MOST):
+            raise PlanError(
+                f"{name}={environ[name]!r} beside {_given(launcher, environ)} is not a number that "
+                "a launcher sets. Set it right, or unset all of them to launch from this process"
+            )
+    for rank, size in pairs:
+        index, count = _number(environ, rank), _number(environ, size)
+        if index is not None and count is not None and index >= count:
+            raise PlanError(
+                f"{rank}={index} does not fit {size}={count}. Allowed: 0 to {count - 1}. Set them "
+                "right, or unset both to launch from this process"
+            )
+
+
+def _number(environ: Env, name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else None

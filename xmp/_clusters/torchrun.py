@@ -1,6 +1,6 @@
 """torchrun with one process per node: each process then starts the replicas of its host.
 
-With several processes per node, each is a replica itself and a launch in it stays local.
+Several processes per node are replicas themselves (``per_device``).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class LastGroups:
     def remove(self) -> None:
         """Restore torch's own function; the kept groups stay."""
         self._withdraw()
+        self._withdraw = lambda: None  # the hook refers to this object
         if self._original is not None:
             _put(self._original)
             self._original = None

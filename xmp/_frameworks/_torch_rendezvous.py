@@ -62,6 +62,7 @@ class Rendezvous:
     def remove(self) -> None:
         """Restore torch's own function, end the store, close the listener."""
         self._withdraw()
+        self._withdraw = lambda: None  # the hook refers to this object
         self._groups.remove()
         if self._original is not None:
             setattr(sys.modules[_MODULE], _FUNCTION, self._original)

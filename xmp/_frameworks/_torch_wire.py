@@ -1,7 +1,7 @@
 """Sends the bytes of ``_exchange`` with torch's collectives.
 
-Tensors are never pickled and stay on their kind of device; numpy arrays travel as raw memory. All
-of it uses the default process group, which must exist.
+Tensors are never pickled and stay on their kind of device; numpy arrays travel as raw memory. The
+process group must exist. Ranks are those of the group.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ def _same(value: Any) -> Any:
 class TorchWire:
     """See ``_exchange.Wire``; a part is a flat uint8 tensor."""
 
-    def __init__(self, torch: Any, device: Callable[[], Any]) -> None:
+    def __init__(self, torch: Any, device: Callable[[], Any], group: Any = None) -> None:
+        """Through ``group``; None for the default one."""
         self._torch = torch
         self._dist = torch.distributed
         self._own_device = device
-        self._kinds = [entry.split(":")[0] for entry in self._dist.get_backend_config().split(",")]
-        self.rank: int = self._dist.get_rank()
-        self.size: int = self._dist.get_world_size()
+        self._group = group
+        config: str = self._dist.get_backend_config(group)
+        self._kinds = [entry.split(":")[0] for entry in config.split(",")]
+        self.rank: int = self._dist.get_rank(group)
+        self.size: int = self._dist.get_world_size(group)
 
     def device_for(self, tensor: Any) -> Any:
         """The device on which the group can send ``tensor``: its own, or one of the group's."""
@@ -108,7 +111,7 @@ class TorchWire:
             mine[: len(part)] = part
         columns = [self._empty(longest) for _ in sizes]
         if longest:
-            self._dist.all_gather(columns, mine)
+            self._dist.all_gather(columns, mine, group=self._group)
         return [
             column if size == longest else column[:size].clone()
             for column, size in zip(columns, sizes)
@@ -118,7 +121,7 @@ class TorchWire:
         """Straight from the sender's memory into new memory here."""
         moved = self._empty(size) if part is None else part.to(self.device_for(part))
         if size:
-            self._dist.broadcast(moved, src)
+            self._dist.broadcast(moved, group=self._group, group_src=src)
         return moved
 
     def _empty(self, size: int) -> Any:

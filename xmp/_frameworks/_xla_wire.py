@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from ._torch_wire import TorchWire
 

@@ -13,12 +13,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
 from ._jax_wire import FOREVER, JaxWire, coordination_client
 from ._listening import wait_for_listener
+from ._no_backends import refuse_backend
 from ._reduce import fold, is_array, is_number
+from ._torch_rendezvous import Rendezvous
+from .torch_dist import planned_rendezvous
 
 __all__ = ["Jax", "attach", "enter"]
 
@@ -45,7 +48,8 @@ def enter(info: ReplicaInfo) -> Jax:
         jax.distributed.initialize(**_arguments(jax, info, coordinator))
     if "coordinator" in info.descriptors:
         os.close(info.descriptors["coordinator"])  # the service has bound the port beside it
-    return Jax(info, joined)
+    # A program with torch too forms its process group by env://, as everywhere.
+    return Jax(info, joined, planned_rendezvous(info))
 
 
 def attach(info: ReplicaInfo) -> Jax:
@@ -70,23 +74,42 @@ def jax_module() -> Any:
 
 
 class Jax:
-    """A replica's view of the mesh; see ``xmp._types.Framework``.
+    """A replica's view of the mesh; see ``xmp._framework.Framework``.
 
     A ``jax.Array`` is reduced to a ``jax.Array`` on the same devices, a numpy array to a numpy
     array of its type (64 bits too, whatever ``jax_enable_x64`` says), a torch tensor to a tensor.
     """
 
-    def __init__(self, info: ReplicaInfo, joined: bool) -> None:
+    def __init__(
+        self, info: ReplicaInfo, joined: bool, rendezvous: Rendezvous | None = None
+    ) -> None:
         self._info = info
         self._joined = joined
+        self._rendezvous = rendezvous
         self._wire = JaxWire(info.rank, info.world_size)
 
     def device(self) -> Any:
         """The first of ``jax.local_devices()``; this initialises the devices."""
         return jax_module().local_devices()[0]
 
-    def init_process_group(self, timeout: float | None = None) -> None:
+    def synchronize(self) -> None:
+        """Wait until this process's devices have done what was given to them.
+
+        A device does its work in order, and ``effects_barrier`` waits for prints and callbacks
+        alone (JAX 0.10): the result of one more computation comes last.
+        """
+        jax = jax_module()
+        from jax._src import xla_bridge
+
+        if not xla_bridge.backends_are_initialized():
+            return
+        jax.effects_barrier()
+        for device in jax.local_devices():
+            (jax.device_put(0.0, device) + 0).block_until_ready()
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Do nothing: ``enter`` has connected the processes."""
+        refuse_backend(backend, self._info.runtime or "jax")
 
     def barrier(self) -> None:
         """Wait until every replica has called this, without touching a device."""
@@ -120,6 +143,8 @@ class Jax:
 
     def leave(self) -> None:
         """Leave together: rank 0 is the coordinator, and its end would abort the others."""
+        if self._rendezvous is not None:
+            self._rendezvous.remove()
         if self._joined:
             jax_module().distributed.shutdown()
 

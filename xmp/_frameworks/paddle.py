@@ -11,10 +11,11 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from . import _trees
 from ._listening import wait_for_listener
+from ._no_backends import refuse_backend
 from ._reduce import fold, is_array, is_number
 
 __all__ = ["Paddle", "attach", "enter"]
@@ -66,7 +67,7 @@ def _join(paddle: Any, info: ReplicaInfo) -> None:
 
 
 class Paddle:
-    """A replica's view of the trainers; see ``xmp._types.Framework``.
+    """A replica's view of the trainers; see ``xmp._framework.Framework``.
 
     Paddle tensors come back as Paddle tensors that stop gradients, numpy arrays as numpy arrays.
     """
@@ -78,8 +79,15 @@ class Paddle:
         """Paddle's place: ``Place(cpu)``, ``Place(gpu:0)``."""
         return _module().framework._current_expected_place()
 
-    def init_process_group(self, timeout: float | None = None) -> None:
+    def synchronize(self) -> None:
+        """Wait until this replica's device has done all that was given to it."""
+        paddle = _module()
+        if not paddle.device.get_device().startswith("cpu"):
+            paddle.device.synchronize()
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Do nothing: ``enter`` has joined the trainers."""
+        refuse_backend(backend, "paddle")
 
     def barrier(self) -> None:
         """Wait until every replica has called this."""

@@ -6,6 +6,7 @@ must be current, or a process group ready, before the user's function runs.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,11 +14,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from xmp._types import ReplicaInfo
+from xmp._framework import Members
+from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
-from ._reduce import fold, is_array, is_number
+from ._reduce import fold, is_array
+from ._torch_backends import checked, on_loopback, planned, refuse_other
+from ._torch_leaves import finish, fits, is_numeric
 from ._torch_rendezvous import Rendezvous
+from ._torch_subgroups import HostGroups, place_in
 from ._torch_wire import TorchWire, without_jax
 
 __all__ = [
@@ -33,7 +38,6 @@ __all__ = [
 
 T = TypeVar("T", bound="TorchDist")
 
-_REDUCED = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
 _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
 
 
@@ -78,7 +82,7 @@ def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
 
 def attach(info: ReplicaInfo) -> TorchDist:
     """The same collectives in a process that another launcher started; changes nothing."""
-    return TorchDist(info, None)
+    return TorchDist(info, None, group_is_there())
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
@@ -126,7 +130,7 @@ def torch_module() -> Any:
 
 
 class TorchDist:
-    """A replica's view of its process group; see ``xmp._types.Framework``.
+    """A replica's view of its process group; see ``xmp._framework``.
 
     Tensors come back on the same device, detached from autograd's graph; numpy and jax arrays come
     back as numpy arrays.
@@ -138,59 +142,88 @@ class TorchDist:
         self._info = info
         self._rendezvous = rendezvous
         self.device_type = info.settings.get("device_type", "")
+        self._index = int(info.settings.get("device_index", info.local_rank))
         self._found_a_group = found_a_group
+        self._groups = HostGroups(info)
+        self._within: Any = None  # a process group; None for the default one
+        self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
     def choose_device(self) -> None:
         """Make this replica's device the current one, unless it is the CPU."""
         if self.device_type not in ("", "cpu"):
-            torch_module().get_device_module(self.device_type).set_device(self._info.local_rank)
+            torch_module().get_device_module(self.device_type).set_device(self._index)
 
     def device(self) -> Any:
         """``torch.device("cuda", local_rank)``, with the device type of this launch."""
         torch = torch_module()
         kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._info.local_rank)
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._index)
 
-    def init_process_group(self, timeout: float | None = None) -> None:
-        """Form the process group by env://, with the plan's backend; does nothing if there is one.
+    def synchronize(self) -> None:
+        """Wait until this replica's device has done all that was given to it."""
+        if self.device_type not in ("", "cpu"):
+            torch_module().get_device_module(self.device_type).synchronize()
 
-        A world of one without an address gets a store within the process.
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
+        """Form the process group by env://, with the plan's backend unless one is named.
+
+        If there is one already, does nothing. A world of one that no launch of xmp made gets a
+        store within the process, whatever MASTER_PORT says.
+
+        Raises:
+            ValueError: torch does not have the backend, or the group has another one.
         """
         dist = torch_module().distributed
         if dist.is_initialized():
+            refuse_other(dist, backend, self.device)
             return
-        settings = self._info.settings
-        backend = settings.get("backend") or settings.get("default_backend") or "auto"
+        chosen = checked(dist, backend) or planned(self._info)
         rank, size = self._place_in_group()
         options: dict[str, Any] = {"rank": rank, "world_size": size}
         if timeout is not None:
             options["timeout"] = timedelta(seconds=timeout)
-        if "nccl" in backend:
+        self._groups.timeout = options.get("timeout")
+        if "nccl" in chosen and self.device().type == "cuda":
             options["device_id"] = self.device()  # nccl's barrier would guess it
-        if self._info.world_size == 1 and not os.environ.get("MASTER_PORT"):
-            options["store"] = dist.HashStore()
+        if self._info.world_size == 1 and self._rendezvous is None:
+            with on_loopback():
+                dist.init_process_group(chosen or None, store=dist.HashStore(), **options)
         else:
-            options["init_method"] = "env://"
-        dist.init_process_group(None if backend == "auto" else backend, **options)
+            dist.init_process_group(chosen or None, init_method="env://", **options)
+
+    def members(self, group: Any) -> Members | None:
+        """This replica's view of a process group of torch's.
+
+        Raises:
+            TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+        """
+        view = copy.copy(self)
+        view.rank, view.ranks = place_in(torch_module().distributed, group)
+        view._within = group
+        return view
+
+    def local_group(self) -> Any:
+        """The process group of this host's replicas; all replicas make the first call together."""
+        return self._groups.local(self._group(), self.all_gather)
 
     def barrier(self) -> None:
         """Wait until every replica has called this."""
-        self._group().barrier()
+        self._group().barrier(self._within)
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
         """Reduce tensors, arrays and numbers in ``value``; shapes must be equal on all replicas."""
         self._group()
         wire = self._wire()
         leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
-        direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if _fits(leaf)}
-        rest = [i for i, leaf in enumerate(leaves) if i not in direct and _is_numeric(leaf)]
+        direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if fits(leaf)}
+        rest = [i for i, leaf in enumerate(leaves) if i not in direct and is_numeric(leaf)]
         if rest:
             gathered = _exchange.all_gather([leaves[i] for i in rest], wire)
             for i, column in zip(rest, zip(*gathered)):
                 leaves[i] = fold(column, op)
         for i, (work, buffer) in direct.items():
             work.wait()
-            leaves[i] = _finish(buffer, leaves[i], op, wire.size)
+            leaves[i] = finish(buffer, leaves[i], op, wire.size)
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
@@ -220,7 +253,7 @@ class TorchDist:
         return torch_module().distributed
 
     def _wire(self) -> TorchWire:
-        return TorchWire(torch_module(), self.device)
+        return TorchWire(torch_module(), self.device, self._within)
 
     def _start(self, leaf: Any, op: str, wire: TorchWire) -> tuple[Any, Any]:
         """Start a reduction in a copy of ``leaf``; returns (work, buffer)."""
@@ -237,34 +270,5 @@ class TorchDist:
     def _reduce(self, buffer: Any, op: str) -> Any:
         """Start to reduce ``buffer`` in place; ``wait()`` of the result returns when it is done."""
         dist = torch_module().distributed
-        return dist.all_reduce(buffer, getattr(dist.ReduceOp, _OPS[op]), async_op=True)
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch_module().Tensor)
-
-
-def _is_numeric(leaf: Any) -> bool:
-    return is_number(leaf) or is_array(leaf) or _is_tensor(leaf)
-
-
-def _fits(leaf: Any) -> bool:
-    """Whether gloo and nccl reduce this type themselves."""
-    if is_array(leaf):
-        return leaf.dtype.isnative and leaf.dtype.kind != "V" and leaf.dtype.name in _REDUCED
-    return _is_tensor(leaf) and str(leaf.dtype).removeprefix("torch.") in _REDUCED
-
-
-def _finish(buffer: Any, leaf: Any, op: str, size: int) -> Any:
-    """The reduced buffer in the form of ``leaf``; the mean of integers is a float."""
-    if is_array(leaf):
-        reduced = buffer.cpu().numpy()
-        if op != "mean":
-            return reduced
-        kind = leaf.dtype if leaf.dtype.kind == "f" else "float64"
-        # A division makes a scalar of an array without dimensions.
-        return (reduced / size).astype(kind, copy=False).reshape(leaf.shape)
-    if op == "mean":
-        buffer = buffer / size
-        buffer = buffer.to(leaf.dtype) if leaf.is_floating_point() else buffer
-    return buffer.to(leaf.device)
+        kind = getattr(dist.ReduceOp, _OPS[op])
+        return dist.all_reduce(buffer, kind, group=self._within, async_op=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
 from .torch_dist import TorchDist, group_is_there, planned_rendezvous, ready, torch_module
@@ -55,7 +55,7 @@ def _load_backend() -> None:
 
 
 class TorchTpu(TorchDist):
-    """A replica's view of its process group; see ``xmp._types.Framework``."""
+    """A replica's view of its process group; see ``xmp._framework.Framework``."""
 
     def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
         super().__init__(info, rendezvous, group_is_there())

@@ -16,7 +16,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._framework import Members
+from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
 from ._xla_wire import MeshWire, XlaWire
@@ -59,11 +60,12 @@ def _modules() -> Any:
         ) from error
     xm = torch_xla.core.xla_model
     device = getattr(torch_xla, "device", None) or xm.xla_device  # deprecated since 2.9
-    return SimpleNamespace(xm=xm, xr=torch_xla.runtime, pjrt=pjrt, device=device)
+    sync = getattr(torch_xla, "sync", None) or xm.mark_step  # deprecated since 2.9
+    return SimpleNamespace(xm=xm, xr=torch_xla.runtime, pjrt=pjrt, device=device, sync=sync)
 
 
 class TorchXla(TorchDist):
-    """A replica's view of the XLA mesh, or of a gloo group; see ``xmp._types.Framework``."""
+    """A replica's view of the XLA mesh, or of a gloo group; see ``xmp._framework.Framework``."""
 
     def __init__(self, info: ReplicaInfo, rendezvous: Rendezvous | None) -> None:
         super().__init__(info, rendezvous, group_is_there())
@@ -132,7 +134,26 @@ class TorchXla(TorchDist):
             )
         xr._init_world_size_ordinal()  # else reading these breaks dynamo's graphs
 
-    def init_process_group(self, timeout: float | None = None) -> None:
+    def synchronize(self) -> None:
+        """Run what is pending, and wait until this replica's device has done it."""
+        modules = _modules()
+        modules.sync()
+        modules.xm.wait_device_ops()
+
+    def ordinal(self) -> int:
+        """The mesh's number of this replica; without a mesh its rank."""
+        return int(_modules().xr.global_ordinal()) if self._meshed else self._info.rank
+
+    def members(self, group: Any) -> Members | None:
+        """Over gloo as in TorchDist. The mesh reduces over all replicas, or over a full partition
+        of them, which one process group is not (torch_xla 2.9, ``all_reduce(groups=)``)."""
+        return None if self._meshed else super().members(group)
+
+    def local_group(self) -> Any:
+        """Over gloo as in TorchDist; None on the mesh."""
+        return None if self._meshed else super().local_group()
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Form the process group; threads cannot: a process is in a group only once."""
         if self._threads > 1:
             raise RuntimeError(
@@ -140,7 +161,7 @@ class TorchXla(TorchDist):
                 "can be in a torch process group only once; xmp's and xla_model's collectives "
                 "work without one"
             )
-        super().init_process_group(timeout)
+        super().init_process_group(backend, timeout)
 
     def answer_rendezvous(self) -> None:
         """Make ``init_method="xla://"`` use the planned store.
@@ -195,7 +216,7 @@ class TorchXla(TorchDist):
         return torch_module().distributed if self._meshed else super()._group()
 
     def _wire(self) -> Any:
-        return self._mesh if self._meshed else XlaWire(torch_module(), self.device)
+        return self._mesh if self._meshed else XlaWire(torch_module(), self.device, self._within)
 
     @functools.cached_property
     def _mesh(self) -> MeshWire:

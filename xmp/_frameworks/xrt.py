@@ -14,8 +14,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._types import ReplicaInfo
+from xmp._framework import Members
+from xmp._replica_info import ReplicaInfo
 
+from ._no_backends import refuse_backend
 from ._xla_wire import MeshWire
 from .torch_dist import TorchDist, torch_module
 
@@ -56,7 +58,7 @@ def _xla_model() -> Any:
 
 
 class Xrt(TorchDist):
-    """A replica's view of the XRT mesh; see ``xmp._types.Framework``."""
+    """A replica's view of the XRT mesh; see ``xmp._framework.Framework``."""
 
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, None)
@@ -66,8 +68,23 @@ class Xrt(TorchDist):
         """``xm.xla_device()``: the only one of this process."""
         return _xla_model().xla_device()
 
-    def init_process_group(self, timeout: float | None = None) -> None:
+    def synchronize(self) -> None:
+        """Run what is pending, and wait until this replica's device has done it."""
+        xm = _xla_model()
+        xm.mark_step()
+        xm.wait_device_ops()
+
+    def members(self, group: Any) -> Members | None:
+        """None: the mesh service connects all replicas, without process groups."""
+        return None
+
+    def local_group(self) -> Any:
+        """None, as above."""
+        return None
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Do nothing: XRT's mesh service connects the replicas, without torch."""
+        refuse_backend(backend, "xrt")
 
     def barrier(self) -> None:
         """Wait until every replica has called this."""

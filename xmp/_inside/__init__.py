@@ -1,4 +1,4 @@
-"""What user code calls in a replica: its ``identity``, and ``collectives``."""
+"""What user code calls in a replica: its ``identity``, its ``groups``, and ``collectives``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from .collectives import (
     once_per_host,
     rank_zero_only,
 )
+from .groups import local_group, rank, world_size
 from .identity import (
     Channel,
+    begin_script,
     channel,
     device,
     host_index,
     in_a_replica,
     install,
+    is_in_function,
+    is_replica,
     is_thread,
     local_rank,
     local_world_size,
-    rank,
     replica,
     restart_count,
     settle,
+    synchronize,
     uninstall,
-    world_size,
 )
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "barrier",
+    "begin_script",
     "broadcast",
     "channel",
     "device",
@@ -46,7 +50,10 @@ __all__ = [
     "in_a_replica",
     "init_process_group",
     "install",
+    "is_in_function",
+    "is_replica",
     "is_thread",
+    "local_group",
     "local_rank",
     "local_world_size",
     "on_heartbeat",
@@ -56,6 +63,7 @@ __all__ = [
     "replica",
     "restart_count",
     "settle",
+    "synchronize",
     "uninstall",
     "world_size",
 ]

@@ -8,10 +8,15 @@ import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from .identity import ReplicaState, current, framework_of, rank
+from xmp._limits import number_of_seconds
+
+from .groups import members, needed, rank
+from .identity import ReplicaState, current, framework_of
 
 if TYPE_CHECKING:
-    from xmp._types import Framework
+    from datetime import timedelta
+
+    from xmp._framework import Framework, Members
 
 __all__ = [
     "OPS",
@@ -30,31 +35,55 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 OPS = ("sum", "mean", "min", "max", "prod")
+_YEARS = 1e9  # seconds: longer than any wait
 
 _on_heartbeat: Callable[[], None] | None = None
 
 
-def init_process_group(timeout: float | None = None) -> None:
+def init_process_group(
+    backend: str | None = None, *, timeout: float | timedelta | None = None
+) -> None:
     """Form torch's default process group by env://; does nothing if it exists already.
 
-    With JAX the mesh is up when the function starts, and this does nothing.
+    A world of one forms a group of one, without a port. With JAX the mesh is up when the function
+    starts, and this does nothing.
 
     Args:
-        timeout: seconds for this and for every collective; None for torch's own default.
+        backend: "gloo", "nccl", "cpu:gloo,cuda:nccl" … as torch names it; None or "auto" for that
+            of the launch (``spawn(backend=…)``), or else the runtime's own.
+        timeout: a number of seconds or a ``timedelta``, for this and for every collective of the
+            group; None for torch's own default.
 
     Raises:
-        ValueError: ``timeout`` is not positive.
-        RuntimeError: there are several replicas and no framework to connect them.
+        TypeError: an argument of a wrong type.
+        ValueError: ``timeout`` is not positive, torch does not have ``backend``, the group is there
+            already with another one, or the runtime connects the replicas without torch (JAX).
+        RuntimeError: there is no framework to connect the replicas.
     """
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0")
+    if backend is not None and not isinstance(backend, str):
+        raise TypeError(
+            f'backend must be a name such as "gloo", or None, not {type(backend).__name__}: '
+            f"{backend!r}. Give a time limit as timeout="
+        )
+    seconds = None if timeout is None else _seconds(timeout)
     state = current()
-    if state.info.world_size > 1:
-        _needed(state, "init_process_group").init_process_group(timeout)
+    if state.info.world_size > 1 or backend not in (None, "auto"):
+        _needed(state, "init_process_group").init_process_group(backend, seconds)
         return
     framework = framework_of(state)
     if framework is not None:
-        framework.init_process_group(timeout)
+        framework.init_process_group(backend, seconds)
+
+
+def _seconds(timeout: float | timedelta) -> float:
+    total = getattr(timeout, "total_seconds", None)
+    seconds = number_of_seconds("timeout", timeout if total is None else total())
+    if not 0 < seconds < _YEARS:
+        raise ValueError(
+            f"timeout is {timeout!r}; it must be a number of seconds above 0 (and below 1e9), or a "
+            "timedelta of that length"
+        )
+    return seconds
 
 
 def on_heartbeat(call: Callable[[], None]) -> None:
@@ -74,14 +103,19 @@ def heartbeat() -> None:
         _on_heartbeat()
 
 
-def barrier() -> None:
-    """Wait until every replica of the launch has called this."""
+def barrier(group: Any = None) -> None:
+    """Wait until every replica of the launch, or of a process group of torch's, has called this.
+
+    Raises:
+        TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas.
+    """
     state = current()
-    if state.info.world_size > 1:
-        _needed(state, "barrier").barrier()
+    if group is not None or state.info.world_size > 1:
+        _scope(state, "barrier", group).barrier()
 
 
-def all_reduce(value: T, op: str = "sum") -> T:
+def all_reduce(value: T, op: str = "sum", group: Any = None) -> T:
     """``value`` reduced over all replicas; nothing is changed in place.
 
     Args:
@@ -89,31 +123,34 @@ def all_reduce(value: T, op: str = "sum") -> T:
             shapes on every replica; leaves of other types come back unchanged. The mean of
             integers is a float. Tensors come back detached from autograd's graph.
         op: "sum", "mean", "min", "max" or "prod".
+        group: a process group of torch's, to reduce over its replicas alone.
 
     Raises:
-        ValueError: ``op`` is another word.
-        RuntimeError: there are several replicas and no framework to connect them.
+        ValueError: ``op`` is another word, or this replica is not in the group.
+        TypeError: ``group`` is not a process group.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas.
     """
     if op not in OPS:
         raise ValueError(f"op is {op!r}; allowed are {', '.join(map(repr, OPS))}")
     state = current()
-    if state.info.world_size == 1:
+    if group is None and state.info.world_size == 1:
         return value
-    reduced: T = _needed(state, "all_reduce").all_reduce(value, op)
+    reduced: T = _scope(state, "all_reduce", group).all_reduce(value, op)
     return reduced
 
 
-def broadcast(obj: T, src: int = 0) -> T:
+def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
     """The value of the replica of rank ``src``; what the others pass does not matter.
 
     Args:
         obj: any picklable object; tensors and arrays in it travel as they lie in memory.
-        src: 0 … ``world_size() - 1``.
+        src: 0 … ``world_size() - 1``; with ``group`` too a global rank, as in torch.
+        group: a process group of torch's: its replicas alone take part.
 
     Raises:
-        TypeError: ``src`` is not an integer.
-        ValueError: ``src`` is not a rank of this launch.
-        RuntimeError: there are several replicas and no framework to connect them.
+        TypeError: ``src`` is not an integer, or ``group`` not a process group.
+        ValueError: ``src`` is not a rank of this launch, or it or this replica not in the group.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas.
     """
     state = current()
     source = operator.index(src)
@@ -121,25 +158,31 @@ def broadcast(obj: T, src: int = 0) -> T:
         raise ValueError(
             f"src is {source}; this launch has the ranks 0 to {state.info.world_size - 1}"
         )
-    if state.info.world_size == 1:
+    if group is None and state.info.world_size == 1:
         return obj
-    sent: T = _needed(state, "broadcast").broadcast(obj, source)
+    if group is None:
+        sent: T = _needed(state, "broadcast").broadcast(obj, source)
+    else:
+        sent = _sent_within(state, obj, source, group)
     return sent
 
 
-def all_gather(obj: T) -> list[T]:
+def all_gather(obj: T, group: Any = None) -> list[T]:
     """The values of all replicas, in rank order.
 
     Args:
         obj: any picklable object; tensors and arrays may differ in shape between replicas.
+        group: a process group of torch's: the values of its replicas, in the order of their ranks
+            in it.
 
     Raises:
-        RuntimeError: there are several replicas and no framework to connect them.
+        TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas.
     """
     state = current()
-    if state.info.world_size == 1:
+    if group is None and state.info.world_size == 1:
         return [obj]
-    return list(_needed(state, "all_gather").all_gather(obj))
+    return list(_scope(state, "all_gather", group).all_gather(obj))
 
 
 def once_per_host(fn: Callable[[], T]) -> T:
@@ -193,20 +236,24 @@ def _travelling(error: BaseException) -> BaseException:
     return RuntimeError(f"{type(error).__qualname__}: {error}")
 
 
+def _sent_within(state: ReplicaState, obj: Any, source: int, group: Any) -> Any:
+    view = members(state, "broadcast", group)
+    heartbeat()
+    if source not in view.ranks:
+        ranks = ", ".join(map(str, view.ranks))
+        raise ValueError(f"src is {source}; the group has the (global) ranks {ranks}")
+    return view.broadcast(obj, view.ranks.index(source))
+
+
+def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:
+    """Who takes part in a collective; asking counts as a heartbeat."""
+    if group is None:
+        return _needed(state, what)
+    heartbeat()
+    return members(state, what, group)
+
+
 def _needed(state: ReplicaState, what: str) -> Framework:
     """The framework for a collective; asking for it counts as a heartbeat."""
     heartbeat()
-    framework = framework_of(state)
-    if framework is not None:
-        return framework
-    if not state.outside:
-        raise RuntimeError(
-            f"xmp.{what}() needs a framework to connect the {state.info.world_size} replicas, and "
-            f"runtime={state.info.runtime!r} brings none; install torch or jax and launch with "
-            'runtime="cpu", "jax" or "cuda"'
-        )
-    raise RuntimeError(
-        f"xmp.{what}() needs torch or jax to connect the {state.info.world_size} processes that "
-        "this process's environment announces (RANK and WORLD_SIZE, or Slurm's or MPI's "
-        "variables); install one of them"
-    )
+    return needed(state, what)

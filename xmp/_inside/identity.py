@@ -17,14 +17,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from xmp._types import Framework, ReplicaInfo
+    from xmp._framework import Framework
+    from xmp._replica_info import ReplicaInfo
 
 __all__ = [
     "Channel",
     "ReplicaState",
+    "begin_script",
     "channel",
     "current",
     "device",
@@ -32,15 +35,16 @@ __all__ = [
     "host_index",
     "in_a_replica",
     "install",
+    "is_in_function",
+    "is_replica",
     "is_thread",
     "local_rank",
     "local_world_size",
-    "rank",
     "replica",
     "restart_count",
     "settle",
+    "synchronize",
     "uninstall",
-    "world_size",
 ]
 
 T = TypeVar("T")
@@ -76,6 +80,7 @@ class ReplicaState:
         self.framework = framework
         self.channel = channel
         self.outside = outside  # no launch of xmp's made this process
+        self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
 
 
@@ -103,6 +108,16 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
     _in_this_process = state
 
 
+def begin_script() -> None:
+    """From here on this replica runs a script, which may launch its functions as this rank."""
+    current().is_script = True
+
+
+def is_in_function() -> bool:
+    """Whether this is a replica that runs a function: what launches itself elsewhere runs here."""
+    return is_replica() and not current().is_script
+
+
 def uninstall() -> None:
     """Undo ``install``: from here on this process is outside a replica."""
     global _in_this_process, _outside
@@ -113,23 +128,29 @@ def uninstall() -> None:
 
 
 def replica() -> ReplicaInfo:
-    """Everything that is known about this replica, as one frozen value."""
-    return current().info
+    """Everything that is known about this replica, as one frozen value.
+
+    Its fields are those of ``ReplicaInfo``: ``rank``, ``world_size``, ``device`` …, and
+    what follows from them: ``device_type``, ``device_id``, ``device_ordinal``, ``endpoint``,
+    ``endpoints``, ``sampler_kwargs`` (for torch's ``DistributedSampler``).
+    """
+    state = current()
+    ordinal: Callable[[], int] | None = getattr(state.framework, "ordinal", None)
+    if ordinal is None:
+        return state.info
+    return replace(state.info, settings={**state.info.settings, "ordinal": str(ordinal())})
 
 
-def rank() -> int:
-    """This replica's index among all replicas of all hosts: 0 … ``world_size() - 1``."""
-    return current().info.rank
+def synchronize() -> None:
+    """Wait until this replica's device has done what was given to it."""
+    wait: Callable[[], None] | None = getattr(current().framework, "synchronize", None)
+    if wait is not None:
+        wait()
 
 
 def local_rank() -> int:
     """This replica's index among those of its host: 0 … ``local_world_size() - 1``."""
     return current().info.local_rank
-
-
-def world_size() -> int:
-    """The number of replicas on all hosts together; 1 outside a launch."""
-    return current().info.world_size
 
 
 def local_world_size() -> int:
@@ -172,6 +193,11 @@ def in_a_replica() -> bool:
     """Whether a launch has made this process; reads no environment variable."""
     state = _in_this_context.get() or _in_this_process
     return state is not None and state.channel is not None
+
+
+def is_replica() -> bool:
+    """Whether this thread is a replica, also one that ``nprocs=1`` runs in the caller."""
+    return (_in_this_context.get() or _in_this_process) is not None
 
 
 def current() -> ReplicaState:

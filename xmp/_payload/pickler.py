@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import os
 import pickle
 import sys
@@ -23,6 +22,7 @@ import cloudpickle
 
 from xmp import _signals
 
+from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
 
 __all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
@@ -102,9 +102,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
             main, names = self._script
-            if main is not None and _found_in(main, obj, names):
+            if main is not None and found_in(main, obj, names):
                 return obj.__qualname__
-            return super().reducer_override(obj)
+            holder = wrapped_in(obj, main, names)
+            return super().reducer_override(obj) if holder is None else (unwrapped, holder)
         return NotImplemented
 
     def _private(self, obj: Any) -> Any:
@@ -128,21 +129,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _identity(value: Any) -> Any:
     return value
-
-
-def _found_in(module: types.ModuleType, obj: Any, names: frozenset[str] | None) -> bool:
-    """Whether ``module`` has the object under its qualified name, here and imported again.
-
-    An import finds these ``names``; None where all that is here is there.
-    """
-    if obj.__module__ not in ("__main__", "__mp_main__") or "<" in obj.__qualname__:
-        return False
-    if names is not None and obj.__qualname__.partition(".")[0] not in names:
-        return False
-    found: Any = module
-    for name in obj.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is obj
 
 
 class OutcomePickler(_Pickler):
@@ -243,10 +229,10 @@ def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
     no other finder knows them. What a module makes at its top (a lock, a class) is in each process
     then, and need not be sent.
     """
-    chosen = [m for m in list(sys.modules.values()) if _of_pytest(m)] if _pytest_runs() else []
-    chosen = [module for module in chosen if not _importable(module)]
+    chosen = [m for m in list(sys.modules.values()) if of_pytest(m)] if _pytest_runs() else []
+    chosen = [module for module in chosen if not importable(module)]
     own = sys.modules.get(getattr(fn, "__module__", None) or "")
-    if own is not None and own not in chosen and not _importable(own):
+    if own is not None and own not in chosen and not importable(own):
         chosen.append(own)
     fresh = [m for m in chosen if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in fresh:
@@ -260,43 +246,3 @@ def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
 
 def _pytest_runs() -> bool:
     return "_pytest.assertion.rewrite" in sys.modules
-
-
-def _of_pytest(module: Any) -> bool:
-    if not isinstance(module, types.ModuleType):
-        return False
-    loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    if type(loader).__module__ != "_pytest.assertion.rewrite":
-        return False
-    # pytest's hook also loads plug-ins, which are installed and importable.
-    return "site-packages" not in (getattr(module, "__file__", None) or "")
-
-
-def _importable(module: types.ModuleType) -> bool:
-    """Whether another process, which has this one's ``sys.path``, finds the same file by name."""
-    name = module.__name__
-    if name in ("__main__", "__mp_main__", "builtins"):
-        return True
-    if not _of_pytest(module):
-        try:
-            return importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError, AttributeError):
-            return False
-    parent = sys.modules.get(name.rpartition(".")[0])
-    path = getattr(parent, "__path__", None)
-    if "." in name and path is None:
-        return False
-    found = (_origin(finder, name, path) for finder in sys.meta_path)
-    first = next(filter(None, found), "")
-    return first != "" and os.path.realpath(first) == os.path.realpath(module.__file__ or "")
-
-
-def _origin(finder: Any, name: str, path: Any) -> str:
-    """The file that a finder has for a module; pytest's own works in its process only."""
-    if type(finder).__module__ == "_pytest.assertion.rewrite":
-        return ""
-    try:
-        spec = finder.find_spec(name, path)
-    except (ImportError, ValueError, AttributeError):
-        return ""
-    return (spec.origin or "") if spec is not None else ""

@@ -22,6 +22,7 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
+    "belongs_to_an_app",
     "import_main",
     "imported_names",
     "importing_main",
@@ -77,7 +78,7 @@ def main_source() -> MainSource | None:
     if main is None or path is None or getattr(sys, "frozen", False):
         return None
     # /dev/stdin is a file where the shell has redirected it, and another one in each process.
-    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or _belongs_to_an_app():
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) or belongs_to_an_app():
         return None
     if spec is not None:
         # `python -m package` runs package.__main__, which seldom has a guard: do not import it.
@@ -88,7 +89,7 @@ def main_source() -> MainSource | None:
     return MainSource("path", path, path) if os.path.isfile(path) else None
 
 
-def _belongs_to_an_app() -> bool:
+def belongs_to_an_app() -> bool:
     """Whether marimo or Streamlit runs the file, piece by piece: an import would not.
 
     A cell of marimo is a function in its file, and what is below ``if st.button(...):`` runs once

@@ -113,7 +113,7 @@ class Runtime:
     automatic: bool = True
     """Whether xmp may choose it where the user names no runtime."""
     store: bool = False
-    """Whether replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
+    """Whether its replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
     default_backend: str = ""
     """The process-group backend that ``backend="auto"`` means."""
     backends: tuple[str, ...] = ()
@@ -166,6 +166,15 @@ class Runtime:
     def share(self, job: Job, place: Place, local: int) -> Share:
         """The part of the plan that belongs to one replica."""
         raise NotImplementedError
+
+    def has_store(self, job: Job) -> bool:
+        """Whether the replicas of this job meet at a torch store."""
+        return self.store
+
+    def endpoints(self, job: Job, place: Place) -> str:
+        """The "address:port" of every replica, in rank order with commas; empty where they have
+        none of their own."""
+        return ""
 
     def notes(self, job: Job) -> tuple[str, ...]:
         """Notes for the reader of the plan."""

@@ -11,6 +11,7 @@ from ._base import Job, Place, Runtime, matches
 from ._variables import IDENTITY
 
 __all__ = [
+    "check_backend",
     "check_environment",
     "check_installed",
     "check_names",
@@ -131,12 +132,16 @@ def check_environment(runtime: Runtime, job: Job) -> None:
             f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
             "function from the local rank to a mapping."
         )
-    backend = job.request.backend
+    check_backend(runtime, job.request.backend)
+
+
+def check_backend(runtime: Runtime, backend: str | None) -> None:
+    """Raise PlanError for a process group's backend that does not fit the runtime's devices."""
     if backend not in (None, "auto", *runtime.backends):
-        allowed = ", ".join(("auto", *runtime.backends)) if runtime.backends else "none"
+        allowed = ", ".join(("auto", *runtime.backends))
+        advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
         raise PlanError(
-            f"backend={backend!r} does not work with runtime {runtime.name!r}. Allowed: {allowed}, "
-            "or omit it."
+            f"backend={backend!r} does not work with runtime {runtime.name!r}. {advice}."
         )
 
 

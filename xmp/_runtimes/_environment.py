@@ -26,7 +26,7 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
         "GROUP_RANK": str(place.index),
         "GROUP_WORLD_SIZE": str(job.hosts),
     }
-    if runtime.store:
+    if runtime.has_store(job):
         given["MASTER_ADDR"] = job.coordinator
         given["MASTER_PORT"] = str(job.port(store_need(job)))
         # Several hosts may be one machine's 127.0.0.x: gloo would listen off loopback there too.
@@ -39,7 +39,7 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
 
 def store_need(job: Job) -> PortNeed:
     """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
-    fixed = 0 if job.leasable else job.coordinator_port or STORE_PORT
+    fixed = job.request.store_port if job.leasable else job.coordinator_port or STORE_PORT
     return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT)
 
 

@@ -76,7 +76,7 @@ def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str)
     seen = many(len(visible), "visible GPU") + (f" ({mask}={inherited})" if inherited else "")
     if not visible:
         raise PlanError(
-            f"runtime {runtime!r} was chosen, but this host has no GPU that it may use"
+            f"this host has no GPU that runtime {runtime!r} may use"
             + (f" ({mask}={inherited!r})" if inherited is not None else "")
             + '. Use runtime="cpu", or check the driver with `python -m xmp facts`.'
         )

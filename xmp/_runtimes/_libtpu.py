@@ -27,6 +27,7 @@ from ._tpu import (
 
 __all__ = [
     "chosen_units",
+    "endpoints",
     "host_process",
     "is_whole_host",
     "metrics_needs",
@@ -114,6 +115,18 @@ def _addresses(job: Job, hosts: range) -> list[str]:
         shown = f"[{name}]" if ":" in name else name
         entries += [f"{shown}:{job.port(_process_need(job, host, i))}" for i in range(processes)]
     return entries
+
+
+def endpoints(job: Job, place: Place) -> str:
+    """The address of every replica's process, in rank order; empty where that is not one slice."""
+    if job.memo.get("slices") != 1:
+        return ""
+    return job.once("endpoints", lambda: _endpoints(job, addresses(job, place)))
+
+
+def _endpoints(job: Job, listed: str) -> str:
+    together = max(job.local // job.memo["processes"], 1)  # the threads of v2 and v3
+    return ",".join(entry for entry in listed.split(",") for _ in range(together))
 
 
 def chosen_units(job: Job, place: Place, visible: tuple[str, ...], count: int) -> tuple[str, ...]:

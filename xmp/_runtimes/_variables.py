@@ -12,7 +12,7 @@ at first use  jax/_src/distributed.py, torch/distributed/rendezvous.py (env://),
 
 from __future__ import annotations
 
-from xmp._clusters import announced
+from xmp._clusters import announced, per_device
 
 __all__ = [
     "FIRST_USE",
@@ -179,6 +179,7 @@ REPORTED = (
     *(pattern for _, patterns in OUTER for pattern in patterns),
     *LEFT_OVER,
     *announced.READ,
+    *per_device.READ,
     *("XMP_*", "FAKE_*", "PJRT_*", "XLA_*", "LIBTPU_*", "TPU_*", "CLOUD_TPU_*", "MEGASCALE_*"),
     *("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS", "JAX_*", "TORCH_*", "PYTORCH_*", "NCCL_*", "GLOO_*"),
     *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "HIP_*", "ROCR_*", "ZE_*", "NEURON*", "PADDLE_*"),

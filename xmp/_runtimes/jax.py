@@ -101,6 +101,10 @@ class Jax(Runtime):
             return found
         return (*found, *_libtpu.needs(job, self._prepare(job)))
 
+    def has_store(self, job: Job) -> bool:
+        """For programs that use torch as well; several hosts agree on one port alone, JAX's."""
+        return job.leasable and bool(job.places[0].facts.frameworks.get("torch"))
+
     def share(self, job: Job, place: Place, local: int) -> Share:
         host = f"[{job.coordinator}]" if ":" in job.coordinator else job.coordinator
         address = f"{host}:{job.port(_need(job))}"
@@ -134,6 +138,9 @@ class Jax(Runtime):
         units = _libtpu.chosen_units(job, place, job.memo["chips"].visible, job.local)
         given |= _libtpu.unit_process(job, place, local)
         return Share(given, f"tpu:{units[local]}", settings)
+
+    def endpoints(self, job: Job, place: Place) -> str:
+        return _libtpu.endpoints(job, place)
 
     def notes(self, job: Job) -> tuple[str, ...]:
         facts = job.places[0].facts

@@ -53,15 +53,18 @@ class Paddle(Runtime):
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
         return tuple(_need(job, p.index, i) for p in job.places for i in range(job.local))
 
-    def share(self, job: Job, place: Place, local: int) -> Share:
+    def endpoints(self, job: Job, place: Place) -> str:
         pairs = ((host, i) for host in range(job.hosts) for i in range(job.local))
-        endpoints = job.once(ENDPOINTS, lambda: [_endpoint(job, host, i) for host, i in pairs])
+        return job.once(ENDPOINTS, lambda: ",".join(_endpoint(job, host, i) for host, i in pairs))
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        endpoints = self.endpoints(job, place)
         rank = place.index * job.local + local
         given = {
             RANK: str(rank),
             COUNT: str(job.world),
-            ENDPOINT: endpoints[rank],
-            ENDPOINTS: ",".join(endpoints),
+            ENDPOINT: endpoints.split(",")[rank],
+            ENDPOINTS: endpoints,
         }
         if job.hosts == 1 and not place.facts.env.get(INTERFACE):
             given[INTERFACE] = "lo" if place.facts.platform == "linux" else "lo0"

@@ -124,6 +124,9 @@ class Pjrt(Runtime):
         settings = {"device_type": "xla", "threads_per_process": str(threads)}
         return Share(given, f"tpu:{_device(job, place, local, threads)}", settings, process)
 
+    def endpoints(self, job: Job, place: Place) -> str:
+        return _libtpu.endpoints(job, place)
+
     def notes(self, job: Job) -> tuple[str, ...]:
         facts = job.places[0].facts
         notes = []

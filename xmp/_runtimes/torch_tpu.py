@@ -101,6 +101,9 @@ class TorchTpu(Runtime):
         }
         return Share(given, f"tpu:{local}", {"device_type": "tpu"})
 
+    def endpoints(self, job: Job, place: Place) -> str:
+        return self._addresses(job)
+
     def notes(self, job: Job) -> tuple[str, ...]:
         return inherited_notes(job.places[0].facts, job.world, True)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import xmp
+import xmp.compat.torch_mp as mp
 
 
 def train(rank: int, epochs: int) -> float:
@@ -12,6 +13,11 @@ def train(rank: int, epochs: int) -> float:
 
 
 def no_rank() -> None: ...
+
+
+@xmp.launcher(nprocs=2)
+def fits(epochs: int) -> float:
+    return float(epochs)
 
 
 def hears_nothing() -> None: ...
@@ -36,6 +42,9 @@ xmp.spawn(train, (1,), started_port=6170)  # refused
 xmp.spawn(train, (1,)).join()  # refused
 xmp.spawn(train, (1,))[0].upper()  # refused
 xmp.spawn(train, (1,), join=False)[0]  # refused
+xmp.launch(train, (1,), nproc=2)  # refused
+xmp.launch(no_rank)  # refused
+xmp.run_script("train.py")  # refused
 xmp.start_processes(train, (1,), runtime="cpu")  # refused
 xmp.start_processes(train, (1,)).join()  # refused
 xmp.plan(runtim="cpu")  # refused
@@ -43,3 +52,18 @@ xmp.preload(None)  # refused
 xmp.default_nprocs(2)  # refused
 xmp.spwan(train, (1,))  # refused
 xmp.device_count()  # refused
+mp.spawn(train, (1,), runtime="cpu")  # refused
+mp.spawn(train, (1,)).join()  # refused
+mp.start_processes(train, (1,), start_method=3)  # refused
+mp.start_processes(train, (1,), 2, join=False).jion()  # refused
+fits()  # refused
+fits("3")  # refused
+fits(3)[0].upper()  # refused
+xmp.launcher(fits, nproc=2)  # refused
+xmp.launcher(fits, join=False)  # refused
+xmp.launcher(nprocs="2")  # refused
+xmp.launcher(fits, kwargs={})  # refused
+xmp.launcher(fits, world_size=4, port="1")  # refused
+xmp.init_process_group(30)  # refused
+xmp.init_process_group("gloo", 30)  # refused
+xmp.replica().rank = 1  # refused

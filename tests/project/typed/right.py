@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from typing_extensions import assert_type
 
 import xmp
+import xmp.compat.torch_mp as mp
 
 
 def train(rank: int, epochs: int, name: str = "") -> float:
@@ -70,6 +72,56 @@ def every_keyword() -> None:
     xmp.spawn(train, (1,), show={0, 1}, events=Path("events.jsonl"))
 
 
+def launches(join: bool) -> None:
+    assert_type(xmp.launch(train, (1,)), "xmp.Results[float]")
+    assert_type(xmp.launch(train, (1,), join=False, seed=3), "xmp.ProcessContext[float]")
+    assert_type(xmp.launch(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
+    xmp.run_script()
+
+
+@xmp.launcher
+def fits(epochs: int, *, name: str = "") -> float:
+    return epochs + len(name)
+
+
+@xmp.launcher(nprocs=2, rank_start=0, world_size=4, master_ip="10.0.0.2", port=29500)
+def placed(epochs: int) -> str:
+    return str(epochs)
+
+
+class Trainer:
+    @xmp.launcher(nprocs=2, backend="gloo", timeout=3.5, start_method="spawn", events=hears)
+    def fit(self, epochs: int) -> int:
+        return epochs
+
+
+def decorated() -> None:
+    assert_type(fits(3, name="a"), "list[float]")
+    assert_type(placed(epochs=3), "list[str]")
+    assert_type(Trainer().fit(3), "list[int]")
+    assert_type(xmp.launcher(train, nprocs=2)(0, 1), "list[float]")
+
+
+def in_a_replica(group: object) -> None:
+    xmp.init_process_group()
+    xmp.init_process_group("gloo", timeout=timedelta(minutes=5))
+    xmp.init_process_group(backend="nccl", timeout=60)
+    assert_type(xmp.rank(group), int)
+    assert_type(xmp.world_size(group), int)
+    assert_type(xmp.all_reduce(1.5, "max", group), float)
+    assert_type(xmp.broadcast("a", 0, group=group), str)
+    assert_type(xmp.all_gather(1, group), "list[int]")
+    xmp.barrier(group)
+    xmp.barrier(xmp.local_group())
+    replica = xmp.replica()
+    assert_type(replica.device_type, str)
+    assert_type(replica.device_id, int)
+    assert_type(replica.device_ordinal, int)
+    assert_type(replica.endpoints, "tuple[str, ...]")
+    assert_type(replica.endpoint, str)
+    assert_type(replica.sampler_kwargs, "dict[str, int]")
+
+
 def others() -> None:
     assert_type(xmp.start_processes(train, (1,), 2), None)
     assert_type(xmp.start_processes(train, (1,), 2, join=False), "xmp.ProcessContext[float]")
@@ -80,3 +132,26 @@ def others() -> None:
     xmp.preload("torch", "jax")
     xmp.shutdown()
     assert_type(xmp.rank(), int)
+
+
+def as_torch_has_it(join: bool) -> None:
+    assert_type(mp.spawn(train, (1,), 2), None)
+    assert_type(mp.spawn(train, args=(1,), nprocs=2, join=True, daemon=False), None)
+    assert_type(mp.spawn(train, (1,), join=join), "mp.ProcessContext | None")
+    context = mp.start_processes(train, (1,), 2, join=False, start_method="fork")
+    assert_type(context, mp.ProcessContext)
+    assert_type(context.sentinels, "dict[int, int]")
+    assert_type(context.processes[0].exitcode, "int | None")
+    context.processes[0].terminate()
+    old_name: mp.SpawnContext = context
+    try:
+        while not old_name.join(timeout=1.0, grace_period=5):
+            pass
+    except mp.ProcessRaisedException as error:
+        assert_type(error.error_index, int)
+    except mp.ProcessExitedException as error:
+        assert_type(error.exit_code, "int | None")
+        assert_type(error.signal_name, "str | None")
+    except mp.ProcessException as error:
+        assert_type(error.error_pid, int)
+        raise mp.ProcessExitedException(error.msg, 0, 1, 3) from error

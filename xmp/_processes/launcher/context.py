@@ -6,6 +6,7 @@ import atexit
 import math
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
@@ -39,6 +40,8 @@ class ProcessContext(Generic[R]):
 
     def __init__(self, launch: Launch | RestartingLaunch) -> None:
         self._launch = launch
+        self._noted = set[ReplicaProcess]()
+        """The replicas whose end a ``join`` has noted."""
 
     def __repr__(self) -> str:
         """The function, the runtime, and the replicas by state; asks the launch for nothing."""
@@ -71,10 +74,24 @@ class ProcessContext(Generic[R]):
         """The replicas' process ids, in rank order."""
         return [process.pid for process in self.processes]
 
+    @property
+    def sentinels(self) -> dict[int, int]:
+        """The ``sentinel`` of each replica whose end no ``join`` has noted: its place in processes.
+
+        For ``multiprocessing.connection.wait(context.sentinels)``. Empty after the last ``join``.
+        """
+        return {
+            process.sentinel: index
+            for index, process in enumerate(self.processes)
+            if process not in self._noted and not process.closed
+        }
+
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """Wait for all replicas: True when all have ended, False when ``timeout`` seconds are over.
 
-        ``grace_period`` replaces the launch's ``grace``, the seconds between SIGTERM and SIGKILL.
+        ``grace_period``: seconds in which the other replicas may end by themselves after a
+        failure, before they get SIGTERM, and the seconds from then to SIGKILL. Without it SIGTERM
+        comes at once, and SIGKILL after the launch's ``grace``.
         With ``max_restarts`` this makes the attempts that are left: none begins while no thread
         waits.
 
@@ -87,15 +104,28 @@ class ProcessContext(Generic[R]):
             self._launch.ask(SetGrace(_grace(grace_period)))
         seconds = _timeout(timeout)
         try:
-            return self._join(seconds)
+            return self._join(seconds, enough=self._enough)
         except (XmpError, KeyboardInterrupt) as error:
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             frames = _log.users_frames(error.__traceback__)
             raise error.with_traceback(frames) from error.__cause__
 
-    def _join(self, timeout: float | None, owned: bool = False) -> bool:
-        if not self._launch.wait(timeout, owned):
-            return False
+    def _enough(self) -> bool:
+        """Whether ``join`` returns False before ``timeout`` seconds are over."""
+        return False
+
+    def _join(
+        self,
+        timeout: float | None,
+        owned: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        try:
+            if not self._launch.wait(timeout, owned, enough):
+                return False
+        finally:
+            over = self._launch.finished
+            self._noted.update(p for p in self.processes if over or p.reported is not None)
         self._launch.raise_error()
         return True
 

@@ -34,6 +34,11 @@ class Call:
     telling: EventStream | None = None
     """The event stream of all attempts; None where the user has not asked for events."""
     output: Output | None = None
+    program: bool = False
+    """Whether a replica is a whole program: it has no result, and a single one reads the launcher's
+    standard input."""
+    wants_results: bool = True
+    """Whether what the function returns is sent to the launcher."""
 
     @property
     def progress(self) -> bool | None:
@@ -65,6 +70,8 @@ class Job(Call):
     @property
     def name(self) -> str:
         """What the function is called."""
+        if self.program:
+            return "the script's packages"
         return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
 
     @property

@@ -43,6 +43,8 @@ class Launch:
         self.job = job
         self.grace = job.grace
         """Seconds; a ``join`` may have given others than the job has."""
+        self.patience = 0.0
+        """Seconds that a ``join`` leaves the replicas to end by themselves after a failure."""
         self.outcome = Outcome(job, Reports(self))
         self.finished = False
         self.asked_to_end = False
@@ -121,7 +123,7 @@ class Launch:
         """Send a request to the supervisor; does nothing if it has ended."""
         self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
         if isinstance(message, SetGrace):
-            self.grace = message.seconds
+            self.grace = self.patience = message.seconds
         elif isinstance(message, Preempt):
             self.sigterm.came(self.link.supervisor)
         if not self.finished:
@@ -158,8 +160,15 @@ class Launch:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None, owned: bool = False) -> bool:
-        """Take in messages until the end or for ``timeout`` seconds.
+    def wait(
+        self,
+        timeout: float | None,
+        owned: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Take in messages until the end, until that is ``enough``, or for ``timeout`` seconds.
+
+        True at the end of the launch.
 
         KeyboardInterrupt and SystemExit from a signal handler end the launch in order before they
         go on. If the launch is ``owned`` by this call, so that nothing else could end it, any
@@ -170,7 +179,7 @@ class Launch:
             signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all),
         ):
             try:
-                return self._wait_for_end(timeout)
+                return self._wait_for_end(timeout, enough)
             except BaseException as error:
                 if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
                     self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
@@ -178,18 +187,24 @@ class Launch:
                     self.sigterm.carry_out(self.outcome)
                 raise
 
-    def _wait_for_end(self, timeout: float | None) -> bool:
+    def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
+
+        def over() -> bool:
+            return self.finished or enough()
+
         while True:
             look = self.lender.look
             left = None if look else seconds_to(end)
-            last = self.deadlines.left_to_supervisor(self.grace, self.link.is_stopped)
+            longest = self.grace + self.patience
+            last = self.deadlines.left_to_supervisor(longest, self.link.is_stopped)
             wait = soonest(left, last, look, self.progress.next())
-            if self._reader.until(lambda: self.finished or self.lender.pending, wait):
-                if self.lender.settle() or not self.finished:
+            if self._reader.until(lambda: over() or self.lender.pending, wait):
+                if self.lender.settle() or not over():
                     continue  # of several threads or launches one lends, and the others wait on
-                self.sigterm.carry_out(self.outcome)
-                return True
+                if self.finished:
+                    self.sigterm.carry_out(self.outcome)
+                return self.finished
             if left == 0:
                 return False
             self.progress.glance(self.link.doing)

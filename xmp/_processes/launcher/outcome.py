@@ -13,6 +13,7 @@ from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
 from xmp._processes.report import replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
+from xmp._processes.report.replica_error import CALLED_ON_IT
 from xmp._processes.report.stacks import grouped
 
 from . import leftovers
@@ -64,7 +65,8 @@ class Outcome:
     def started(self, message: launch.ReplicasStarted) -> None:
         """All replicas exist."""
         for rank, pid, forked in message.replicas:
-            self.processes[rank] = ReplicaProcess(rank, pid, self._reports)
+            process = ReplicaProcess(rank, pid, self._reports, daemon=self._job.daemon)
+            self.processes[rank] = process
             times = self._job.called, message.received, message.loaded, forked
             self._timelines[rank] = Timeline(*times)
 
@@ -104,6 +106,9 @@ class Outcome:
         for failure in self.failures:
             known = self._timelines.get(failure.rank)
             failure.entered = known is None or known.entered > 0
+            process = self.processes.get(failure.rank)
+            if process is not None and process.ended_by and failure.signal_name:
+                failure.why = f"{process.ended_by}() {CALLED_ON_IT}"
         if self.failures:
             self._oom_finding = self._oom_counters.look()
 

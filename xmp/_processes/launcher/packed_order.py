@@ -42,7 +42,7 @@ def make_order(
     ``at_end`` takes what closes them. Raises TypeError for a call that cannot be packed.
     """
     plan, inherits = job.plan, job.method == "fork"
-    main = None if inherits else main_source()
+    main = None if inherits or job.program else main_source()
     state, tracker = launcher_state.capture()
     state = launcher_state.with_variables(state, dict(plan.env))
     packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
@@ -71,9 +71,11 @@ def make_order(
         events=job.telling is not None,
         output=job.output or output,
         cell=cell,
-        logging=_logging() if main is None and not inherits else None,
+        logging=_logging() if main is None and not inherits and not job.program else None,
         phases=phases,
         env_by_rank=plan.env_by_rank,
+        program=job.program,
+        wants_results=job.wants_results,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

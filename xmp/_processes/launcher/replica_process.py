@@ -8,7 +8,11 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from xmp import _proc
 from xmp._processes.system import processes
+from xmp._processes.system.held_process import HeldProcess
+
+from .sentinel import Sentinel
 
 if TYPE_CHECKING:
     from .launch import Launch
@@ -43,18 +47,27 @@ class Reports:
 
 
 class ReplicaProcess:
-    """One replica: ``rank``, ``pid``, and like a ``multiprocessing.Process`` how it ended.
+    """One replica: ``rank``, and what a ``multiprocessing.Process`` that was started has.
 
-    The answers are those of the moment, whether or not a thread waits for the launch.
+    The answers are those of the moment, whether or not a thread waits for the launch. If a replica
+    ends by ``terminate()`` or ``kill()`` the launch fails, as it does by a signal from elsewhere.
     """
 
-    def __init__(self, rank: int, pid: int, reports: Reports | None = None) -> None:
+    def __init__(
+        self, rank: int, pid: int, reports: Reports | None = None, daemon: bool = False
+    ) -> None:
         self.rank = rank
         self.pid = pid
+        self.daemon = daemon
+        """Whether it ends with this process, as ``daemon=`` of the launch says."""
+        self.ended_by = ""
+        """The method by which this program has ended it: "terminate" or "kill"."""
         self.reported: int | None = None
         """The exit code, as the supervisor has reported it so far."""
         self._reports = reports
         self._waited = False
+        self._sentinel: Sentinel | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         """The rank, the pid and the state."""
@@ -66,8 +79,29 @@ class ReplicaProcess:
         return f"Replica-{self.rank}"
 
     @property
+    def ident(self) -> int:
+        """The pid."""
+        return self.pid
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that is ready to be read once it has ended, until ``close()``.
+
+        For ``multiprocessing.connection.wait``, ``select`` and event loops. ValueError after
+        ``close()``.
+        """
+        self._check_open()
+        if self._sentinel is None:
+            self._sentinel = Sentinel(self.pid, lambda: self.reported is not None)
+        return self._sentinel.descriptor
+
+    @property
     def exitcode(self) -> int | None:
-        """None while it runs, else its exit code, or minus the signal that ended it."""
+        """None while it runs, else its exit code, or minus the signal that ended it.
+
+        ValueError after ``close()``.
+        """
+        self._check_open()
         if self._reports is None or (self._reports.over and self.reported is not None):
             return self.reported
         gone = self.reported is None and processes.is_gone(self.pid)
@@ -87,11 +121,14 @@ class ReplicaProcess:
         return f"killed by {processes.signal_name(-code)}" if code < 0 else f"exit code {code}"
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it runs. ValueError after ``close()``."""
         return self.exitcode is None and not processes.is_gone(self.pid)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most ``timeout`` seconds; raises nothing if it failed."""
+        """Wait until it has ended, at most ``timeout`` seconds; raises nothing if it failed.
+
+        ValueError after ``close()``.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while self.is_alive() and (end is None or time.monotonic() < end):
             left = math.inf if end is None else max(0.0, end - time.monotonic())
@@ -99,3 +136,43 @@ class ReplicaProcess:
                 time.sleep(min(left, _LOOK_SECONDS))
             else:
                 self._reports.take(self.rank, min(left, _LAST_WORDS))
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, if it runs; does not wait. ValueError after ``close()``."""
+        self._end("terminate", signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send it SIGKILL, if it runs; does not wait. ValueError after ``close()``."""
+        self._end("kill", signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close its ``sentinel``. Of the rest only name, pid, ident and daemon stay readable.
+
+        ValueError while it runs.
+        """
+        if self._closed:
+            return
+        if self.is_alive():
+            raise ValueError(
+                f"{self!r} cannot be closed while it runs: call join() first, or terminate()"
+            )
+        if self._sentinel is not None:
+            self._sentinel.close()
+        self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` was called."""
+        return self._closed
+
+    def _end(self, how: str, number: signal.Signals) -> None:
+        found = _proc.alive(self.pid) if self.is_alive() else None
+        held = HeldProcess.hold(found) if found is not None else None
+        if held is not None:
+            self.ended_by = how
+            held.signal(number)
+            held.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the process object is closed")

@@ -40,6 +40,8 @@ class RestartingLaunch:
         self._make = make
         self.grace = call.grace
         """Seconds, for this attempt and those after it."""
+        self._given: SetGrace | None = None
+        """What a ``join`` has given instead, with patience."""
         self._past: list[tuple[str, Exception]] = []
         """Of each earlier attempt: a line that says when and how it failed, and its error."""
         self._paused_for = 0
@@ -88,15 +90,22 @@ class RestartingLaunch:
     def ask(self, message: Message) -> None:
         """Send a request to the supervisor; after a request to end there is no further attempt."""
         if isinstance(message, SetGrace):
-            self.grace = message.seconds
+            self.grace, self._given = message.seconds, message
         else:
             self._asked = message
         self._attempt.ask(message)
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None, owned: bool = False) -> bool:
-        """Wait for the last attempt, making those that are needed; False after ``timeout``.
+    def wait(
+        self,
+        timeout: float | None,
+        owned: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait for the last attempt, making those that are needed.
+
+        False after ``timeout``, or when that was ``enough``.
 
         An exception ends the launch as it does a single one.
         """
@@ -105,7 +114,8 @@ class RestartingLaunch:
             try:
                 while not self.finished:
                     attempt = self._attempt
-                    if not (attempt.wait(seconds_to(end), owned) and self._continue(attempt, end)):
+                    ended = attempt.wait(seconds_to(end), owned, enough)
+                    if not (ended and self._continue(attempt, end)):
                         return False
             except BaseException as error:
                 if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -134,11 +144,11 @@ class RestartingLaunch:
 
     def _add_history(self, error: Any) -> None:
         earlier = "\n".join(line for line, _ in self._past)
-        if isinstance(error, (XmpError, TypeError)):
-            text = (
-                f"{error}\n\nEarlier attempts (max_restarts={self._call.max_restarts}):\n{earlier}"
-            )
-            error.args = (text, *error.args[1:])
+        text = f"Earlier attempts (max_restarts={self._call.max_restarts}):\n{earlier}"
+        if isinstance(error, XmpError):
+            error._add(text)
+        elif isinstance(error, TypeError):
+            error.args = (f"{error}\n\n{text}", *error.args[1:])
         error.history = tuple(past for _, past in self._past)
 
     # --- from one attempt to the next ----------------------------------------------------------
@@ -187,8 +197,9 @@ class RestartingLaunch:
                 raise
             self._failed = failed
             self._finish()
-        if self._asked is not None:  # while it was made
-            self._attempt.ask(self._asked)
+        for request in (self._given, self._asked):  # before it was made, or while
+            if request is not None:
+                self._attempt.ask(request)
 
     def _next_call(self) -> Call:
         # `timeout` counts for all attempts together, the other limits for each.

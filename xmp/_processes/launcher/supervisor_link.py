@@ -155,7 +155,8 @@ class SupervisorLink:
 
     def _streams(self) -> list[int]:
         """What the supervisor gets for standard input, output and error."""
-        streams = stdio.standard_streams()
+        alone = self._job.program and self._job.plan.world_size == 1
+        streams = stdio.standard_streams(reads=alone)
         if self._in_notebook:
             # The only thread of xmp that a launcher ever has.
             from xmp._processes.terminal.notebook_output import CellOutput

@@ -47,7 +47,7 @@ class Resume(NamedTuple):
 
 
 class SetGrace(NamedTuple):
-    """``join(grace_period=...)``: seconds between SIGTERM and SIGKILL from now on."""
+    """``join(grace_period=...)``: seconds between a failure and SIGTERM, and on to SIGKILL."""
 
     seconds: float
 

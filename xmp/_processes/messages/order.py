@@ -67,6 +67,9 @@ class LaunchOrder:
     """In a notebook: the mark before each display in standard output (``cell_frames``)."""
     logging: LoggingSetup | None = None
     """Where the launcher has no script that sets it up again."""
+    program: bool = False
+    """Whether a replica is a whole program, which has no result."""
+    wants_results: bool = True
 
     @property
     def hang(self) -> int:

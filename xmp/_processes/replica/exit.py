@@ -14,13 +14,13 @@ from multiprocessing import util
 from typing import Any, NoReturn
 
 from xmp import _log, _signals
+from xmp._framework import Framework
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
 from xmp._processes.system import stdio
-from xmp._types import Framework
 
 from .channel import SupervisorChannel
 

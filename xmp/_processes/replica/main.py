@@ -21,12 +21,12 @@ import traceback
 from typing import Any, NoReturn
 
 from xmp import _inside, _signals
+from xmp._framework import Framework
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import HUNG_UP
 from xmp._processes.system import thread_pools
 from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
-from xmp._types import Framework
 
 from . import seeding
 from .exit import exit_called, failed_code, forget_exit_handlers, leave, record, send_result
@@ -126,7 +126,7 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
             from .notebook import flush_figures
 
             flush_figures()
-        return result
+        return result if role.common.order.wants_results else None
     finally:
         _signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()

@@ -29,7 +29,12 @@ def watch_torch() -> None:
     If it is another one when replicas are forked, the user's own module has set it, for all of
     them: xmp keeps it.
     """
-    on_import("torch", lambda torch: _at_import.append(torch.initial_seed()))
+    on_import("torch", _note)
+
+
+def _note(torch: Any) -> None:
+    if hasattr(torch, "initial_seed"):  # a test suite's stand-in may not have it
+        _at_import.append(torch.initial_seed())
 
 
 class OwnStreams:
@@ -42,7 +47,7 @@ class OwnStreams:
         self._numpy = sys.modules.get("numpy.random")
         self._state = _mersenne_state(self._numpy) if self._numpy is not None else 0
         torch = sys.modules.get("torch")
-        untouched = torch is not None and _at_import == [torch.initial_seed()]
+        untouched = bool(_at_import) and torch is not None and _at_import == [torch.initial_seed()]
         self._torch = torch.default_generator if torch is not None and untouched else None
 
     def begin(self) -> None:

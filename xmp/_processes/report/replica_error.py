@@ -1,7 +1,8 @@
 """The error that the launcher raises for failed replicas: its text, its attributes, its class.
 
 The text begins with one line: what happened to which rank, pid and host. Then come the evidence
-(traceback, stacks, last lines), what to do, and a line for those that failed after it.
+(stacks, last lines), what to do, and a line for those that failed after it. It ends as the text of
+``torch.multiprocessing`` does, with the traceback or with how the process ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
 
-__all__ = ["build", "not_loaded"]
+__all__ = ["CALLED_ON_IT", "build", "not_loaded"]
+
+CALLED_ON_IT = "was called on it"
+"""Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
 
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
@@ -88,8 +92,10 @@ def build(
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
+    ending = "".join(f"\n\n{part}" for part in _ending(cause) if part)
     kind = _also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
-    error: ReplicaError = kind("\n\n".join(filter(None, parts)))
+    error: ReplicaError = kind("\n\n".join(filter(None, parts)) + ending)
+    error._ending = ending
     error.host, error.pid = host, cause.pid
     error.rank, error.local_rank = cause.rank, cause.local_rank
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
@@ -102,21 +108,11 @@ def build(
 
 
 def _evidence(failure: Failure) -> Iterator[str]:
-    """Its traceback or stacks, after torch.multiprocessing's sentence.
-
-    Programs search for that sentence: it is torch's, word for word (torch 2.13,
-    torch/multiprocessing/spawn.py, ProcessContext.join).
-    """
-    traceback = with_source(failure.traceback.rstrip())
+    """What is known of a process that ended without an exception."""
     if failure.kind == "raised":
-        yield (f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}")
         return
-    if failure.signal_name:
-        ending = f"signal {failure.signal_name}"
-    else:
-        ending = f"exit code {failure.exit_code}{_hint(failure.exit_code)}"
-    yield f"process {failure.local_rank} terminated with {ending}"
-    yield traceback
+    if not failure.signal_name:
+        yield _hint(failure.exit_code)
     if not failure.entered and failure.label != STOPPED:
         yield _NOT_ENTERED
     if failure.kind == MALFORMED:
@@ -129,21 +125,38 @@ def _evidence(failure: Failure) -> Iterator[str]:
         yield f"Its Python stacks:\n{crash_stacks(failure.stacks)}"
 
 
+def _ending(failure: Failure) -> Iterator[str]:
+    """Its traceback, and torch.multiprocessing's sentence.
+
+    Programs search for that sentence at the end of the text: it is torch's, word for word (torch
+    2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
+    """
+    traceback = with_source(failure.traceback.rstrip())
+    if failure.kind == "raised":
+        yield f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}"
+        return
+    yield traceback
+    how = f"signal {failure.signal_name}" if failure.signal_name else ""
+    ending = how or f"exit code {failure.exit_code}"
+    yield f"process {failure.local_rank} terminated with {ending}"
+
+
 def _killed_from_elsewhere(failure: Failure) -> bool:
     """Whether the counters of memory have something to say about its end."""
     known = failure.kind == MALFORMED or failure.label == STOPPED
-    return bool(failure.why) and not known and not failure.why.startswith(CPU_TIME)
+    known = known or failure.why.startswith(CPU_TIME) or failure.why.endswith(CALLED_ON_IT)
+    return bool(failure.why) and not known
 
 
 def _hint(code: int | None) -> str:
     """What gives this exit code, where that is known."""
     if code == 17:
-        return " (legacy torch_xla's exit code for a replica whose function raised)"
+        return "17 is legacy torch_xla's exit code for a replica whose function raised."
     try:
         name = signal.Signals((code or 0) - 128).name
     except ValueError:
         return ""
-    return f" (a shell's exit code for a program that {name} ended)"
+    return f"{code} is a shell's exit code for a program that {name} ended."
 
 
 def _last_lines(failure: Failure) -> Iterator[str]:

@@ -42,11 +42,14 @@ def build(
         ranks=tuple(rank for first in overdue.ranks for rank in spread(plans[first], None)),
         finished=tuple(rank for first in overdue.finished for rank in spread(plans[first], None)),
     )
+    # Those that have finished wait for the others at the end, in functions of xmp's.
+    done = () if overdue.at_the_end else overdue.finished
+    shown = {rank: text for rank, text in stacks.items() if rank not in done}
     parts = [
         f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}",
         memory.found(killed=False),  # the ranks may have waited for a process that was killed
-        *([_STACKS] if stacks else []),
-        *grouped(stacks),
+        *([_STACKS] if shown else []),
+        *grouped(shown),
     ]
     if overdue.name == HANG and not overdue.diverged and not overdue.at_the_end:
         parts.append(_BUSY)
@@ -79,4 +82,5 @@ def _words(overdue: Overdue, world_size: int, host: str) -> str:
         return f"{had}: no progress for {limit} s\n{DIVERGED.capitalize()}."
     if overdue.name == HANG:
         return f"no progress for {limit} s: {waited} still running"
-    return f"not done {limit} s after the call: {waited} still running"
+    finished = f", {ranks(overdue.finished)} had finished" if overdue.finished else ""
+    return f"not done {limit} s after the call: {waited} still running{finished}"

@@ -137,7 +137,7 @@ def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
 
 
 def _set_grace(monitor: Monitor, message: launch.SetGrace, _: list[int]) -> None:
-    monitor.watch.grace = int(message.seconds * 1e9)
+    monitor.watch.grace = monitor.watch.patience = int(message.seconds * 1e9)
 
 
 def _take_stacks(monitor: Monitor, _: launch.TakeStacks, __: list[int]) -> None:

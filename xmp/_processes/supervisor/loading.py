@@ -68,6 +68,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         failed = launch.LoadFailed(format_error(error), words, pack_exception(error))
         raise CannotFork(failed) from None
     culprits = fork_safety.culprits(order.rules, sockets, inherits)
+    culprits += fork_safety.left_in_template
     if culprits and not inherits:
         raise CannotFork(launch.UnsafeToFork(culprits))
     if not inherits:

@@ -73,6 +73,7 @@ class Monitor:
 
             self.displays = CellDisplays(order.cell, order.output, outlets.sinks[-1], self.pump)
         self.ending = False
+        self._program = order.program
         self._stacks: dict[int, str] = {}
         self._debugger: DebuggerQueue | None = None
 
@@ -121,7 +122,7 @@ class Monitor:
         self.connection.post(launch.ReplicaReturned(replica.rank, None, 0, replica.timeline, []))
 
     def _say_without_result(self, replica: ReplicaHandle) -> None:
-        if self.watch.phase == "running" and replica.failure is None:
+        if self.watch.phase == "running" and replica.failure is None and not self._program:
             line = (
                 f"xmp: {stacks.ranks(replica.ranks)} ended with exit code 0 before its function "
                 "had returned (os._exit, exec): its result is None\n"

@@ -19,13 +19,26 @@ from xmp._types import ForkRules
 
 from . import thread_pools
 
-__all__ = ["connected_sockets", "culprits", "native_threads"]
+__all__ = ["connected_sockets", "culprits", "left_in_template", "native_threads", "note_imports"]
 
 _SETTLE = 0.25  # seconds in which Python and the kernel agree on the threads that Python started
 # jemalloc's own thread, which pyarrow starts (and pandas imports pyarrow): it holds nothing across
 # a fork, and the child goes on without it (jemalloc 5, src/background_thread.c, `postfork_child`).
 _SAFE_TO_LEAVE = "jemalloc_bg_thd"
+# The server of torch's TCPStore waits in an epoll loop that no fork uses; torch's elastic agent has
+# one when it forks its workers (torch 2.13, csrc/distributed/c10d/TCPStoreLibUvBackend.cpp).
+_SAFE_IN_A_LAUNCHER = "pt_tcpstore_uv"
 _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
+
+
+left_in_template: list[str] = []
+"""What an import of the template, of which this process is a fork, has started: a fork has its
+module, but not its thread, and shares its connection."""
+
+
+def note_imports() -> None:
+    """In a template that has imported everything, before its first fork."""
+    left_in_template[:] = [f"{what}, started by an import" for what in culprits(ForkRules())]
 
 
 def culprits(
@@ -69,6 +82,7 @@ def native_threads(allow_python: bool = False) -> list[str]:
     """The names of the threads beside this one that the kernel counts."""
     own = threading.get_native_id()
     python = {thread.native_id: thread.name for thread in threading.enumerate()}
+    safe = {_SAFE_TO_LEAVE, _SAFE_IN_A_LAUNCHER if allow_python else _SAFE_TO_LEAVE}
     names = []
     for task in _listing("/proc/self/task"):
         number = int(task)
@@ -76,7 +90,7 @@ def native_threads(allow_python: bool = False) -> list[str]:
             continue
         if number in python:
             names.append(repr(python[number]))
-        elif (command := _proc.text(f"/proc/self/task/{task}/comm")) == _SAFE_TO_LEAVE:
+        elif (command := _proc.text(f"/proc/self/task/{task}/comm")) in safe:
             continue
         elif module := _module_of(task):
             names += [] if allow_python else [f"of {module}"]

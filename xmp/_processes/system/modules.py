@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
-import sysconfig
 from collections.abc import Iterable
+
+from xmp._imports import site_folders
 
 __all__ = ["installed", "modules_since", "third_party"]
 
@@ -21,7 +21,7 @@ def installed(names: Iterable[str]) -> list[str]:
     imported.
     """
     names = list(names)
-    places = _places() if names else ()
+    places = site_folders() if names else ()
     return [name for name in names if _installed(name, places)]
 
 
@@ -31,14 +31,6 @@ def third_party() -> tuple[str, ...]:
     if _known[0] != len(sys.modules):
         _known = (len(sys.modules), tuple(installed(sys.modules)))
     return _known[1]
-
-
-def _places() -> tuple[str, ...]:
-    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    site = sys.modules.get("site")
-    if site is not None:
-        folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
-    return tuple(folder + os.sep for folder in folders)
 
 
 def _installed(name: str, places: tuple[str, ...]) -> bool:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import time
 from collections.abc import Iterable
 from typing import Protocol
 
 from xmp import _marks, _proc
+from xmp._signals import DUMP_SIGNAL
 
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
-# SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
-DUMP_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 6
 STACKS = "xmp-stacks-"
 """With the rank, the name of the memory file of a replica's stacks: other processes find it so."""
 _ANSWER_SECONDS = 0.5

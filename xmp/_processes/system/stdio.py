@@ -31,14 +31,15 @@ def flush() -> list[str]:
     return lost
 
 
-def standard_streams() -> list[int]:
+def standard_streams(reads: bool = False) -> list[int]:
     """Descriptors for another process: /dev/null, and duplicates of standard output and error.
 
     A stream that the launcher has closed is /dev/null. Replicas read nothing, as in
-    multiprocessing: they are not in the terminal's foreground group.
+    multiprocessing: several would take each other's input. ``reads``: a duplicate of standard
+    input instead.
     """
-    descriptors = [os.open(os.devnull, os.O_RDWR)]
-    for number in (1, 2):
+    descriptors = [] if reads else [os.open(os.devnull, os.O_RDWR)]
+    for number in range(len(descriptors), 3):
         try:
             descriptors.append(os.dup(number))
         except OSError:

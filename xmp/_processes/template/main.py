@@ -31,7 +31,7 @@ from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor, Rea
 from xmp._processes.replica import seeding
 from xmp._processes.replica.role import Call
 from xmp._processes.supervisor import main as supervisor
-from xmp._processes.system import launcher_mark, linux
+from xmp._processes.system import fork_safety, launcher_mark, linux
 from xmp._processes.system.descriptors import keep_from_exec
 
 from .children import SUPERVISOR
@@ -60,6 +60,7 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
         failed, slowest = import_all(modules)
         gc.freeze()  # the garbage of imports stays, shared: a collection of torch's takes 60 ms
         settle()
+        fork_safety.note_imports()
         loaded = files_of(modules)
         read = variables_read.names()
         # Sent now: a launch may wait for it before it asks for anything.

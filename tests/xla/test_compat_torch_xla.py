@@ -1,0 +1,156 @@
+"""Programs of torch_xla's own documentation, under torch_xla 2.9 and under xmp.compat.torch_xla.
+
+They differ in the line that imports the launcher, and print the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmp
+import xmp.compat.torch_xla as ours
+from xmp._types import Request
+
+pytestmark = pytest.mark.xla
+ROOT = Path(__file__).parents[2]
+THEIRS = "import torch_xla.distributed.xla_multiprocessing as xmp\nfrom torch_xla import launch"
+OURS = "import xmp.compat.torch_xla as xmp\nfrom xmp.compat.torch_xla import launch"
+TRAIN = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.runtime as xr
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, TensorDataset
+
+SERIAL_EXEC = xmp.MpSerialExecutor()
+torch.manual_seed(0)
+WRAPPED_MODEL = xmp.MpModelWrapper(
+    torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+)
+
+def get_dataset():
+    digits = load_digits()
+    x = torch.tensor(digits.data, dtype=torch.float32) / 16
+    return TensorDataset(x, torch.tensor(digits.target))
+
+def _mp_fn(index, flags):
+    loader = DataLoader(SERIAL_EXEC.run(get_dataset), batch_size=256)
+    device = torch_xla.device()
+    model = WRAPPED_MODEL.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=flags["lr"] * xr.world_size())
+    for epoch in range(flags["epochs"]):
+        for data, target in pl.MpDeviceLoader(loader, device):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(data), target)
+            loss.backward()
+            xm.optimizer_step(optimizer)
+        line = f"{index} of {xr.world_size()}, epoch {epoch}: {loss.item():.6f}"
+        xm.master_print(line, flush=True)
+
+FLAGS = {"lr": 0.1, "epochs": 2}
+"""
+CALLS = {
+    "launch": "launch(_mp_fn, args=(FLAGS,))",
+    "launch, one process": "launch(_mp_fn, args=(FLAGS,), debug_single_process=True)",
+    "spawn": "xmp.spawn(_mp_fn, args=(FLAGS,))",
+    "fork": "xmp.spawn(_mp_fn, args=(FLAGS,), start_method='fork')",
+    "nprocs=1": "xmp.spawn(_mp_fn, args=(FLAGS,), nprocs=1, start_method='fork')",
+}
+
+
+def environment(**env: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PJRT_DEVICE": "CPU", "PYTHONPATH": path, **env}
+
+
+def run(folder: Path, source: str, *before: str) -> str:
+    path = folder / "train.py"
+    path.write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *before, str(path)],
+        capture_output=True, text=True, timeout=120, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def program(launcher: str, call: str) -> str:
+    return f'{launcher}\n{TRAIN}\nif __name__ == "__main__":\n    print({call})\n'
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_training_prints_the_same(call: str, tmp_path: Path) -> None:
+    theirs = run(tmp_path, program(THEIRS, CALLS[call]))
+    assert theirs.splitlines()[-1] == "None"
+    assert len(theirs.splitlines()) == 3
+    assert run(tmp_path, program(OURS, CALLS[call])) == theirs
+
+
+def test_under_torchrun_too(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+    theirs = run(tmp_path, program(THEIRS, CALLS["launch"]), *torchrun)
+    assert theirs.splitlines()[0].startswith("0 of 1, epoch 0")
+    assert run(tmp_path, program(OURS, CALLS["launch"]), *torchrun) == theirs
+
+
+def test_the_snippets_of_colab_run_in_a_kernel(tmp_path: Path) -> None:
+    cells = [OURS, TRAIN, CALLS["fork"], CALLS["launch"]]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "support" / "notebook_kernel.py")],
+        input=json.dumps({"cells": cells, "touch": {}}), cwd=tmp_path,
+        capture_output=True, text=True, timeout=160, check=False,
+        env=environment(IPYTHONDIR=str(tmp_path), PYTHONWARNINGS="ignore"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    messages: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    expected = run(tmp_path, program(THEIRS, CALLS["nprocs=1"])).splitlines()[:-1]
+    for cell in (2, 3):
+        got = "".join(m["text"] for m in messages if (m["cell"], m["name"]) == (cell, "stdout"))
+        assert got.splitlines() == expected, messages
+
+
+@pytest.mark.parametrize("name", ["spawn", "launch", "MpModelWrapper.to", "MpSerialExecutor.run"])
+def test_parameters_and_defaults_are_torch_xlas(name: str) -> None:
+    import torch_xla
+    import torch_xla.distributed.xla_multiprocessing as theirs
+
+    def signature(thing: Any) -> list[tuple[str, Any, Any]]:
+        for part in name.split("."):
+            thing = getattr(thing, part)
+        return [(p.name, p.kind, p.default) for p in inspect.signature(thing).parameters.values()]
+
+    assert signature(ours) == signature(torch_xla if name == "launch" else theirs)
+
+
+def test_a_launch_plans_what_torch_xla_configures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_topology.py compares the plans of this request with torch_xla's own on every slice."""
+    asked: list[Request] = []
+    monkeypatch.setattr("xmp._host.launch", lambda request, call, join: asked.append(request))
+    ours.spawn(print)
+    ours.launch(print)
+    assert asked == [Request(runtime="pjrt")] * 2
+
+
+def test_numbers_that_do_not_fit_are_a_value_error_under_both() -> None:
+    import torch_xla.distributed.xla_multiprocessing as theirs
+
+    for spawn in (theirs.spawn, ours.spawn):
+        with pytest.raises(ValueError, match="nprocs"):
+            spawn(print, nprocs=0)
+
+
+def test_join_false_returns_the_running_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    context = ours.spawn(abs, join=False)
+    assert isinstance(context, xmp.ProcessContext)
+    assert list(context.results()) == [0]

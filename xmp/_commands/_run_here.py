@@ -1,0 +1,44 @@
+"""``xmp run -n 1``: the only replica is this process, with the terminal."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from xmp import _log
+from xmp._here import run_here
+from xmp._script_runs import ScriptRun, run_in_replica
+from xmp._types import Request
+
+__all__ = ["run"]
+
+_INTERRUPTED = 130  # 128 + SIGINT
+
+
+def run(request: Request, script: ScriptRun, seed: int | None) -> int:
+    """Run the script and return its exit status; a message of ``sys.exit`` is printed.
+
+    Raises XmpError for what does not fit this host, before the script begins.
+    """
+    raised: list[BaseException] = []
+
+    def main(rank: int) -> None:
+        try:
+            run_in_replica(rank, script)
+        except BaseException as error:  # it must not be taken for an error of xmp
+            raised.append(error)
+
+    run_here(request, main, (), {}, seed)
+    return _status(raised[0]) if raised else 0
+
+
+def _status(error: BaseException) -> int:
+    """As the interpreter ends a script that raises; its traceback begins with the script."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    frames = _log.users_frames(error.__traceback__)
+    traceback.print_exception(type(error), error, frames)
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -1,0 +1,176 @@
+"""The options of ``xmp run``: those of ``spawn``, torchrun's names for them, and variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xmp._errors import PlanError
+
+from . import _torchrun_words
+
+__all__ = ["add", "from_variables", "said_of_unknown", "without_variables"]
+
+PREFIX = "XMP_RUN_"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+_WHAT = """Run a script once per device, with the ranks and the meeting place in its environment.
+
+Options come before the script; what follows it belongs to the script. Each has a variable as its
+default, such as XMP_RUN_NPROCS=4 or XMP_RUN_MAX_RESTARTS=2."""
+
+
+def add(commands: Any) -> None:
+    """Add ``run`` to the commands; ``commands`` is what argparse's add_subparsers returns."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help="run a script once per device, as torchrun does",
+        description=_WHAT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="xmp run [options] script.py [args ...]\n"
+        "       xmp run [options] -m package.module [args ...]\n"
+        "       xmp run [options] --no-python program [args ...]",
+        allow_abbrev=False,
+    )
+    _add_what(parser)
+    _add_options_of_spawn(parser)
+    _torchrun_words.add(parser)
+    parser.add_argument("target", metavar="script.py", help=argparse.SUPPRESS)
+    arguments = parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments.required = False
+    parser.set_defaults(parser=parser)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="run a module, as `python -m` does"
+    )
+    parser.add_argument(
+        "--no-python", "--no_python", action="store_true",
+        help="execute a program, in place of a Python script",
+    )  # fmt: skip
+
+
+def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
+    def option(*names: str, type: Callable[[str], Any] = str, **how: Any) -> None:
+        # torchrun takes both spellings of its options, and scripts use either.
+        parser.add_argument(*_spellings(names), type=type, **how)
+
+    option(
+        "-n", "--nprocs", "--nproc-per-node", type=_count, metavar="N",
+        help="replicas on this host (default, and `auto`: one per device); `gpu`: one per GPU; "
+        "`cpu`: one per usable core",
+    )  # fmt: skip
+    option("--runtime", help="a runtime by name (default: chosen)")
+    option("--devices", help='positions among the visible devices, as in "0,2"')
+    option("--backend", help="the process group is ready when the script starts")
+    option("--env", action="append", type=_variable, metavar="NAME=VALUE", help="may be repeated")
+    option("--seed", type=int, help="for random, numpy and torch, the same in every replica")
+    option("--threads", type=int, metavar="N", help="native threads of each replica")
+    option("--bind", metavar="cores|numa", help="pin each replica to its own cores or NUMA node")
+    option("--start-method", metavar="forkserver|spawn", help="spawn: fresh interpreters")
+    option("--timeout", type=float, metavar="SECONDS", help="for the whole run")
+    option("--start-timeout", type=float, metavar="SECONDS", help="until every script begins")
+    option("--hang-timeout", type=float, metavar="SECONDS", help="without any progress")
+    option("--grace", type=float, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
+    option("--max-restarts", type=int, metavar="N", help="start all again after a failure")
+    option("--log-dir", metavar="FOLDER", help="a file for each rank and stream")
+    option("--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that')
+    option("--show", metavar="RANKS", help='whose output is shown: all, none, "0,2-3"')
+    parser.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, help="show how far the start is"
+    )
+    option("--events", metavar="FILE", help="append each change of state as a line of JSON")
+
+
+def said_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """The error for arguments that a command does not have."""
+    text = f"unrecognized arguments: {' '.join(unknown)}"
+    if options.word != "run":
+        return text
+    parser: argparse.ArgumentParser = options.parser
+    from difflib import get_close_matches
+
+    long = [name for name in parser._option_string_actions if name.startswith("--")]
+    near = get_close_matches(unknown[0].partition("=")[0], long, 1, 0.75)
+    meant = f"Did you mean {near[0]}? " if near else ""
+    return (
+        f"{text}. {meant}Options of the script come after it: xmp run -n 2 script.py {unknown[0]}"
+    )
+
+
+def _spellings(names: tuple[str, ...]) -> list[str]:
+    other = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
+    return [*names, *other]
+
+
+def _count(text: str) -> int | str:
+    if text in ("auto", "cpu", "gpu"):
+        return text
+    if not text.isdecimal() or int(text) == 0:
+        allowed = "a number from 1 up, auto (one per device), gpu or cpu"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
+    return int(text)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+# --- variables ------------------------------------------------------------------------------------
+
+
+def from_variables(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Give every option that is not on the command line the value of its variable.
+
+    Raises PlanError for a value that the option does not take, and for a variable of no option.
+    """
+    parser: argparse.ArgumentParser = options.parser
+    given = vars(options)
+    known = {f"{PREFIX}{a.dest.upper()}": a for a in parser._actions if a.dest in given}
+    for positional in ("TARGET", "ARGS"):
+        del known[PREFIX + positional]
+    for name in environ:
+        if name.startswith(PREFIX) and name not in known:
+            allowed = ", ".join(sorted(known))
+            text = environ[name]
+            raise PlanError(f"{name}={text!r} is not a variable of xmp run. Allowed: {allowed}")
+    torchruns = {
+        f"{_torchrun_words.PREFIX}{option[2:].upper()}": action
+        for option, action in parser._option_string_actions.items()
+        if option[2:] in _torchrun_words.WITH_VARIABLES
+    }
+    for name, action in {**known, **torchruns}.items():
+        if name in environ and given[action.dest] is action.default:
+            setattr(options, action.dest, _value(name, environ[name], action))
+
+
+def _value(name: str, text: str, action: argparse.Action) -> Any:
+    try:
+        if action.nargs == 0:
+            return _truth(text)
+        convert: Any = action.type or str
+        if isinstance(action, argparse._AppendAction):
+            return [convert(part) for part in shlex.split(text)]
+        return convert(text)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise PlanError(f"{name}={text!r}: {error}") from None
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError(f"give one of {', '.join((*_TRUE, *_FALSE[:-1]))}")
+
+
+def without_variables() -> None:
+    """Remove the variables from this process: its replicas must not take them for theirs."""
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        del os.environ[name]

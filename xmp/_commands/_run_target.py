@@ -1,0 +1,101 @@
+"""What ``xmp run`` is asked to run: found and read before any process exists, but not run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+import traceback
+import zipfile
+from importlib.machinery import ModuleSpec
+from typing import NamedTuple
+
+from xmp._errors import PlanError, XmpError
+from xmp._payload.top_imports import find_module, imports_of_file
+from xmp._script_runs import script_folder
+
+__all__ = ["Target", "read"]
+
+
+class Target(NamedTuple):
+    """What each replica runs."""
+
+    kind: str
+    """As in ``ScriptRun``."""
+    imports: tuple[str, ...] = ()
+    """The installed modules that it imports at its top."""
+
+
+def read(options: argparse.Namespace) -> Target:
+    """Raises PlanError for what is not there, XmpError for a script that cannot be compiled."""
+    if options.no_python:
+        return _program(options)
+    if options.module:
+        path, folder = _module_file(options.target), os.getcwd()
+        return Target("module", _imports(path, folder) if path else ())
+    path = options.target
+    if os.path.isdir(path):
+        return _folder(path)
+    if not os.path.isfile(path):
+        raise PlanError(f"{path} does not exist: give the path of a script, or -m and a module")
+    if zipfile.is_zipfile(path):
+        return Target("folder")
+    return Target("path", _imports(path, script_folder(path)))
+
+
+def _folder(path: str) -> Target:
+    main = os.path.join(path, "__main__.py")
+    if not os.path.isfile(main):
+        raise PlanError(f"{path} is a folder without a __main__.py: give the path of a script")
+    return Target("folder", _imports(main, path))
+
+
+def _program(options: argparse.Namespace) -> Target:
+    for name in ("module", "seed", "backend", "hang_timeout"):
+        if getattr(options, name):
+            word = f"--{name.replace('_', '-')}"
+            raise PlanError(f"{word} and --no-python: only Python can do that; leave {word} out")
+    if shutil.which(options.target) is None:
+        there = os.path.isfile(options.target)
+        what = "is not executable (chmod +x)" if there else "is not found, nor on the PATH"
+        raise PlanError(f"--no-python: the program {options.target} {what}")
+    return Target("program")
+
+
+def _imports(path: str, folder: str) -> tuple[str, ...]:
+    try:
+        return imports_of_file(path, folder)
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        # As Python says it, and with its exit status.
+        lines = traceback.format_exception_only(type(error), error)
+        raise XmpError(f"{path} cannot be compiled:\n{''.join(lines).rstrip()}") from None
+
+
+def _module_file(name: str) -> str:
+    """The source of the module; empty where it has another form. Imports nothing of it."""
+    spec = _found(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec, package = _found(f"{name}.__main__"), name
+        if spec is None:
+            raise PlanError(f"-m {package}: it is a package without a __main__ module")
+    if spec is None:
+        raise PlanError(f"-m {name}: there is no such module in {os.getcwd()}, or installed")
+    source = spec.origin or ""
+    return source if spec.has_location and source.endswith(".py") else ""
+
+
+def _found(name: str) -> ModuleSpec | None:
+    spec = find_module(name, [os.getcwd(), *sys.path[1:]])
+    if spec is not None:
+        return spec
+    root, _, rest = name.partition(".")
+    # An editable installation may have a finder of its own, which this knows.
+    outer = importlib.util.find_spec(root) if root.isidentifier() else None
+    places = outer.submodule_search_locations if outer is not None else None
+    if not rest or places is None:
+        return None if rest else outer
+    return find_module(name, list(places), skip=1)

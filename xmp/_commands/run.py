@@ -1,0 +1,170 @@
+"""``xmp run``: a script in every replica, as torchrun starts it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from xmp import _checks
+from xmp._checks import make_output
+from xmp._clusters import per_device
+from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
+from xmp._host import launch, plan_for
+from xmp._processes import Call
+from xmp._run_script import status_of
+from xmp._script_runs import ScriptRun, run_in_replica
+from xmp._types import Output, Request
+
+from . import _run_here, _run_options, _run_target, _torchrun_words
+
+__all__ = ["run"]
+
+_NOT_STARTED, _FAILED, _TIMED_OUT = 2, 1, 124
+_GRACE = 5.0  # seconds, the default of spawn
+_HOSTS = "NNODES"
+_GPU_RUNTIMES = ("cuda", "rocm", "xpu")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script; the exit status is that of the replica that failed first.
+
+    128 + its number where a signal ended it, 124 (as of timeout(1)) when a time limit was over, 130
+    after Ctrl-C, 2 where the options do not fit and nothing was started.
+    """
+    try:
+        return _run(options)
+    except PlanError as error:
+        _say(error)
+        return _NOT_STARTED
+    except ReplicaError as error:
+        _say(error)
+        return _status_of(error)
+    except XmpError as error:
+        _say(error)
+        return _FAILED
+    except KeyboardInterrupt as error:
+        if error.args:
+            _say(error)
+        return 128 + signal.SIGINT
+
+
+def _run(options: argparse.Namespace) -> int:
+    _run_options.from_variables(options, os.environ)
+    _run_options.without_variables()
+    _torchrun_words.translate(options)
+    _refuse_in_a_rank()
+    target = _run_target.read(options)
+    run = ScriptRun(
+        kind=target.kind,
+        target=options.target,
+        args=tuple(options.args),
+        run_id=options.rdzv_id or "",
+        unique=uuid.uuid4().hex,
+        max_restarts=options.max_restarts or 0,
+        started=time.time(),
+    )
+    request = _request(options, target.imports)
+    if _runs_here(options, request):
+        return _run_here.run(request, run, options.seed)
+    _launch(options, request, run)
+    return 0
+
+
+def _refuse_in_a_rank() -> None:
+    """Raise PlanError in one of several processes that another launcher has started here."""
+    found = per_device.started(os.environ)
+    if found is not None and per_device.INSIDE not in os.environ and os.environ.get(_HOSTS) != "1":
+        raise PlanError(
+            f"{found.launcher} has started this command for one device ({found.given}), and each "
+            "of its processes would launch a world of its own. Have it start the script itself, "
+            f"without xmp run. Or {found.advice}. To launch from this process alone, give "
+            "--standalone"
+        )
+
+
+def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> None:
+    """As ``spawn`` does, in this process, which ends with the launch."""
+    method = _checks.check_call(run_in_replica, (run,), None, options.start_method)
+    if method == "fork":
+        raise PlanError(
+            "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
+            "forkserver, spawn"
+        )
+    grace = _GRACE if options.grace is None else options.grace
+    how: dict[str, Any] = {
+        "method": method,
+        "grace": _checks.seconds_of_grace(grace),
+        "seed": options.seed,
+        "limits": _checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
+        "observer": _checks.make_observer(options.events, options.progress),
+        "max_restarts": _checks.count_from_zero("max_restarts", run.max_restarts),
+        "output": _output(options, request),
+        "program": True,
+    }
+    launch(request, Call(run_in_replica, (run,), **how), True)
+
+
+def _request(options: argparse.Namespace, imports: tuple[str, ...]) -> Request:
+    nprocs, runtime = options.nprocs, options.runtime
+    if nprocs in ("auto", "gpu"):
+        nprocs = None
+    elif nprocs == "cpu":
+        nprocs, runtime = len(os.sched_getaffinity(0)), runtime or "cpu"
+    env = dict(options.env) if options.env else None
+    request = _checks.make_request(
+        nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind
+    )
+    request = replace(request, imports=imports, store_port=options.master_port or 0)
+    if options.nprocs == "gpu":
+        _refuse_without_gpu(request)
+    return request
+
+
+def _refuse_without_gpu(request: Request) -> None:
+    plan = plan_for(request, None)
+    if plan.runtime not in _GPU_RUNTIMES:
+        raise PlanError(
+            "--nproc-per-node gpu: xmp finds no GPU that an installed framework can use, and would "
+            f"take runtime {plan.runtime!r} ({plan.why}). Give a number, or see `xmp doctor`"
+        )
+
+
+def _output(options: argparse.Namespace, request: Request) -> Output | None:
+    prefix = True if options.prefix in ("yes", "true", "1") else options.prefix
+    show = options.show
+    if options.local_ranks_filter:
+        chosen = make_output(None, None, options.local_ranks_filter)
+        local = chosen.show or () if chosen is not None else ()
+        replicas = plan_for(request, None).hosts[0].replicas
+        unknown = [str(rank) for rank in local if rank >= len(replicas)]
+        if unknown:
+            raise PlanError(
+                f"--local-ranks-filter {options.local_ranks_filter}: there is no local rank "
+                f"{', '.join(unknown)}; this launch has 0 to {len(replicas) - 1}"
+            )
+        show = [each.rank for each in replicas if each.local_rank in local]
+    return make_output(options.log_dir, prefix, show)
+
+
+def _runs_here(options: argparse.Namespace, request: Request) -> bool:
+    """Whether the only replica is this process: with the terminal, and nothing between them."""
+    apart = (
+        *("start_method", "timeout", "start_timeout", "hang_timeout", "max_restarts"),
+        *("log_dir", "prefix", "show", "local_ranks_filter", "bind", "progress", "events"),
+    )
+    return request.nprocs == 1 and all(getattr(options, name) is None for name in apart)
+
+
+def _status_of(error: ReplicaError) -> int:
+    return _TIMED_OUT if isinstance(error, ReplicaTimeout) else status_of(error)
+
+
+def _say(error: BaseException) -> None:
+    text = str(error).replace("Pass runtime= to choose", "Pass --runtime to choose")
+    print(f"xmp: {text}", file=sys.stderr)

@@ -1,0 +1,160 @@
+"""``launch``: ``spawn``, or the function itself in a process that another launcher started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from . import _signals
+from ._errors import PlanError
+from ._imports import without_collections
+from ._spawn import Args, launched, public, refuse_while_importing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._clusters.per_device import Started
+    from ._processes import ProcessContext, Results
+    from ._spawn import SpawnOptions
+    from ._types import Event
+
+__all__ = ["as_rank", "launch"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    **options: Unpack[SpawnOptions],
+) -> Results[R]: ...
+
+
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    **options: Unpack[SpawnOptions],
+) -> ProcessContext[R]: ...
+
+
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    **options: Unpack[SpawnOptions],
+) -> Results[R] | ProcessContext[R]: ...
+
+
+@public
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str | None = None,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    runtime: str | None = None,
+    devices: Sequence[int] | str | None = None,
+    backend: str | None = None,
+    env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    bind: bool | str | None = None,
+    start_timeout: float | None = None,
+    timeout: float | None = None,
+    hang_timeout: float | None = None,
+    grace: float = 5.0,
+    max_restarts: int = 0,
+    log_dir: str | os.PathLike[str] | None = None,
+    prefix: bool | str | None = None,
+    show: Collection[int] | str | int | None = None,
+    progress: bool | None = None,
+    events: Callable[[Event], object] | str | os.PathLike[str] | None = None,
+) -> Results[R] | ProcessContext[R]:
+    """Run ``fn(rank, *args, **kwargs)`` on every device, in any launcher's processes or in xmp's.
+
+    In a process that torchrun, Slurm or MPI started for one device, and under `xmp run`, ``fn``
+    runs here, as the rank that the launcher has given this process, whatever NNODES says.
+    Everywhere else, with one process on each host too, this is ``spawn`` with the same arguments.
+
+    Where ``fn`` runs here, ``kwargs``, ``seed``, ``runtime`` and ``backend`` mean what they mean to
+    ``spawn``, and ``nprocs`` is None (or -1) or the number of the launcher's processes on this
+    host. ``start_method``, ``daemon`` and ``grace`` say how xmp starts and ends replicas, and here
+    it starts none. Every other option is refused, since only the launcher could do it. xmp changes
+    no variable and leases no port: torch's process group meets at the launcher's MASTER_ADDR.
+
+    Returns:
+        What ``spawn`` returns. Where ``fn`` ran here: ``Results`` of one, this rank's.
+
+    Raises:
+        PlanError: an option that only the launcher could do, or a request that does not fit.
+        Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
+    """
+    given = SimpleNamespace(**locals())
+    from ._clusters import per_device
+
+    found = per_device.started(os.environ)
+    result: Results[R] | ProcessContext[R]
+    result = launched(given) if found is None else as_rank(found, given)
+    return result
+
+
+_OF_LAUNCHERS = (
+    *("devices", "env", "threads", "bind", "start_timeout", "timeout", "hang_timeout"),
+    *("max_restarts", "log_dir", "prefix", "show", "progress", "events"),
+)
+"""Options that only the launcher of a process could carry out."""
+
+
+def as_rank(found: Started, given: Any, grouped: bool = False) -> Results[Any]:
+    """Call the function here with the arguments of ``spawn`` that ``given`` has as attributes.
+
+    ``grouped``: as for ``launched``.
+    """
+    _refuse(found, given)
+    from . import _checks
+
+    _checks.check_call(given.fn, given.args, given.kwargs, given.start_method)
+    _checks.seconds_of_grace(given.grace)
+    seed = _checks.random_seed(given.seed)
+    request = _checks.make_request(
+        given.nprocs, given.runtime, None, given.backend, None, None, None, grouped=grouped
+    )
+    refuse_while_importing()
+    with _signals.deferred(), without_collections():
+        from ._as_rank import run_as_rank
+    return run_as_rank(found, request, given.fn, given.args, given.kwargs or {}, seed)
+
+
+def _refuse(found: Started, given: Any) -> None:
+    """Raise PlanError for what only the launcher of this process could do."""
+    options = {name: getattr(given, name) for name in _OF_LAUNCHERS}
+    names = [name for name, value in options.items() if value is not None and value is not False]
+    names = [name for name in names if name != "max_restarts" or options[name] != 0]
+    names += [] if given.join else ["join=False"]
+    if names:
+        raise PlanError(
+            f"{', '.join(names)}: {found.launcher} has started this process ({found.given}), so "
+            f"fn runs in it, and xmp starts no replica to which that could apply. Omit it here, "
+            f"use the options of the launcher, or {found.advice}."
+        )

@@ -1,0 +1,201 @@
+"""``torch.multiprocessing`` on top of xmp: ``import xmp.compat.torch_mp as mp``, and go on.
+
+Names, signatures and defaults are those of torch 2.13 (torch/multiprocessing/spawn.py). Every other
+name of that package (``get_context``, ``Queue``, ``set_sharing_strategy`` …) is torch's own.
+
+What differs. The text of an error has more, before what torch's says. Programs without an
+``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. ``nprocs=0``, and a
+call that ``fn`` cannot take, are refused before a process starts. A replica that Ctrl-C interrupts
+has failed; torch counts it as success. A failure ends the other replicas at once, and not only when
+the program joins. A daemonic replica may have children.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+from xmp import _processes
+from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
+from xmp._spawn import Args, public
+from xmp._verbs import start_bare
+
+__all__ = [
+    "ProcessContext",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SpawnContext",
+    "spawn",
+    "start_processes",
+]
+
+ProcessException = ReplicaError
+"""A replica has failed: ``error_index``, ``error_pid``, ``msg``.
+
+This and the two below are xmp's own classes under torch's names. When torch is loaded, what a
+launch raises is an instance of torch's class, too.
+"""
+ProcessRaisedException = ReplicaRaised
+"""The function raised; the text ends with the traceback, and ``__cause__`` is the exception."""
+ProcessExitedException = ReplicaDied
+"""The process ended by a signal or with an exit code: ``exit_code``, ``signal_name``."""
+
+
+class ProcessContext(_processes.ProcessContext[None]):
+    """The handle of running replicas, from ``join=False``.
+
+    ``join`` also returns False when a further replica has ended, as torch's does: call it until it
+    returns True or raises. Results are not sent: ``results()`` has None for each replica.
+    """
+
+    def _enough(self) -> bool:
+        # After the last end, or one with another exit code, the launch ends, and so does the wait.
+        codes = {each: each.reported for each in self.processes if each not in self._noted}
+        return 0 in codes.values() and None in codes.values()
+
+
+SpawnContext = ProcessContext
+"""torch's name for it before torch 1.4."""
+
+
+@overload
+def start_processes(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> None: ...
+
+
+@overload
+def start_processes(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> ProcessContext: ...
+
+
+@overload
+def start_processes(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> ProcessContext | None: ...
+
+
+@public
+def start_processes(
+    fn: Callable[..., object],
+    args: Args = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
+
+    ``start_method`` is taken as given: "spawn" makes fresh interpreters, which takes seconds where
+    "forkserver" takes milliseconds (see ``spawn``).
+
+    Raises ProcessRaisedException, ProcessExitedException when a replica has failed, after the
+    others have ended. Before any process exists: PlanError for a number or a start method that
+    does not fit, TypeError for a value of a wrong type, StartError for a process that does not
+    start.
+    """
+    return _started(fn, args, nprocs, join, daemon, start_method)
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> None: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> ProcessContext: ...
+
+
+@overload
+def spawn(
+    fn: Callable[..., object],
+    args: Args = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> ProcessContext | None: ...
+
+
+@public
+def spawn(
+    fn: Callable[..., object],
+    args: Args = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
+
+    The processes inherit nothing from this one, as torch's do not: no globals, no devices, no
+    threads. But they are forked from xmp's template, which has imported the script and its modules
+    once: ``start_method`` is deprecated in torch and changes nothing there, so its default keeps
+    xmp's fast method. Where a fork would not be safe they are fresh interpreters. To have those
+    always, use ``start_processes``: modules that must be imported by each process need them.
+
+    Raises as ``start_processes`` does; warns (FutureWarning) of another ``start_method``, as torch
+    does.
+    """
+    if start_method != "spawn":
+        warnings.warn(
+            f"start_method={start_method!r} changes nothing in spawn(); call "
+            f"start_processes(..., start_method={start_method!r})",
+            FutureWarning,
+            stacklevel=3,
+        )
+    return _started(fn, args, nprocs, join, daemon, None)
+
+
+def _started(
+    fn: Callable[..., object],
+    args: Args,
+    nprocs: int,
+    join: bool,
+    daemon: bool,
+    start_method: str | None,
+) -> ProcessContext | None:
+    context = start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=False)
+    return None if context is None else ProcessContext(context._launch)
+
+
+def __getattr__(name: str) -> Any:
+    """What torch.multiprocessing has besides, and what that has of Python's multiprocessing."""
+    if name.startswith("__"):  # which the import system and inspect ask for
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import torch.multiprocessing
+
+    return getattr(torch.multiprocessing, name)
