@@ -196,6 +196,7 @@ def test_with_one_process_on_each_host_xmp_starts_the_replicas(
         {"RANK": "4", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "MASTER_ADDR": "node-a"},  # unknown
         {"PMI_RANK": "1", "PMI_SIZE": "2"},
         {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        {"RANK": "my-pod", "WORLD_SIZE": "2"},
         {**STEP, "XMP_DEVICE": "cpu"},  # a replica of xmp's
     ],
 )

@@ -236,9 +236,12 @@ def _given(launcher: _Launcher, environ: Env) -> str:
 
 
 def _check(launcher: _Launcher, environ: Env) -> None:
-    """Raise PlanError for numbers that cannot be: each rank must have a place of its own."""
+    """Raise PlanError for numbers that cannot be: each rank must have a place of its own.
+
+    Without a local rank, RANK may be something else: the name of a pod.
+    """
     pairs = ((launcher.rank, launcher.world), (launcher.local, launcher.local_world))
-    for name in launcher.names:
+    for name in launcher.names if environ.get(launcher.local) else ():
         text = environ.get(name, "").strip()
         if text and not (text.isascii() and text.isdecimal() and int(text) < _MOST):
             raise PlanError(
