@@ -154,6 +154,7 @@ def test_jax_that_the_program_has_connected(tmp_path: Path) -> None:
 
 
 REFUSED = """
+    import sys
     import xmp
 
     def fn(rank):
@@ -169,7 +170,8 @@ REFUSED = """
         for nprocs in (None, 1, 2):
             assert "torchrun has started this process" in refusal(xmp.spawn, nprocs=nprocs)
         assert "call xmp.launch" in refusal(xmp.spawn, runtime="cpu")
-        print(list(xmp.launch(fn)))
+        # torchrun runs it with -u, where print writes the end of a line by itself.
+        sys.stdout.write(f"{list(xmp.launch(fn))}\\n")
         xmp.start_processes(abs, nprocs=2)  # processes without a rank
 """
 

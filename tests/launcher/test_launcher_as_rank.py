@@ -12,7 +12,7 @@ from tests.commands.test_run import run
 from tests.support.stage import Outcome, Script, Stage
 
 DECORATED = """
-import json
+import json, sys
 import xmp
 
 @xmp.launcher
@@ -27,7 +27,8 @@ def train(x, scale=1):
 if __name__ == "__main__":
     for _ in range(4):
         found = train(3, scale=2)
-    print(json.dumps(found), flush=True)
+    # torchrun runs it with -u, where print writes the end of a line by itself.
+    sys.stdout.write(json.dumps(found) + "\\n")
 """
 BOTH = [[[0, 2, 6, 4]], [[1, 2, 6, 4]]]
 
