@@ -163,7 +163,7 @@ def test_a_replica_may_launch_functions_of_the_script(script: Script) -> None:
 
 HERE = f"""{FIRST}
 import json, os
-print(json.dumps([os.environ["RANK"], xmp.rank(), xmp.world_size()]), flush=True)
+print(json.dumps([os.environ["RANK"], xmp.rank(), xmp.world_size()]) + "\\n", end="")
 """
 
 
