@@ -25,7 +25,7 @@ from xmp._replica_info import ReplicaInfo
 from ._base import is_loopback, number
 from .announced import MPI, MPIRUN, SLURM_NODES, SRUN, TORCHRUN
 
-__all__ = ["READ", "Started", "identity", "refuse", "started"]
+__all__ = ["READ", "Started", "identity", "launches_apart", "refuse", "started"]
 
 Env = Mapping[str, str]
 INSIDE = "XMP_DEVICE"
@@ -138,13 +138,19 @@ def _name_of(launcher: _Launcher, environ: Env) -> str:
     return "xmp run" if is_xmps else launcher.name
 
 
-def refuse(environ: Env) -> None:
-    """Raise PlanError where each of several processes of this host would launch a world.
+def launches_apart(environ: Env) -> Started | None:
+    """As ``started``, where a launch in each of these processes would make a world of its own.
 
     ``NNODES=1`` says that this is meant.
     """
     found = started(environ)
-    if found is None or INSIDE in environ or number(environ, "NNODES") == 1:
+    return None if INSIDE in environ or number(environ, "NNODES") == 1 else found
+
+
+def refuse(environ: Env) -> None:
+    """Raise PlanError where ``launches_apart`` finds a launcher."""
+    found = launches_apart(environ)
+    if found is None:
         return
     info = found.info
     raise PlanError(

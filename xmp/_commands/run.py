@@ -27,7 +27,6 @@ __all__ = ["run"]
 
 _NOT_STARTED, _FAILED, _TIMED_OUT = 2, 1, 124
 _GRACE = 5.0  # seconds, the default of spawn
-_HOSTS = "NNODES"
 _GPU_RUNTIMES = ("cuda", "rocm", "xpu")
 
 
@@ -78,8 +77,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _refuse_in_a_rank() -> None:
     """Raise PlanError in one of several processes that another launcher has started here."""
-    found = per_device.started(os.environ)
-    if found is not None and per_device.INSIDE not in os.environ and os.environ.get(_HOSTS) != "1":
+    found = per_device.launches_apart(os.environ)
+    if found is not None:
         raise PlanError(
             f"{found.launcher} has started this command for one device ({found.given}), and each "
             "of its processes would launch a world of its own. Have it start the script itself, "
