@@ -70,7 +70,7 @@ def _opened(path: str) -> int:
     descriptor = os.open(path, _FLAGS, 0o600)
     try:
         found = os.fstat(descriptor)
-        # A server of files may give what root makes to "nobody" (root_squash), the folder too.
+        # With root_squash an NFS server gives what root makes to another user, the folder too.
         owners = {os.geteuid(), os.stat(os.path.dirname(path)).st_uid}
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EEXIST, "is there and is no regular file")
