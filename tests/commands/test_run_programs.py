@@ -98,7 +98,12 @@ def test_a_program_ends_with_a_launcher_that_is_killed(stage: Stage) -> None:
 
 # --- limits, events, Ctrl-C -----------------------------------------------------------------------
 
-WAITS = "import os, time\nopen(f\"in-fn-{os.environ['RANK']}\", 'w').close()\ntime.sleep(60)\n"
+WAITS = """
+import os
+import in_script
+open(f"in-fn-{os.environ['RANK']}", "w").close()
+in_script.never_returns()
+"""
 
 
 @pytest.mark.failing

@@ -127,9 +127,10 @@ def test_the_status_of_success(act: str, script: Script) -> None:
 @pytest.mark.failing
 def test_ctrl_c_ends_all(stage: Stage) -> None:
     source = f"""{FIRST}
-import pathlib, time
+import pathlib
+import in_script
 pathlib.Path(f"in-fn-{{xmp.rank()}}").touch()
-time.sleep(60)
+in_script.never_returns()
 """
     program = stage.start(source, env=CHIPS)
     stage.in_function(program, 2)

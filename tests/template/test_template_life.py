@@ -96,6 +96,7 @@ def test_a_killed_keeper_does_not_hide_that_the_supervisor_still_ends(stage: Sta
     stage.write(
         """
         import atexit, time
+        # It waits for nothing: an end that takes this long is what is waited for.
         run = atexit._run_exitfuncs
         atexit._run_exitfuncs = lambda: (time.sleep(0.5), run())
         """,
