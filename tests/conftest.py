@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# With it print() writes a text and its line end apart, and lines of two ranks run into each other.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # What a test must not leave (leaks.py), what it has and how it launches (fixtures.py).
 pytest_plugins = ["tests.support.leaks", "tests.support.fixtures"]
 

@@ -19,6 +19,8 @@ import pytest
 import xmp
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.launching import METHODS
+from tests.support.stage import Python
+from tests.support.torchrun import torchrun
 
 replicas = partial(any_replicas, runtime="cpu", nprocs=4)
 
@@ -337,9 +339,9 @@ torch.distributed.destroy_process_group()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
 
 
-def test_under_torchrun_it_is_torchruns_world(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("""
+def test_under_torchrun_it_is_torchruns_world(tmp_path: Path, python: Python) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("""
 import xmp
 total = xmp.all_reduce(xmp.rank() + 1)
 made = xmp.once_per_host(lambda: f"made by {xmp.rank()}")
@@ -350,7 +352,6 @@ xmp.barrier()
 import torch.distributed
 torch.distributed.destroy_process_group()
 """)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert "said 2 3 made by 0" in done.stdout
+    done = torchrun(python, str(path))
+    assert done.code == 0, done.err
+    assert "said 2 3 made by 0" in done.out

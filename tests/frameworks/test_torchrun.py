@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.stage import Outcome, Stage
+from tests.support.torchrun import torchrun
 
 PROGRAM = '''
 """After torch's own example of torchrun: a model, gradients averaged, a checkpoint of rank 0."""
@@ -64,11 +65,11 @@ def lines(done: Outcome) -> list[dict[str, Any]]:
 
 def test_a_program_has_the_same_world_as_under_torchrun(stage: Stage) -> None:
     stage.write(PROGRAM, "train.py")
-    count = ("--nproc-per-node", "2", "--max-restarts=3")
-    under = stage.python(
-        "-m", "torch.distributed.run", "--standalone", *count, "train.py", "0.1", timeout=90
+    program = ("--max-restarts=3", "train.py", "0.1")
+    under = torchrun(stage.python, *program)
+    ours = stage.python(
+        "-m", "xmp", "run", "--standalone", "--nproc-per-node=2", *program, timeout=60
     )
-    ours = stage.python("-m", "xmp", "run", "--standalone", *count, "train.py", "0.1", timeout=60)
     assert len(lines(ours)) == 2
     assert lines(ours) == lines(under)
     stage.gone()

@@ -17,11 +17,12 @@ import psutil
 import pytest
 
 import xmp
+from tests.support.stage import Python
+from tests.support.torchrun import torchrun
 from xmp import _inside
 from xmp._ports import lease
 from xmp._types import PortNeed
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 ONE = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 ENVIRONMENTS = {
     "Slurm": (
@@ -104,8 +105,9 @@ def check_said(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_under_a_real_torchrun(tmp_path: Path) -> None:
-    ended(start(tmp_path, *TORCHRUN, "--nproc-per-node=2", write(tmp_path, TRAIN)))
+def test_under_a_real_torchrun(tmp_path: Path, python: Python) -> None:
+    done = torchrun(python, write(tmp_path, TRAIN), cwd=tmp_path)
+    assert done.code == 0, done.err
     check_said(tmp_path)
 
 
@@ -176,10 +178,10 @@ REFUSED = """
 """
 
 
-def test_spawn_is_refused_in_a_process_of_torchrun(tmp_path: Path) -> None:
-    path = write(tmp_path, REFUSED)
-    out, _ = ended(start(tmp_path, *TORCHRUN, "--nproc-per-node=2", path))
-    assert sorted(out.splitlines()) == ["[(0, 2)]", "[(1, 2)]"]
+def test_spawn_is_refused_in_a_process_of_torchrun(tmp_path: Path, python: Python) -> None:
+    done = torchrun(python, write(tmp_path, REFUSED), cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[(0, 2)]", "[(1, 2)]"]
 
 
 PLACED = """
@@ -193,10 +195,10 @@ PLACED = """
 """
 
 
-def test_with_one_process_on_each_host_it_is_spawn(tmp_path: Path) -> None:
-    path = write(tmp_path, PLACED)
-    out, _ = ended(start(tmp_path, *TORCHRUN, "--nproc-per-node=1", path))
-    assert out == "[(0, 2), (1, 2)]\n"
+def test_with_one_process_on_each_host_it_is_spawn(tmp_path: Path, python: Python) -> None:
+    done = torchrun(python, write(tmp_path, PLACED), processes=1, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out == "[(0, 2), (1, 2)]\n"
 
 
 def fn(rank: int, scale: int = 1) -> tuple[int, int]:
@@ -304,10 +306,8 @@ REPEATED = """
 """
 
 
-def test_launches_one_after_another_meet_each_time(tmp_path: Path) -> None:
+def test_launches_one_after_another_meet_each_time(tmp_path: Path, python: Python) -> None:
     """A second process group in torchrun's store finds the keys of the first, and may fail."""
-    path = write(tmp_path, REPEATED)
-    torchrun = start(tmp_path, *TORCHRUN, "--nproc-per-node=2", path)
-    _, err = torchrun.communicate(timeout=120)
-    assert torchrun.returncode == 0, err
+    done = torchrun(python, write(tmp_path, REPEATED), cwd=tmp_path, timeout=120)
+    assert done.code == 0, done.err
     assert [(tmp_path / f"said-{rank}").read_text() for rank in (0, 1)] == ["[3, 3, 3, 3, 3]"] * 2

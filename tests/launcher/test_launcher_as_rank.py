@@ -10,6 +10,7 @@ import pytest
 import xmp
 from tests.commands.test_run import run
 from tests.support.stage import Outcome, Script, Stage
+from tests.support.torchrun import torchrun
 
 DECORATED = """
 import json, sys
@@ -41,8 +42,7 @@ def lines(done: Outcome) -> list[Any]:
 def test_under_torchrun_a_call_is_this_rank(stage: Stage) -> None:
     """Four calls: torch's store would refuse a second group at the same address, now and then."""
     stage.write(DECORATED, "train.py")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    assert lines(stage.python(*torchrun, "train.py")) == BOTH
+    assert lines(torchrun(stage.python, "train.py")) == BOTH
 
 
 @pytest.mark.parametrize("options", [(), ("--start-method", "spawn")])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.stage import Outcome, Python, Script, Stage
+from tests.support.torchrun import torchrun
 
 CHIPS = {"XMP_RUNTIME": "fake", "FAKE_CHIPS": "2"}
 FIRST = "import xmp; xmp.run_script()\n"
@@ -170,14 +171,12 @@ print(json.dumps([os.environ["RANK"], xmp.rank(), xmp.world_size()]) + "\\n", en
 
 def test_under_torchrun_the_script_goes_on(folder: Path, python: Python) -> None:
     (folder / "train.py").write_text(HERE)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    assert lines(python(*torchrun, "train.py", cwd=folder, env=CHIPS, timeout=60)) == BOTH
+    assert lines(torchrun(python, "train.py", cwd=folder, env=CHIPS)) == BOTH
 
 
 def test_with_one_process_on_each_host_it_starts_the_replicas(folder: Path, python: Python) -> None:
     (folder / "train.py").write_text(HERE)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
-    assert lines(python(*torchrun, "train.py", cwd=folder, env=CHIPS, timeout=60)) == BOTH
+    assert lines(torchrun(python, "train.py", processes=1, cwd=folder, env=CHIPS)) == BOTH
 
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}

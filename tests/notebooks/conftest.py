@@ -19,7 +19,6 @@ Kernel = Callable[..., list[dict[str, Any]]]
 @pytest.fixture
 def kernel(python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Run cells in a kernel: ``kernel(*cells)``, and the options of ``messages_of``."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
 

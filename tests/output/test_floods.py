@@ -14,7 +14,7 @@ from tests.support.launching import BEGIN, launch
 from tests.support.stage import Script
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("buffered"), pytest.mark.first_pass, pytest.mark.failing]
+pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
 
 def floods(rank: int, megabytes: int, folder: Path) -> tuple[int, int]:

@@ -83,12 +83,6 @@ def method(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a user: with this variable Python and C write everything at once."""
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-
-
-@pytest.fixture
 def python(tmp_path: Path) -> Python:
     """Run an interpreter as a user would: ``python(*arguments)``.
 
