@@ -31,8 +31,25 @@ ABILITIES = {
 }
 
 
+OTHER_METHODS = ("spawn", "fork")
+
+
+def has_another_method(item: pytest.Item) -> bool:
+    """Whether it is the case of a test for a start method that is not the default."""
+    given = getattr(item, "callspec", None)
+    return given is not None and any(
+        isinstance(value, str) and value in OTHER_METHODS for value in given.params.values()
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # -m selects in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this host cannot do; a missing installation is never a reason."""
+    """Mark cases of the other start methods; skip what this host cannot do.
+
+    A missing installation is never a reason to skip.
+    """
+    for item in filter(has_another_method, items):
+        item.add_marker(pytest.mark.methods)
     wanted = {m.name for item in items for m in item.iter_markers()} & ABILITIES.keys()
     for name in wanted:
         able, reason = ABILITIES[name]

@@ -60,3 +60,14 @@ def test_what_a_test_leaves_fails_it_and_is_named(tmp_path: Path, kind: str) -> 
 def test_a_tidy_test_passes_in_a_clean_environment(tmp_path: Path) -> None:
     result = run_test(tmp_path, "assert 'OMPI_COMM_WORLD_RANK' not in os.environ")
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("selected", "methods"), [("methods", ["fork", "spawn"]), ("not methods", ["forkserver"])]
+)
+def test_cases_of_the_other_start_methods_are_marked(selected: str, methods: list[str]) -> None:
+    """The default lane leaves them out by this mark."""
+    several = "tests/launcher/test_interpreter_flags.py", "tests/replica/test_outcomes.py"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", selected, *several]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True)
+    assert sorted(set(re.findall(r"[\[-](forkserver|spawn|fork)(?=[]-])", done.stdout))) == methods

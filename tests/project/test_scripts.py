@@ -72,6 +72,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--libtpu",
         "--paddle",
         "--colab",
+        "--methods",
         "--failing",
         "--faults",
         "--all",
@@ -82,10 +83,12 @@ def test_help_names_every_lane(checkout: Path) -> None:
 
 def test_what_has_a_lane_is_not_in_the_default_one() -> None:
     given = re.search(r'"-m", "(not [^"]*)"', (ROOT / "pyproject.toml").read_text())
-    lanes = re.search(r'^in_a_lane="(.*)"$', (ROOT / "scripts/test").read_text(), re.M)
+    source = (ROOT / "scripts/test").read_text()
+    environments = re.search(r'^of_an_environment="(.*)"$', source, re.M)
     assert given
-    assert lanes
-    assert lanes[1].split(" or ") == ["failing", *given[1].removeprefix("not ").split(" and not ")]
+    assert environments
+    assert environments[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
+    assert 'in_a_lane="methods or failing or $of_an_environment"' in source
 
 
 def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:

@@ -15,10 +15,10 @@ TRIES = 4
 def torchrun(python: Python, *arguments: str, processes: int = 2, **options: Any) -> Outcome:
     """Run ``torchrun --standalone`` until no worker of it aborts after its last line.
 
-    On a busy host 1 in 30 runs of two workers of torch 2.13 has one that forms a gloo group, does
-    its work, destroys the group, and dies of SIGABRT while the interpreter ends: C++ destroys a
-    thread that torch has not joined. torchrun calls that a failure, and starts the workers again
-    where it may.
+    On a busy host 1 in 30 runs of two workers of torch 2.13 has one that dies of SIGABRT while its
+    interpreter ends: a thread of gloo, which outlives destroy_process_group(), frees a tensor and
+    needs the GIL for it (github.com/pytorch/pytorch/pull/179291). torchrun calls that a failure,
+    and starts the workers again where it may.
     """
     options.setdefault("timeout", 90)
     command = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
