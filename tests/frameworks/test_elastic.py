@@ -120,7 +120,8 @@ AGENT = """
         if what == "fails" or (what == "fails once" and count == "0"):
             if rank == 1:
                 raise ValueError(f"no such label, attempt {count}")
-            signal.pause()  # torch waits 30 s for a worker that SIGTERM finds in native code
+            while True:  # torch waits 30 s for a worker that SIGTERM finds in native code
+                signal.pause()
         dist.init_process_group("gloo")
         total = torch.tensor([rank + 1])
         dist.all_reduce(total)

@@ -76,11 +76,12 @@ def test_a_program_has_the_same_world_as_under_torchrun(stage: Stage) -> None:
 
 
 OWN_PORT = """
-import os, socket, time
+import os, random, socket, time
 import torch.distributed as dist
 with socket.socket() as free:
     if os.environ["RANK"] == "0":
-        free.bind(("127.0.0.1", 0))
+        # None that Linux gives to a socket which asks for any, once this one is closed.
+        free.bind(("127.0.0.1", random.randrange(20000, 30000)))
         open("port.part", "w").write(str(free.getsockname()[1]))
         os.rename("port.part", "port")
 while not os.path.exists("port"):

@@ -114,7 +114,8 @@ def raises(rank):
     if rank == 1:
         raise ValueError("the second one\\nhas two lines")
     import signal
-    signal.pause()
+    while True:
+        signal.pause()
 
 def leaves(rank):
     raise SystemExit(3)
