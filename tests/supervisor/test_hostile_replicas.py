@@ -147,11 +147,6 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: tell(messages.GiveValue("key", True, None, 5), fifo(folder)),
         "is no memory file",
     ),
-    "a result that is to come": (lambda _: tell(result(0, b"", at=2**62)), "not in the past"),
-    "a stage that is to come": (
-        lambda _: tell(result(0, b"", timeline=Timeline(entered=2**62))),
-        "not in the past",
-    ),
     "another rank's exception": (
         lambda _: tell(messages.ExceptionRaised(0, 1, "E", "", "", None, False, False, Timeline())),
         "rank 1 is another replica's",
