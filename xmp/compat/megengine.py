@@ -15,8 +15,7 @@ such programs call, and what to call instead:
 ``make_allreduce_cb("mean")``                   ``xmp.all_reduce(gradients, "mean")``
 ``get_client().user_set``, ``user_get``         ``xmp.broadcast``, ``xmp.all_gather``
 ``new_group(ranks)``                            ``torch.distributed.new_group(ranks)``
-``is_distributed()``                            ``torch.distributed.is_initialized()``
-``get_backend()``                               ``torch.distributed.get_backend()``
+``is_distributed()``, ``get_backend()``         ``is_initialized()`` … of ``torch.distributed``
 ``init_process_group``, ``Server``              nothing: ``launcher`` does it
 ==============================================  ==================================================
 
@@ -53,21 +52,17 @@ R = TypeVar("R")
 
 _RUNTIMES = {"xpu": None, "gpu": "cuda", "cuda": "cuda", "rocm": "rocm", "cpu": "cpu"}
 """MegEngine's device types (imperative/python/megengine/device.py) as runtimes; None: xmp's choice.
-
-MegEngine's "xpu" is any device; xmp's runtime of that name is Intel's GPUs.
-"""
+MegEngine's "xpu" is any device; xmp's runtime of that name is Intel's GPUs."""
 _BACKENDS = {"nccl": None, "auto": None, "rccl": "nccl", "gloo": "gloo"}
-"""MegEngine's backends (distributed/group.py) as torch's; None: the runtime's own.
-
-MegEngine's default is "nccl" on every device. torch calls RCCL "nccl" as well.
-"""
+"""MegEngine's backends (distributed/group.py) as torch's, which calls RCCL "nccl" as well; None:
+the runtime's own. MegEngine's default is "nccl" on every device."""
 _OTHERS = {"cncl": "Cambricon", "hccl": "Ascend", "ucx": "MegRay", "shm": "MegRay"}
 """Backends that xmp has nothing for, and whose they are."""
-_WORDS = (
-    ("nprocs", "n_gpus"),
-    ('runtime="cpu"', 'device_type="cpu"'),
-    ("Pass runtime=", "Set XMP_RUNTIME"),
-)
+_WORDS = {
+    "nprocs": "n_gpus",
+    'runtime="cpu"': 'device_type="cpu"',
+    "Pass runtime=": "Set XMP_RUNTIME",
+}
 """What errors of xmp call the options, and what they are called here."""
 _MOST_PORT = 65535
 
@@ -112,10 +107,9 @@ def launcher(
     """Make a function launch itself: ``@launcher``, ``@launcher(n_gpus=2)``, ``launcher(f)(x)``.
 
     A call runs the function in every replica of this host and returns the list of what they
-    returned, by local rank; None for one that ended with exit code 0 before it returned, which a
-    warning names. The process group is ready before the function. In a replica the decorated name
-    calls the function itself. It is ``xmp.launcher`` under MegEngine's words, except that one
-    replica has a process of its own, too.
+    returned, by local rank; None for one that ended with exit code 0 before, which a warning names.
+    The process group is ready before the function. In a replica the decorated name calls the
+    function itself. Unlike ``xmp.launcher``, this gives one replica a process of its own, too.
 
     Args:
         func: a function, a method, or any other callable but a class; not a coroutine or generator.
@@ -162,7 +156,7 @@ def _decorated(
         try:
             return _launcher(fn, **world.place(options.get("runtime")), **options)(*args, **kwargs)
         except PlanError as error:
-            for xmps, word in _WORDS:
+            for xmps, word in _WORDS.items():
                 error.args = (str(error).replace(xmps, word), *error.args[1:])
             raise
 
