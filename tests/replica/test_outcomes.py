@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -360,51 +359,6 @@ class Poison:
 def test_a_result_that_pickles_but_does_not_unpickle(method: str) -> None:
     with pytest.raises(xmp.XmpError, match=r"rank 1's result.*not a number"):
         launch(method, lambda rank: Poison() if rank == 1 else rank)
-
-
-# --- what its program has changed --------------------------------------------------------------
-
-
-def changes_the_clock(rank: int, now: int, how: str = "") -> int:
-    """As freezegun does, and leaves it so."""
-    time.monotonic_ns = lambda: now
-    if how == "raise" and rank == 1:
-        raise ValueError("no data")
-    if how == "exit" and rank == 1:
-        sys.exit(3)
-    return rank
-
-
-@pytest.mark.parametrize("now", [2**62, -5])
-def test_another_clock_ends_no_launch(now: int) -> None:
-    results = launch("forkserver", changes_the_clock, now)
-    assert list(results) == [0, 1]
-    for times in results.timeline.values():
-        assert 0 < times.called <= times.entered <= times.left <= time.monotonic_ns()
-
-
-def test_another_clock_hides_no_failure() -> None:
-    error = failure("forkserver", changes_the_clock, 2**62, "raise")
-    assert isinstance(error.__cause__, ValueError)
-    assert failure("forkserver", changes_the_clock, -5, "exit").exit_code == 3
-
-
-class NeedsMore:
-    """Stands among the modules, and imports what is not installed at each access."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ImportError("this needs more")
-
-
-def puts_it_among_the_modules(rank: int) -> int:
-    sys.modules["needs_more"] = NeedsMore()  # type: ignore[assignment]
-    return rank
-
-
-def test_an_object_among_the_modules_ends_no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(launch("forkserver", puts_it_among_the_modules)) == [0, 1]
-    monkeypatch.setitem(sys.modules, "needs_more", NeedsMore())
-    assert list(launch("forkserver", changes_the_clock, 5)) == [0, 1]
 
 
 # --- what it is given --------------------------------------------------------------------------
