@@ -239,6 +239,7 @@ class PortNeed:
     "hold"    bind with SO_REUSEPORT and never listen; a gRPC service binds the same port beside it
     "reuse"   the same with SO_REUSEADDR, for a service that sets only that option. Any program that
               sets it can bind the port as well
+    "reserve" the same with both, from one launch to the next: each of the others can bind beside it
     """
 
     name: str

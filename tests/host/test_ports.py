@@ -298,3 +298,14 @@ def test_a_name_that_is_loopback_here_is_refused() -> None:
         port = held.ports["store"]
     with lease([PortNeed("store", "listen", "localhost", port)]):
         pass
+
+
+@pytest.mark.parametrize("how", ["listen", "hold", "reuse"])
+def test_any_lease_binds_beside_a_reserved_port(how: str) -> None:
+    with lease([PortNeed("master", "reserve")]) as reserved:
+        port = reserved.ports["master"]
+        for _ in range(2):
+            with lease([PortNeed("of a launch", how, port=port)]) as held:
+                assert held.ports == {"of a launch": port}
+        with pytest.raises(OSError):
+            listener(port, reuse=False)

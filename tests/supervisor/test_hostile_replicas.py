@@ -23,9 +23,11 @@ from xmp import _inside
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.connection import pair
 from xmp._processes.messages.launch import StackTexts
+from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.plain_format import encoded
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.replica.heartbeat import Heartbeats
+from xmp._processes.supervisor.checks import names_of_modules
 from xmp._processes.system import linux
 from xmp._processes.system.stack_dump import StackFile
 
@@ -145,15 +147,6 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: tell(messages.GiveValue("key", True, None, 5), fifo(folder)),
         "is no memory file",
     ),
-    "a result that is to come": (lambda _: tell(result(0, b"", at=2**62)), "not in the past"),
-    "a stage that is to come": (
-        lambda _: tell(result(0, b"", timeline=Timeline(entered=2**62))),
-        "not in the past",
-    ),
-    "a module with no name": (
-        lambda _: tell(result(0, b"", imported=["os", "os; import evil"])),
-        "no module's name",
-    ),
     "another rank's exception": (
         lambda _: tell(messages.ExceptionRaised(0, 1, "E", "", "", None, False, False, Timeline())),
         "rank 1 is another replica's",
@@ -232,6 +225,23 @@ def test_whatever_the_start_method(method: str, tmp_path: Path) -> None:
     error = fails_by("a pickle", method, tmp_path)
     assert "memory ran out" not in str(error)
     assert "out of memory" not in str(error)
+
+
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_names_of_modules_end_no_launch(count: int, tmp_path: Path) -> None:
+    """They are a hint: what no template should try is dropped."""
+    names = ["rich.unicode17-0-0", "", "..", "a\nb", "a\0b", "\udc80", "x" * 2000, *["y"] * count]
+    assert names_of_modules(names)[:3] == ["rich.unicode17-0-0", "..", "y"]
+    assert len(names_of_modules(names)) <= 10_000
+    assert [*launch("forkserver", names_modules, names)] == [0, 1]
+
+
+def names_modules(rank: int, names: list[str]) -> int:
+    if rank == 0:
+        image = packed_outcome(0)
+        tell(result(image.size, image.data, imported=names))
+        os._exit(0)
+    return rank
 
 
 def stays_half(rank: int, done: Path) -> str:

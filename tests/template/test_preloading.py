@@ -129,13 +129,18 @@ def packages(stage: Stage) -> str:
         "from xmp._processes.template import trial_import\ntrial_import._SECONDS = 2.0\n",
         str((site / "sitecustomize.py").relative_to(stage.folder)),
     )
+    (site / "odd-one").mkdir()
+    for name in ("__init__", "v17-0 0"):
+        (site / "odd-one" / f"{name}.py").touch()
     for name, source in PACKAGES.items():
         (site / name).mkdir()
         stage.write(source, str((site / name / "__init__.py").relative_to(stage.folder)))
     return str(site)
 
 
-def launch(stage: Stage, names: str, good: str, file: bool = False) -> Outcome:
+def launch(
+    stage: Stage, names: str, good: str, file: bool = False, source: str = SCRIPT
+) -> Outcome:
     site = packages(stage)
     (stage.folder / "accel7").touch()
     env = {
@@ -147,7 +152,7 @@ def launch(stage: Stage, names: str, good: str, file: bool = False) -> Outcome:
         "STAND_IN": str(stage.folder / "accel7"),
         "PYTHONPATH": stage.environment()["PYTHONPATH"] + ":" + site,
     }
-    return stage.run(SCRIPT, names, good, env=env, timeout=60, file=file)
+    return stage.run(source, names, good, env=env, timeout=60, file=file)
 
 
 @pytest.mark.parametrize("file", [False, True])
@@ -175,6 +180,34 @@ def test_what_a_replica_imported_is_a_candidate(stage: Stage, file: bool) -> Non
     # In the two replicas of the second spawn, then in a trial and in the process that asked for it:
     # the template, and with a script its holder too.
     assert len(set(pids)) == 4 + 2 * file
+
+
+ODD = """
+    import sys, time
+    import in_script, xmp
+
+    ODD = "odd-one.v17-0 0"  # as rich has unicode17-0-0
+
+    def look(rank):
+        had = [name for name in (ODD, "threadone", "goodone") if name in sys.modules]
+        for name in (ODD, "threadone", "goodone") if rank == 0 and not had else ():
+            __import__(name)
+        return had
+
+    if __name__ == "__main__":
+        end, had = time.monotonic() + 15, []
+        while len(had) < 2 and time.monotonic() < end:
+            had = xmp.spawn(look, nprocs=2, runtime="cpu")[1]
+            time.sleep(0.1)  # while it is idle, the template tries
+        in_script.say(had=had)
+"""
+
+
+def test_a_module_may_have_any_name(stage: Stage) -> None:
+    """It is tried as any other is, and so is the one behind it that is not harmless."""
+    outcome = launch(stage, "", "", source=ODD)
+    assert outcome.code == 0, outcome.err
+    assert outcome.said["had"] == ["odd-one.v17-0 0", "goodone"]
 
 
 @pytest.mark.parametrize(("bad", "file"), [*((bad, False) for bad in BAD), ("threadone", True)])

@@ -16,7 +16,7 @@ from xmp._types import HostFacts
 from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, per_device, slurm, torchrun
 from ._base import Cluster, Place, is_loopback
 
-__all__ = ["Placement", "placement"]
+__all__ = ["Placement", "is_each_host_itself", "placement"]
 
 Finder = Callable[[HostFacts], Cluster | None]
 # torchrun runs inside Slurm steps and mpirun inside Slurm jobs, so they come first; variables that
@@ -120,9 +120,14 @@ def _said(cluster: Cluster) -> str:
     return f"{cluster.name} says host {cluster.index} of {len(cluster.addresses)}"
 
 
+def is_each_host_itself(address: str) -> bool:
+    """Whether ``address`` reaches no other host; 127.0.0.2 and up may be hosts of a test."""
+    return is_loopback(address) and not SEVERAL_ON_ONE_MACHINE.fullmatch(address)
+
+
 def _refuse_loopback(cluster: Cluster) -> None:
     host = cluster.coordinator
-    if is_loopback(host) and not SEVERAL_ON_ONE_MACHINE.fullmatch(host):
+    if is_each_host_itself(host):
         raise PlanError(
             f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
             f"0 is {host}, which is each host itself. Set MASTER_ADDR to an address of host 0 that "

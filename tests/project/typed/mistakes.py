@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import xmp
+import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
 
 
@@ -67,3 +68,6 @@ xmp.launcher(fits, world_size=4, port="1")  # refused
 xmp.init_process_group(30)  # refused
 xmp.init_process_group("gloo", 30)  # refused
 xmp.replica().rank = 1  # refused
+dist.launcher(train, 2, 4, 2, "10.0.0.2", "23456")  # refused
+dist.launcher(nprocs=2)  # refused
+dist.get_rank()  # refused

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing_extensions import assert_type
 
 import xmp
+import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
 
 
@@ -155,3 +156,19 @@ def as_torch_has_it(join: bool) -> None:
     except mp.ProcessException as error:
         assert_type(error.error_pid, int)
         raise mp.ProcessExitedException(error.msg, 0, 1, 3) from error
+
+
+@dist.launcher
+def on_every_device(epochs: int) -> float:
+    return float(epochs)
+
+
+@dist.launcher(n_gpus=2, world_size=4, rank_start=2, master_ip="10.0.0.2", port=23456)
+def on_two_of_four(epochs: int) -> str:
+    return str(epochs)
+
+
+def as_megengine_has_it() -> None:
+    assert_type(on_every_device(epochs=3), "list[float]")
+    assert_type(on_two_of_four(3), "list[str]")
+    assert_type(dist.launcher(train, 2, device_type="gpu", backend="nccl")(0, 1), "list[float]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmp._processes.messages import replica as messages
@@ -13,13 +13,12 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.plain_format import Malformed
-from xmp._processes.messages.timeline import Timeline
 from xmp._processes.messages.untrusted import Arrived
 from xmp._processes.system import seals
 
 from .replica_handle import ReplicaHandle
 
-__all__ = ["check"]
+__all__ = ["check", "names_of_modules"]
 
 _BY_CHILDREN = (
     messages.WantValue, messages.GiveValue, messages.WithdrawValue, messages.TakeTurn,
@@ -34,16 +33,21 @@ _REPORTS = (
     messages.PhaseBegun, messages.FunctionEntered, messages.ResultReady, messages.ExitCalled,
     messages.ExceptionRaised,
 )  # fmt: skip
+_DATED = (
+    messages.PhaseBegun, messages.ResultReady, messages.ExitCalled, messages.ExceptionRaised,
+)  # fmt: skip
 _MOST_REPORTS = 64
 """A replica sends less than ten. The launcher may not read for hours, and they wait here."""
 _LONGEST_KEY = 64 * 1024
 _LARGEST = 2**62
+_MOST_MODULES = 10_000
+_LONGEST_MODULE = 1024
 _CLOCKS_DIFFER = 1_000_000_000
 """Nanoseconds by which the clocks of two cores may differ on some virtual machines."""
 
 
-def check(arrived: Arrived, replica: ReplicaHandle) -> bool:
-    """Whether to handle a message; its descriptors are closed otherwise.
+def check(arrived: Arrived, replica: ReplicaHandle) -> Arrived | None:
+    """What is to be handled, if anything; the message's descriptors are closed otherwise.
 
     Raises Malformed if no replica of xmp sends it.
     """
@@ -51,7 +55,7 @@ def check(arrived: Arrived, replica: ReplicaHandle) -> bool:
     try:
         if by_child and not isinstance(message, _BY_CHILDREN):
             close_all(descriptors)
-            return False
+            return None
         rule = _RULES.get(type(message))
         if rule is None:
             raise Malformed(f"no replica sends a {type(message).__name__}")
@@ -65,7 +69,17 @@ def check(arrived: Arrived, replica: ReplicaHandle) -> bool:
     except Malformed:
         close_all(descriptors)
         raise
-    return True
+    return _dated(arrived) if isinstance(message, _DATED) else arrived
+
+
+def names_of_modules(names: Sequence[str]) -> list[str]:
+    """Those that a template may try to import, and show; the others are dropped.
+
+    They are a hint, which ends no launch: a module may have any name (rich 15 has one that ends in
+    ``unicode17-0-0``). A trial imports it, and no name leads out of ``sys.path``.
+    """
+    known = names[:_MOST_MODULES]
+    return [name for name in known if 0 < len(name) <= _LONGEST_MODULE and name.isprintable()]
 
 
 def _need(true: bool, otherwise: str) -> None:
@@ -76,14 +90,21 @@ def _need(true: bool, otherwise: str) -> None:
 # --- values: each rule returns how many descriptors belong to the message ------------------------
 
 
-def _time(at: int) -> None:
-    latest = time.monotonic_ns() + _CLOCKS_DIFFER
-    _need(0 <= at <= latest, f"its time is {at} ns, which is not in the past")
+def _dated(arrived: Arrived) -> Arrived:
+    """With times that can be true: now, in place of those that cannot.
 
+    The program may have another clock by then: freezegun replaces ``time.monotonic_ns``.
+    """
+    message: Any = arrived.message
+    now = time.monotonic_ns()
 
-def _timeline(timeline: Timeline) -> None:
-    for at in vars(timeline).values():
-        _time(at)
+    def possible(at: int) -> int:
+        return at if 0 <= at <= now + _CLOCKS_DIFFER else now
+
+    timeline = getattr(message, "timeline", None)
+    for name, at in vars(timeline).items() if timeline is not None else ():
+        setattr(timeline, name, possible(at))
+    return arrived._replace(message=message._replace(at=possible(message.at)))
 
 
 def _rank(rank: int, replica: ReplicaHandle) -> None:
@@ -104,10 +125,9 @@ def _nothing(_: Message, __: ReplicaHandle) -> None:
 
 def _phase(message: messages.PhaseBegun, _: ReplicaHandle) -> None:
     _need(message.name in PHASES, "there is no such phase")
-    _time(message.at)
 
 
-def _value(message: messages.ResultReady | messages.GiveValue) -> int:
+def _value(message: messages.ResultReady | messages.GiveValue, _: ReplicaHandle) -> int:
     data, size = message.data, message.size
     if data is None:
         _need(size > 0, f"its size is {size}")
@@ -116,24 +136,11 @@ def _value(message: messages.ResultReady | messages.GiveValue) -> int:
     return 0
 
 
-def _result(message: messages.ResultReady, replica: ReplicaHandle) -> int:
-    _time(message.at)
-    _timeline(message.timeline)
-    for name in message.imported:
-        dotted = all(part.isidentifier() for part in name.split("."))
-        _need(dotted, "a module that it names has no module's name")
-    return _value(message)
-
-
 def _exit(message: messages.ExitCalled, _: ReplicaHandle) -> None:
-    _time(message.at)
-    _timeline(message.timeline)
     _need(0 <= message.code <= 255, f"{message.code} is no exit code")
 
 
 def _raised(message: messages.ExceptionRaised, replica: ReplicaHandle) -> None:
-    _time(message.at)
-    _timeline(message.timeline)
     if message.rank != -1:
         _rank(message.rank, replica)
 
@@ -157,9 +164,9 @@ def _shared(message: messages.WantValue | messages.WithdrawValue, replica: Repli
     _local_rank(message.local_rank, replica)
 
 
-def _given(message: messages.GiveValue, _: ReplicaHandle) -> int:
+def _given(message: messages.GiveValue, replica: ReplicaHandle) -> int:
     _key(message.key)
-    return _value(message)
+    return _value(message, replica)
 
 
 def _display(message: messages.ShowInCell, _: ReplicaHandle) -> None:
@@ -175,7 +182,7 @@ def _turn(message: messages.TakeTurn | messages.ReturnTurn, _: ReplicaHandle) ->
 _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.PhaseBegun: _phase,
     messages.FunctionEntered: _nothing,
-    messages.ResultReady: _result,
+    messages.ResultReady: _value,
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
     messages.BreakpointReached: _breakpoint,

@@ -14,6 +14,7 @@ from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.untrusted import Arrived
 
+from .checks import names_of_modules
 from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def _returned(
 ) -> None:
     at, data, size, timeline, imported = message
     replica.returned, replica.timeline = True, timeline
-    result = launch.ReplicaReturned(replica.rank, data, size, timeline, imported)
+    hint = names_of_modules(imported)
+    result = launch.ReplicaReturned(replica.rank, data, size, timeline, hint)
     monitor.connection.post(result, arrived.descriptors)
     close_all(arrived.descriptors)
     monitor.forget_steps(*replica.local_ranks)

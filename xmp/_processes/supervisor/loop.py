@@ -123,8 +123,9 @@ class SupervisorLoop:
         """Take in one packet, and what it completes; the rest of a message is not waited for."""
         try:
             arrived = replica.connection.take()
-            if arrived is not None and check(arrived, replica):
-                self._messages.handle(arrived.message, replica, arrived)
+            checked = check(arrived, replica) if arrived is not None else None
+            if checked is not None:
+                self._messages.handle(checked.message, replica, checked)
         except Closed:
             self._loop.forget(replica.connection.fileno())
             replica.hang_up()

@@ -34,8 +34,11 @@ def third_party() -> tuple[str, ...]:
 
 
 def _installed(name: str, places: tuple[str, ...]) -> bool:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    origin = getattr(spec, "origin", None)
+    try:
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        origin = getattr(spec, "origin", None)
+    except Exception:  # what is there may be any object, and import something at each access
+        return False
     # A module whose spec has another name is an alias, or was made by hand.
     if not isinstance(origin, str) or getattr(spec, "name", None) != name:
         return False

@@ -1,4 +1,4 @@
-"""A throw-away fork imports modules one after the other and names those that left nothing behind.
+"""A throw-away fork imports modules one after the other and counts those that left nothing behind.
 
 A function that imports scikit-learn itself begins as fast as one that uses nothing:
 a warm spawn of four takes 96 ms, without trials 1,888 ms (two cores, 2026-11-22).
@@ -22,7 +22,7 @@ _SECONDS = 20.0
 
 
 class ImportTrial:
-    """The server's handle on the fork; ``pipe`` is readable when it has named a module."""
+    """The server's handle on the fork; ``pipe`` is readable when it is done with a module."""
 
     def __init__(self, names: Sequence[str], rules: ForkRules, fork: Callable[[], int]) -> None:
         """Fork it; the server's ``fork`` closes its own descriptors in the child."""
@@ -39,7 +39,7 @@ class ImportTrial:
             _try(names, rules, said)
         os.close(said)
         os.set_blocking(self.pipe, False)
-        self._heard = b""
+        self._harmless = 0
         self._ends = time.monotonic() + _SECONDS
 
     @property
@@ -53,7 +53,7 @@ class ImportTrial:
             data = os.read(self.pipe, 65536)
         except BlockingIOError:
             return True
-        self._heard += data
+        self._harmless += len(data)
         self._ends = time.monotonic() + _SECONDS
         return bool(data)
 
@@ -61,8 +61,8 @@ class ImportTrial:
         """After its end: the harmless modules, and those behind the one at which it ended."""
         self.hear()
         os.close(self.pipe)
-        harmless = self._heard.decode().split()
-        return harmless, list(self._names[len(harmless) + 1 :])
+        count = self._harmless
+        return list(self._names[:count]), list(self._names[count + 1 :])
 
 
 def silence() -> None:
@@ -72,7 +72,7 @@ def silence() -> None:
 
 
 def _try(names: Sequence[str], rules: ForkRules, said: int) -> None:
-    """Import one after the other and name each that left nothing behind; never returns."""
+    """Import one after the other and write a byte for each that left nothing behind; ends."""
     sockets = fork_safety.connected_sockets()
     try:
         for name in names:
@@ -80,6 +80,6 @@ def _try(names: Sequence[str], rules: ForkRules, said: int) -> None:
                 importlib.import_module(name)
             if fork_safety.culprits(rules, sockets):
                 break
-            os.write(said, name.encode() + b"\n")
+            os.write(said, b".")  # not its name, in which there may be any character
     finally:
         os._exit(0)
