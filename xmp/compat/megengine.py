@@ -1,7 +1,7 @@
 """MegEngine's launcher: ``import xmp.compat.megengine as dist``, and go on.
 
-Name, parameters, their order and defaults are those of MegEngine 1.13
-(imperative/python/megengine/distributed/launcher.py). The function uses torch or JAX. What else
+Name, parameters, their order and defaults are those of MegEngine (master of October 2024,
+imperative/python/megengine/distributed/launcher.py). The function uses torch or JAX. What else
 such programs call, and what to call instead:
 
 ==============================================  ==================================================
