@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 import xmp
 import xmp.compat.paddle as dist
 from tests.support.launching import launch
-from tests.support.stage import Stage
 
 NUMBERS = ("rank", "local_rank", "world_size", "nranks", "device_id", "dev_id", "nrings")
 PROPERTIES = (*NUMBERS, "device_type", "current_endpoint", "trainer_endpoints", "pg_timeout")
@@ -166,6 +165,19 @@ def test_what_cannot_connect_is_refused(given: Any, text: str, variables: Any) -
         dist.init_parallel_env(object())
 
 
+def test_the_gpus_of_trainers_are_those_of_their_local_ranks(
+    variables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    variables({**TWO, "PADDLE_MASTER": "127.0.0.1:6070", "FLAGS_selected_gpus": "3"})
+    monkeypatch.setattr("xmp._inside.device", lambda: torch.device("cuda", 0))
+    text = "FLAGS_selected_gpus=3 gives local rank 1 the GPU 3, and xmp would give it GPU 1"
+    with pytest.raises(xmp.PlanError, match=text):
+        dist.init_parallel_env()
+    assert "RANK" not in os.environ
+
+
 # --- in replicas ----------------------------------------------------------------------------------
 
 
@@ -225,8 +237,6 @@ def test_replicas_connect_and_know_their_group() -> None:
 
 
 def other_backends(rank: int) -> list[str]:
-    import os
-
     texts = []
     for name in ("nccl", "heter"):
         os.environ["PADDLE_DISTRI_BACKEND"] = name
@@ -255,84 +265,3 @@ def of_another_group(rank: int) -> tuple[bool, float]:
 
 def test_a_new_process_group_of_torchs_is_a_new_group() -> None:
     assert list(launch("forkserver", of_another_group)) == [(True, 2.0)] * 2
-
-
-# --- processes that Paddle's launcher has started -------------------------------------------------
-
-TRAINER = """
-import json, os
-import torch
-import torch.distributed
-import xmp
-import xmp.compat.paddle as dist
-
-before = [dist.get_rank(), dist.get_world_size()]
-model = torch.nn.Linear(2, 1)
-try:
-    dist.sync_params_buffers(model)
-except RuntimeError as error:
-    refused = str(error)
-group = dist.init_parallel_env()
-assert dist.init_parallel_env() is group
-total = torch.tensor([dist.get_rank() + 1.0])
-torch.distributed.all_reduce(total)
-dist.sync_params_buffers(model, group, src_rank=1)
-weights = xmp.all_gather(model.weight.detach().tolist())
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-said = {
-    "before": before, "refused": refused, "total": total.item(), "name": group.name,
-    "xmp": [xmp.rank(), xmp.world_size(), xmp.local_rank(), xmp.local_world_size()],
-    "sum": xmp.all_reduce(1, group=group.process_group), "equal": weights[0] == weights[1],
-    "variables": [os.environ[name] for name in names],
-}
-xmp.barrier()
-torch.distributed.destroy_process_group()
-print(json.dumps(said))
-"""
-
-
-@pytest.mark.parametrize("meeting", ["MASTER_ADDR", "PADDLE_MASTER", ENDPOINTS, "[::1]"])
-def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> None:
-    host = "[::1]" if meeting == "[::1]" else "127.0.0.1"
-    ports = free_ports(3, host)
-    endpoints = f"{host}:{ports[0]},{host}:{ports[1]}"
-    given = {"PADDLE_TRAINERS_NUM": "2", ENDPOINTS: endpoints}
-    if meeting == "PADDLE_MASTER":
-        given["PADDLE_MASTER"] = f"{host}:{ports[2]}"
-    if meeting == "MASTER_ADDR":
-        given |= {"MASTER_ADDR": host, "MASTER_PORT": str(ports[2]), "PADDLE_MASTER": "nowhere:1"}
-    path = stage.write(TRAINER)
-    started = [
-        stage.start_command(
-            *(sys.executable, str(path)),
-            env={**given, "PADDLE_TRAINER_ID": str(rank)},
-            **dict.fromkeys(("stdout", "stderr"), -1),
-        )
-        for rank in (0, 1)
-    ]
-    for rank, done in enumerate([stage.outcome(process, 90) for process in started]):
-        found = done.json()
-        print(meeting, rank, found)
-        assert found.pop("refused").startswith("sync_params_buffers needs the 2 trainers connected")
-        assert found == {
-            "before": [rank, 2],
-            "total": 3.0,
-            "name": "_default_pg",
-            "xmp": [rank, 2, rank, 2],
-            "sum": 2,
-            "equal": True,
-            "variables": [str(rank), "2", str(rank), "2", host.strip("[]")],
-        }
-
-
-def free_ports(count: int, host: str) -> list[int]:
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    held = [socket.socket(family) for _ in range(count)]
-    for each in held:
-        each.bind((host.strip("[]"), 0))
-    ports = [int(each.getsockname()[1]) for each in held]
-    for each in held:
-        each.close()
-    return ports

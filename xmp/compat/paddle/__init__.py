@@ -5,11 +5,13 @@ Names, signatures and defaults are those of Paddle 3.3 (``paddle.distributed``, 
 call Paddle.
 """
 
+from ._data_parallel import DataParallel
 from ._environment import ParallelEnv
 from ._group import Group, get_rank, get_world_size, init_parallel_env
 from ._sync import sync_params_buffers
 
 __all__ = [
+    "DataParallel",
     "Group",
     "ParallelEnv",
     "get_rank",

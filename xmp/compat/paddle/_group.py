@@ -249,17 +249,17 @@ def _export(found: Trainer) -> None:
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
     }
-    os.environ.update({name: str(value) for name, value in values.items()})
-    device = _inside.device()
-    if found.device_id is None or getattr(device, "type", "") != "cuda":
-        return
-    if found.device_id != device.index:
+    kind = getattr(_inside.device(), "type", "")
+    given = found.local_rank if found.device_id is None else found.device_id
+    if kind == "cuda" and given != found.local_rank:
         raise PlanError(
-            f"{GPU}={os.environ[GPU]} gives local rank {found.local_rank} the GPU "
-            f"{found.device_id}, and xmp gives it GPU {device.index}. Choose the GPUs by "
-            "CUDA_VISIBLE_DEVICES in place of --gpus"
+            f"{GPU}={os.environ[GPU]} gives local rank {found.local_rank} the GPU {given}, and xmp "
+            f"would give it GPU {found.local_rank}. Choose the GPUs by CUDA_VISIBLE_DEVICES in "
+            "place of --gpus"
         )
-    sys.modules["torch"].cuda.set_device(device)
+    os.environ.update({name: str(value) for name, value in values.items()})
+    if kind == "cuda":
+        sys.modules["torch"].cuda.set_device(found.local_rank)
 
 
 def _backend() -> str | None:

@@ -64,13 +64,8 @@ def sync_params_buffers(
             stacklevel=2,
         )
         return
-    chosen = {
-        name: tensor
-        for name, tensor in _tensors(model)
-        if _takes_part(tensor, is_model_parallel, is_moe_sharding_parallel)
-    }
-    for names in _chunks(chosen) if fuse_params else ([name] for name in chosen):
-        _exchange({name: chosen[name].detach() for name in names}, src, group)
+    for tensors in _exchanges(model, is_model_parallel, fuse_params, is_moe_sharding_parallel):
+        _exchange(tensors, src, group)
 
 
 def is_paddles(model: Any) -> bool:
@@ -99,23 +94,29 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _takes_part(tensor: Any, is_model_parallel: bool, is_moe: bool) -> bool:
-    if is_model_parallel and getattr(tensor, "is_distributed", False):
+    # A tensor of torch's has a method of that name.
+    if is_model_parallel and getattr(tensor, "is_distributed", False) is True:
         return False
     own = getattr(tensor, "no_sync", False)
     return not own or (is_moe and bool(getattr(tensor, "expert", False)))
 
 
-def _chunks(tensors: dict[str, Any]) -> Iterator[list[str]]:
-    names: list[str] = []
+def _exchanges(
+    model: Any, is_model_parallel: bool, fuse: bool, is_moe: bool
+) -> Iterator[dict[str, Any]]:
+    """What is sent at once: a number of tensors, or a single one."""
+    tensors: dict[str, Any] = {}
     size = 0
-    for name, tensor in tensors.items():
-        if size >= _FUSED:
-            yield names
-            names, size = [], 0
-        names.append(name)
+    for name, tensor in _tensors(model):
+        if not _takes_part(tensor, is_model_parallel, is_moe):
+            continue
+        if tensors and (size >= _FUSED or not fuse):
+            yield tensors
+            tensors, size = {}, 0
+        tensors[name] = tensor.detach()
         size += tensor.numel() * tensor.element_size()
-    if names:
-        yield names
+    if tensors:
+        yield tensors
 
 
 def _exchange(mine: dict[str, Any], src: int, group: Any) -> None:
