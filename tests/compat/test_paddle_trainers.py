@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import ModuleType
 
 import pytest
 
 from tests.support.stage import Stage
+from xmp.compat.paddle._runs import paddle_runs
 
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
 
@@ -87,3 +89,29 @@ def free_ports(count: int, host: str) -> list[int]:
     for each in held:
         each.close()
     return ports
+
+
+@pytest.mark.parametrize(
+    ("loaded", "is_started_by_paddle", "expected"),
+    [
+        ((), True, False),
+        (("torch",), True, False),
+        (("paddle",), False, True),
+        (("paddle", "torch"), False, False),
+        (("paddle", "torch"), True, True),
+    ],
+)
+def test_which_framework_it_is_outside_of_replicas(
+    loaded: tuple[str, ...],
+    is_started_by_paddle: bool,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("torch", "paddle", "torch.distributed"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        if name in loaded:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.delenv("PADDLE_TRAINER_ID", raising=False)
+    if is_started_by_paddle:
+        monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
+    assert paddle_runs() is expected

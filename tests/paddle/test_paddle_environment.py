@@ -205,8 +205,12 @@ def of_another_runtime() -> None:
 
     with pytest.raises(xmp.PlanError, match='Launch with runtime="paddle"'):
         ours.sync_params_buffers(paddle.nn.Linear(1, 1))
+    with pytest.raises(xmp.PlanError, match="the model is Paddle's, and this launch has runtime"):
+        ours.DataParallel(paddle.nn.Linear(1, 1))
+    with pytest.raises(xmp.PlanError, match="the framework of this program is Paddle's"):
+        ours.init_parallel_env()
 
 
-def test_paddles_layer_in_a_replica_of_torch_is_refused() -> None:
+def test_paddles_program_in_a_replica_of_torch_is_refused() -> None:
     assert "torch" not in sys.modules
     xmp.spawn(lambda rank: of_another_runtime(), nprocs=2, runtime="cpu")

@@ -70,8 +70,8 @@ def sync_params_buffers(
 
 def is_paddles(model: Any) -> bool:
     """Whether this is a layer of Paddle's."""
-    paddle = sys.modules.get("paddle")
-    return paddle is not None and isinstance(model, paddle.nn.Layer)
+    layer = getattr(getattr(sys.modules.get("paddle"), "nn", None), "Layer", ())
+    return isinstance(model, layer)
 
 
 def refuse_other_models(what: str, model: Any) -> None:
