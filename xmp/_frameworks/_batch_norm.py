@@ -31,7 +31,9 @@ def synchronized(model: Any, group: Any) -> Any:
 
 def reduced(model: Any, add_up: Callable[[Any], Any]) -> Any:
     """As ``synchronized``; ``add_up`` returns the sum of a tensor over the replicas."""
-    if isinstance(model, _BatchNorm) and not isinstance(model, ReducedBatchNorm):
+    if isinstance(model, ReducedBatchNorm):
+        model._add_up = add_up  # perhaps over another group
+    elif isinstance(model, _BatchNorm):
         return ReducedBatchNorm(model, add_up)
     for name, child in model.named_children():
         new = reduced(child, add_up)

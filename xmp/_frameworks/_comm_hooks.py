@@ -48,20 +48,32 @@ def check_hook(hook: Any, model: Any) -> None:
 def hook_and_state(hook: Any, group: Any) -> tuple[Callable[..., Any], Any]:
     """What ``register_comm_hook`` takes; ``group`` is the process group that reduces."""
     if hook == "bf16":
-        return _bf16, group
+        return _plain(default_hooks.bf16_compress_hook), group
     if hook == "fp16":
         return default_hooks.fp16_compress_hook, group
     if hook == "powersgd":
         return powerSGD_hook.powerSGD_hook, powerSGD_hook.PowerSGDState(group)
-    if isinstance(hook, tuple):
-        return hook
-    return hook, group
+    function, state = hook if isinstance(hook, tuple) else (hook, group)
+    given = getattr(function, "__annotations__", {}).values()
+    is_bf16 = function is default_hooks.bf16_compress_hook
+    return _plain(function) if is_bf16 or any(
+        isinstance(a, str) for a in given
+    ) else function, state
 
 
-def _bf16(state: Any, bucket: Any) -> Any:
-    """torch's hook under another name: by its own, torch refuses it on groups other than nccl's,
-    though gloo reduces bfloat16 as well (torch 2.13, DistributedDataParallel._check_comm_hook)."""
-    return default_hooks.bf16_compress_hook(state, bucket)
+def _plain(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook as torch accepts it (torch 2.13, DistributedDataParallel._check_comm_hook).
+
+    By its own name torch refuses bfloat16's hook on groups other than nccl's, though gloo reduces
+    bfloat16 as well; and it refuses annotations that are text (``from __future__ import
+    annotations``), whatever they say.
+    """
+
+    def plain(state: Any, bucket: Any) -> Any:
+        return hook(state, bucket)
+
+    plain.__annotations__ = {}
+    return plain
 
 
 def _check_fits(hook: str, model: Any) -> None:

@@ -7,7 +7,10 @@ torch/csrc/distributed/c10d/reducer.cpp).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -19,25 +22,27 @@ from ._torch_models import names_of
 
 __all__ = ["Watch"]
 
+_is_trained = attrgetter("requires_grad")
+_values = methodcaller("values")
+
 
 class Watch:
     """Looks at one wrapped model: at each forward, and when a backward reaches two parameters."""
 
     def __init__(self, model: Any, options: AveragingOptions) -> None:
-        trained = [each for each in _parameters(model) if each.requires_grad]
-        self._known = {id(each): each for each in trained}
-        self._count = len(trained)
+        self._reduced = [each for each in model.parameters() if each.requires_grad]
         self._may_freeze = options.find_unused_parameters
-        self._probe = trained[0]
+        self._look(model)
+        self._probe = self._reduced[0]
         self._averaged: set[int] = set()
         self._is_local = False
         self._version: int | None = None
         self._warned: set[str] = set()
         # With a static graph, a checkpointed part may reach a parameter twice in one backward.
-        watched = [] if options.static_graph else [trained[0], trained[-1]]
-        for parameter in {id(each): each for each in watched}.values():
-            self._averaged.add(id(parameter))
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+        if not options.static_graph:
+            ends = self._reduced[:: max(1, len(self._reduced) - 1)]  # the first and the last
+            for parameter in ends:
+                self._listen(parameter)
 
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def forward(self, model: Any, averages: bool) -> None:
@@ -63,7 +68,20 @@ class Watch:
             if self._version is None:
                 self._version = version
 
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    def _listen(self, parameter: Any) -> None:
+        """As long as this object lives; the parameter does not keep it alive."""
+        self._averaged.add(id(parameter))
+        accumulated = weakref.WeakMethod(self._accumulated)
+
+        @torch._disable_dynamo  # type: ignore[untyped-decorator]
+        def hook(parameter: Any) -> None:
+            call = accumulated()
+            if call is not None:
+                call(parameter)
+
+        remove = parameter.register_post_accumulate_grad_hook(hook).remove
+        weakref.finalize(self, remove).atexit = False
+
     def _accumulated(self, parameter: Any) -> None:
         if self._is_local:
             return
@@ -77,13 +95,30 @@ class Watch:
         self._averaged.add(id(parameter))
 
     def _check_parameters(self, model: Any) -> None:
-        count = 0
-        for parameter in _parameters(model):
-            if parameter.requires_grad:
-                count += 1
-                if id(parameter) not in self._known:
-                    raise RuntimeError(_added(model, self._known))
-        if count < self._count and not self._may_freeze:
+        """Compare identities in C: a model has thousands of parts, and each forward looks."""
+        as_before = _identities(self._parts) == self._found
+        if not as_before or not all(map(_is_trained, self._on)) or any(map(_is_trained, self._off)):
+            self._refuse_change(model)
+            self._look(model)  # the change was harmless
+
+    def _look(self, model: Any) -> None:
+        parts = ((each._parameters, each._modules) for each in model.modules())
+        self._parts = [*chain.from_iterable(parts)]
+        self._found = _identities(self._parts)
+        self._on = [each for each in model.parameters() if each.requires_grad]
+        self._off = [each for each in model.parameters() if not each.requires_grad]
+
+    def _refuse_change(self, model: Any) -> None:
+        known = set(map(id, self._reduced))
+        trained = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+        added = [name for key, name in trained.items() if key not in known]
+        if added:
+            raise RuntimeError(
+                "parameters became trainable after data_parallel, or were added or replaced: "
+                f"{names_of(added)}. Their gradients would not be averaged: wrap the model again, "
+                "xmp.data_parallel(model.module), and give its parameters to the optimizer"
+            )
+        if known - set(trained) and not self._may_freeze:
             raise RuntimeError(
                 "parameters were frozen, or taken out of the model, after data_parallel: backward "
                 "would wait for their gradients. Wrap the model again after such a change, "
@@ -96,27 +131,5 @@ class Watch:
             _log.warn_caller(text, beyond=("torch.",))
 
 
-def _added(model: Any, known: dict[int, Any]) -> str:
-    named = model.named_parameters()
-    names = [name for name, each in named if each.requires_grad and id(each) not in known]
-    return (
-        f"parameters became trainable after data_parallel, or were added or replaced: "
-        f"{names_of(names)}. Their gradients would not be averaged: wrap the model again, "
-        "xmp.data_parallel(model.module), and give its parameters to the optimizer"
-    )
-
-
-def _parameters(model: Any) -> Iterator[Any]:
-    """Each parameter of each module; ``model.parameters()`` takes longer, since it makes names."""
-    seen, stack = set(), [model]
-    while stack:
-        module = stack.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield from filter(_is_there, module._parameters.values())
-        stack.extend(filter(_is_there, module._modules.values()))
-
-
-def _is_there(each: Any) -> bool:
-    return each is not None
+def _identities(parts: Iterable[Mapping[str, Any]]) -> list[int]:
+    return [*map(id, chain.from_iterable(map(_values, parts)))]

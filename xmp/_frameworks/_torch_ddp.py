@@ -21,7 +21,7 @@ from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
 from ._gradient_watch import Watch
 from ._model_face import Alone, ModelFace
-from ._torch_models import check_model
+from ._torch_models import check_model, names_of
 from ._torch_subgroups import place_in
 
 __all__ = ["DataParallel", "data_parallel"]
@@ -67,7 +67,15 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
             hook, state = hook_and_state(options.comm_hook, group)
             self.register_comm_hook(state, hook)
         self.__dict__["_watch"] = Watch(model, options)
+        if hasattr(model, "dim"):
+            del self.dim  # of scatter() and gather(), which a replica has no use for
         self._made()
+        hidden = _hidden(model, self)
+        if hidden:
+            _log.warn_caller(
+                "torch's DistributedDataParallel hides attributes of the model by some of its own: "
+                f"{names_of(hidden)}. Read and set the model's as model.module.{hidden[0]}"
+            )
 
     def _ddp_init_helper(self, *args: Any, **kwargs: Any) -> None:
         """Set the first bucket's size, of which torch's constructor takes none.
@@ -96,6 +104,13 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         memo[id(self.process_group)] = self.process_group  # layers may hold it, too
         model = copy.deepcopy(self.module, memo)
         return type(self)(model, self.process_group, self._options, init_sync=False)
+
+
+def _hidden(model: Any, wrapper: Any) -> list[str]:
+    """Public attributes of the model's own, of names that the wrapper has as well."""
+    common = {*dir(torch.nn.Module), "training", "module", "device"}  # these are the same
+    own = {name for name in dir(model) if not name.startswith("_")} - common
+    return sorted(own & {*vars(wrapper), *dir(type(wrapper))})
 
 
 def _group(given: Any) -> Any:
