@@ -203,6 +203,7 @@ def connected(rank: int) -> dict[str, Any]:
         "group": (group.rank, group.ranks, group.nranks, group.id, group.name, group.world_size),
         "asked": (group.is_member(), group.get_group_rank(1), group.get_global_rank(1)),
         "backend": group.backend,
+        "limit": str(group.process_group._get_backend(torch.device("cpu")).options._timeout),
         "default": group.process_group is torch.distributed.group.WORLD,
         "repr": repr(group),
         "environment": everything(),
@@ -214,7 +215,7 @@ def connected(rank: int) -> dict[str, Any]:
 
 
 def test_replicas_connect_and_know_their_group() -> None:
-    found = launch("forkserver", connected, env={"PADDLE_PG_TIMEOUT": "60000"})
+    found = launch("forkserver", connected, env={"PADDLE_PG_TIMEOUT": "61500"})
     for rank, each in enumerate(found):
         environment = each.pop("environment")
         assert each == {
@@ -227,13 +228,14 @@ def test_replicas_connect_and_know_their_group() -> None:
             "group": (rank, [0, 1], 2, 0, "_default_pg", 2),
             "asked": (True, 1, 1),
             "backend": "GLOO",
+            "limit": "0:01:01.500000",
             "default": True,
             "repr": f"rank: {rank}, nranks: 2, id: 0, ranks: 0, 1; name: _default_pg",
             "outside": [(-1, -1, 1, False, -1)],
         }
         assert (environment["rank"], environment["local_rank"]) == (rank, rank)
         assert (environment["world_size"], environment["nranks"]) == (2, 2)
-        assert (environment["pg_timeout"], environment["device_type"]) == (60_000, "")
+        assert (environment["pg_timeout"], environment["device_type"]) == (61_500, "")
 
 
 def other_backends(rank: int) -> list[str]:
