@@ -8,6 +8,7 @@ A map of the rest, from the face down; each floor knows only those below it:
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
     _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted; _breakpoint
+    _data_parallel  data_parallel: the call; _frameworks/ has torch's way and torch_xla's
     _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
     _watch        pure: which replica failed first, and what follows
     _probe, _ports, _payload   effects: what the host is, held ports, how calls travel; _log
@@ -19,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._breakpoint import breakpoint
+from ._data_parallel import data_parallel
 from ._errors import (
     PlanError,
     PortError,
@@ -83,6 +85,7 @@ __all__ = [
     "barrier",
     "breakpoint",
     "broadcast",
+    "data_parallel",
     "default_nprocs",
     "device",
     "heartbeat",

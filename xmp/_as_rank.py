@@ -18,6 +18,7 @@ from typing import Any
 from . import _inside
 from ._clusters.per_device import Started
 from ._errors import PlanError
+from ._excepthook import excepthook_kept
 from ._host import host_facts
 from ._processes import Results, StartTimeline, Timeline, seed_all
 from ._replica_info import ReplicaInfo
@@ -46,7 +47,7 @@ def run_as_rank(
     """
     timeline = Timeline(called=time.monotonic_ns())
     info, module = _place(found, request, host_facts())
-    with _installed(info, module):
+    with excepthook_kept(), _installed(info, module):
         if seed is not None:
             seed_all(seed)
         timeline.entered = time.monotonic_ns()

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Framework", "Members"]
+__all__ = ["AveragingOptions", "Framework", "Members"]
+
+
+@dataclass(frozen=True)
+class AveragingOptions:
+    """How ``xmp.data_parallel`` averages gradients; its docstring says what each means."""
+
+    bucket_mb: float = 25
+    first_bucket_mb: float = 1
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    comm_hook: Any = None
+    """A name, torch's hook, or a pair of hook and state."""
+    sync_batchnorm: bool = False
+    group: Any = None
 
 
 class Members(Protocol):
@@ -42,6 +57,8 @@ class Framework(Protocol):
     ``ordinal() -> int``  the runtime's own number of this replica, where that may not be its rank
     ``members(group) -> Members | None``  the collectives of a process group; None: it has no groups
     ``local_group() -> group | None``  the group of this host's replicas; None as above
+    ``data_parallel(model, options) -> module``  torch's module ``model`` with its gradients
+        averaged, where torch's DistributedDataParallel cannot do it
     """
 
     def device(self) -> Any:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from . import _breakpoint, _inside, _planner, _ports, _signals
+from ._excepthook import excepthook_kept
 from ._framework import Framework
 from ._host import host_facts, plan_for, refuse_unready
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
@@ -74,7 +75,7 @@ def _inside_here(
         for listener in listeners:
             listener(name, info.rank, os.getpid(), words)
 
-    with _end_reported(say):
+    with _end_reported(say), excepthook_kept():
         say("joining")
         framework = _entered(module, info) if module else None
         _inside.install(info, framework, None)

@@ -64,10 +64,15 @@ def error(text: str, *values: Any) -> None:
     _record("error", text, values)
 
 
-def warn_caller(text: str) -> None:
-    """A RuntimeWarning about the program's own line: ``warnings`` filters decide about it."""
+def warn_caller(text: str, beyond: tuple[str, ...] = ()) -> None:
+    """A RuntimeWarning about the program's own line: ``warnings`` filters decide about it.
+
+    ``beyond``: how the names of modules begin that may lie between xmp and the program.
+    """
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and is_of_xmp(frame):
+    while frame.f_back is not None and (
+        is_of_xmp(frame) or str(frame.f_globals.get("__name__")).startswith(beyond)
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(f"xmp: {text}", RuntimeWarning, stacklevel=level)
 

@@ -28,7 +28,7 @@ PROMISED = {
     *("XmpError", "PlanError", "PortError", "StartError", "ReplicaError", "ReplicaRaised"),
     *("ReplicaDied", "ReplicaTimeout", "JobPlan", "HostFacts"),
     "Event",
-    *("launcher", "local_group"),
+    *("launcher", "local_group", "data_parallel"),
 }
 
 

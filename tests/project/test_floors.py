@@ -24,9 +24,9 @@ FLOORS = (
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
-    | {"_signals", "_own_handlers"},
+    | {"_signals", "_own_handlers", "_excepthook"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
-    | {"_hydra_folders"},
+    | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
     {"_host", "_here", "_as_rank"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
@@ -50,6 +50,8 @@ NEIGHBOURS = {
     "_here": {"_host"},
     "_as_rank": {"_host"},
     "_sharing": {"_inside"},
+    "_data_parallel": {"_inside", "_frameworks"},
+    "_frameworks": {"_inside"},
     "_preemption": {"_inside"},
     "_breakpoint": {"_inside"},
     "_script_runs": {"_inside", "_hydra_folders"},

@@ -16,7 +16,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from xmp._framework import Members
+from xmp._errors import PlanError
+from xmp._framework import AveragingOptions, Members
 from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
@@ -152,6 +153,24 @@ class TorchXla(TorchDist):
     def local_group(self) -> Any:
         """Over gloo as in TorchDist; None on the mesh."""
         return None if self._meshed else super().local_group()
+
+    def data_parallel(self, model: Any, options: AveragingOptions) -> Any:
+        """``model`` with its gradients averaged over the mesh, or over gloo.
+
+        Raises:
+            PlanError: under SPMD, or for a group on the mesh. Otherwise as ``xmp.data_parallel``.
+        """
+        from ._xla_gradients import NO_GROUPS, data_parallel
+
+        if "spmd" in self._info.settings:
+            raise PlanError(
+                "with XLA_USE_SPMD one program has all devices, and XLA averages the gradients of "
+                "a sharded batch itself: leave data_parallel out"
+            )
+        scope = self if options.group is None else self.members(options.group)
+        if scope is None:
+            raise PlanError(NO_GROUPS)
+        return data_parallel(model, options, scope)
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Form the process group; threads cannot: a process is in a group only once."""

@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._framework import Members
+from xmp._errors import PlanError
+from xmp._framework import AveragingOptions, Members
 from xmp._replica_info import ReplicaInfo
 
 from ._no_backends import refuse_backend
@@ -81,6 +82,14 @@ class Xrt(TorchDist):
     def local_group(self) -> Any:
         """None, as above."""
         return None
+
+    def data_parallel(self, model: Any, options: AveragingOptions) -> Any:
+        """``model`` with its gradients averaged over the mesh."""
+        from ._xla_gradients import NO_GROUPS, data_parallel
+
+        if options.group is not None:
+            raise PlanError(NO_GROUPS)
+        return data_parallel(model, options, self)
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Do nothing: XRT's mesh service connects the replicas, without torch."""

@@ -1,0 +1,117 @@
+"""Programs of torch whose processes Paddle's launcher, or one like it, has started."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.support.stage import Stage
+from xmp.compat.paddle._runs import paddle_runs
+
+ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
+
+TRAINER = """
+import json, os
+import torch
+import torch.distributed
+import xmp
+import xmp.compat.paddle as dist
+
+before = [dist.get_rank(), dist.get_world_size()]
+model = torch.nn.Linear(2, 1)
+try:
+    dist.sync_params_buffers(model)
+except RuntimeError as error:
+    refused = str(error)
+group = dist.init_parallel_env()
+assert dist.init_parallel_env() is group
+total = torch.tensor([dist.get_rank() + 1.0])
+torch.distributed.all_reduce(total)
+dist.sync_params_buffers(model, group, src_rank=1)
+weights = xmp.all_gather(model.weight.detach().tolist())
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+said = {
+    "before": before, "refused": refused, "total": total.item(), "name": group.name,
+    "xmp": [xmp.rank(), xmp.world_size(), xmp.local_rank(), xmp.local_world_size()],
+    "sum": xmp.all_reduce(1, group=group.process_group), "equal": weights[0] == weights[1],
+    "variables": [os.environ[name] for name in names],
+}
+xmp.barrier()
+torch.distributed.destroy_process_group()
+print(json.dumps(said), flush=True)
+os._exit(0)  # threads of gloo may abort the end of the interpreter: see tests/support/torchrun.py
+"""
+
+
+@pytest.mark.parametrize("meeting", ["MASTER_ADDR", "PADDLE_MASTER", ENDPOINTS, "[::1]"])
+def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> None:
+    host = "[::1]" if meeting == "[::1]" else "127.0.0.1"
+    ports = free_ports(3, host)
+    endpoints = f"{host}:{ports[0]},{host}:{ports[1]}"
+    given = {"PADDLE_TRAINERS_NUM": "2", ENDPOINTS: endpoints}
+    if meeting == "PADDLE_MASTER":
+        given["PADDLE_MASTER"] = f"{host}:{ports[2]}"
+    if meeting == "MASTER_ADDR":
+        given |= {"MASTER_ADDR": host, "MASTER_PORT": str(ports[2]), "PADDLE_MASTER": "nowhere:1"}
+    path = stage.write(TRAINER)
+    started = [
+        stage.start_command(
+            *(sys.executable, str(path)),
+            env={**given, "PADDLE_TRAINER_ID": str(rank)},
+            **dict.fromkeys(("stdout", "stderr"), -1),
+        )
+        for rank in (0, 1)
+    ]
+    for rank, done in enumerate([stage.outcome(process, 90) for process in started]):
+        found = done.json()
+        print(meeting, rank, found)
+        assert found.pop("refused").startswith("sync_params_buffers needs the 2 trainers connected")
+        assert found == {
+            "before": [rank, 2],
+            "total": 3.0,
+            "name": "_default_pg",
+            "xmp": [rank, 2, rank, 2],
+            "sum": 2,
+            "equal": True,
+            "variables": [str(rank), "2", str(rank), "2", host.strip("[]")],
+        }
+
+
+def free_ports(count: int, host: str) -> list[int]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    held = [socket.socket(family) for _ in range(count)]
+    for each in held:
+        each.bind((host.strip("[]"), 0))
+    ports = [int(each.getsockname()[1]) for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+@pytest.mark.parametrize(
+    ("loaded", "is_started_by_paddle", "expected"),
+    [
+        ((), True, False),
+        (("torch",), True, False),
+        (("paddle",), False, True),
+        (("paddle", "torch"), False, False),
+        (("paddle", "torch"), True, True),
+    ],
+)
+def test_which_framework_it_is_outside_of_replicas(
+    loaded: tuple[str, ...],
+    is_started_by_paddle: bool,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("torch", "paddle", "torch.distributed"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        if name in loaded:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.delenv("PADDLE_TRAINER_ID", raising=False)
+    if is_started_by_paddle:
+        monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
+    assert paddle_runs() is expected

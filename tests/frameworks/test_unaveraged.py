@@ -1,0 +1,271 @@
+"""What data-parallel training would get wrong in silence is an error or a warning."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from functools import partial
+from typing import Any
+
+import pytest
+
+import xmp
+from tests.support.frameworks import replicas as any_replicas
+
+replicas = partial(any_replicas, runtime="cpu")
+
+
+def net() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+
+def inputs(rank: int) -> Any:
+    import torch
+
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
+
+
+def are_equal(model: Any) -> bool:
+    """Whether all replicas have the same gradients."""
+    import torch
+
+    mine = [each.grad for each in model.parameters() if each.grad is not None]
+    firsts = xmp.all_gather(mine)[0]
+    return all(map(torch.equal, mine, firsts))
+
+
+def trains_around(rank: int) -> dict[str, Any]:
+    """What was said, and whether gradients were averaged."""
+    xmp.init_process_group()
+    x, seen = inputs(rank), {}
+
+    def note(name: str, *backwards: Any) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for backward in backwards:
+                backward()
+        texts = [str(each.message) for each in caught]
+        places = {each.filename for each in caught}
+        seen[name] = (texts, places <= {__file__}, all(xmp.all_gather(are_equal(model.module))))
+
+    model = xmp.data_parallel(net())
+    note("usual", *[lambda: model(x).sum().backward()] * 3)
+    two = model(x).sum() + model(2 * x).sum()
+    note("two forwards, one backward", lambda: two.backward())
+    note("inner", lambda: model.module(x).sum().backward())
+    note("inner again, said once", lambda: model.module(x).sum().backward())
+    model = xmp.data_parallel(net())
+    note("inner at first", lambda: model.module(x).sum().backward())
+    model = xmp.data_parallel(net())
+    note("only the first layer", lambda: model.module[0](x).sum().backward())
+    model = xmp.data_parallel(net())
+    loss = model(x).sum()
+    note("first backward", lambda: loss.backward(retain_graph=True))
+    note("second backward", lambda: loss.backward())
+    model = xmp.data_parallel(net())
+    with model.no_sync():
+        kept = [model(x).sum(), model(2 * x).sum()]
+    note("within no_sync", *[each.backward for each in kept])
+    note("closing", lambda: model(x).sum().backward())
+    return seen
+
+
+SILENT = {"usual", "two forwards, one backward", "inner again, said once", "first backward"}
+
+
+def test_a_backward_that_averages_nothing_is_warned_of_once() -> None:
+    first, second = replicas(trains_around, nprocs=2)
+    assert first.keys() == second.keys()
+    for name, (texts, in_this_file, averaged) in second.items():
+        if name in SILENT | {"within no_sync", "closing"}:
+            assert texts == [], name
+        else:
+            (text,) = texts
+            assert text.startswith("xmp: the gradients of a backward() are not averaged"), name
+            assert in_this_file, name
+        should = name in {*SILENT, "closing"} - {"inner again, said once"}
+        assert averaged == should, f"{name}: the test's own idea of torch is wrong"
+
+
+def forgets_to_average(rank: int) -> list[str]:
+    import torch
+
+    xmp.init_process_group()
+    model = xmp.data_parallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, texts = inputs(rank), []
+    for parts in (2, 2):  # accumulated, and averaged before the step
+        for part in range(parts):
+            if part < parts - 1:
+                with model.no_sync():
+                    model(x).sum().backward()
+            else:
+                model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with model.no_sync():
+                model(x).sum().backward()
+            optimizer.step()
+        texts += [str(each.message) for each in caught]
+        assert {each.filename for each in caught} <= {__file__}
+    return texts
+
+
+def test_steps_within_no_sync_alone_are_warned_of_once() -> None:
+    for texts in replicas(forgets_to_average, nprocs=2):
+        (text,) = texts
+        assert text.startswith("xmp: parameters have changed since a backward() within no_sync()")
+
+
+def changes(rank: int) -> dict[str, str]:
+    import torch
+
+    xmp.init_process_group()
+    x, said = inputs(rank), {}
+
+    def fresh(**options: Any) -> Any:
+        model = net()
+        model[0].bias.requires_grad_(False)
+        wrapped = xmp.data_parallel(model, **options)
+        wrapped(x).sum().backward()
+        return wrapped
+
+    def error(name: str, model: Any) -> None:
+        with torch.no_grad():
+            model(x)
+        with pytest.raises(RuntimeError) as caught:
+            model(x)
+        said[name] = str(caught.value)
+
+    model = fresh()
+    model.module.append(torch.nn.Linear(2, 2))
+    error("added", model)
+    model = xmp.data_parallel(model.module)  # as the error says
+    for _ in range(2):
+        model.zero_grad()
+        model(x).sum().backward()
+        assert are_equal(model.module)
+    model = fresh()
+    model.module[2].weight = torch.nn.Parameter(torch.zeros(2, 4))
+    error("replaced", model)
+    model = fresh()
+    model.module[0].bias.requires_grad_(True)
+    error("unfrozen", model)
+    model = fresh()
+    model.module[2].weight.requires_grad_(False)
+    error("frozen", model)
+    model = fresh()
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    error("assigned", model)
+
+    model = fresh(find_unused_parameters=True)
+    model.module[2].weight.requires_grad_(False)
+    model.module.append(torch.nn.Dropout(0.0))  # has no parameters
+    for _ in range(2):
+        model.zero_grad()
+        model(x).sum().backward()
+        assert are_equal(model.module)
+    model.module[2].weight.requires_grad_(True)
+    model(x).sum().backward()
+    assert are_equal(model.module)
+    return said
+
+
+def test_parameters_that_training_would_not_average_are_an_error_at_the_next_call() -> None:
+    for said in replicas(changes, nprocs=2):
+        for name, parameters in {
+            "added": "3.weight, 3.bias",
+            "replaced": "2.weight",
+            "unfrozen": "0.bias",
+            "assigned": "0.weight, 2.weight, 2.bias",
+        }.items():
+            assert f"added or replaced: {parameters}. Their" in said[name], name
+            assert "xmp.data_parallel(model.module)" in said[name]
+        assert said["frozen"].startswith("parameters were frozen, or taken out of the model")
+
+
+def wraps_again(rank: int) -> Any:
+    xmp.init_process_group()
+    x = inputs(rank)
+    model = xmp.data_parallel(net())
+    model(x).sum().backward()
+    gone = weakref.ref(model), weakref.ref(model._watch)
+    weight = model.module[0].weight
+    model = xmp.data_parallel(model.module)
+    gc.collect()
+    left = [each() is None for each in gone], len(weight._post_accumulate_grad_hooks)
+    model.zero_grad()
+    model(x).sum().backward()
+    return left, are_equal(model.module), model.module[0].weight is weight
+
+
+def test_a_wrapper_that_is_replaced_leaves_nothing_at_the_model() -> None:
+    for left, averaged, same in replicas(wraps_again, nprocs=2):
+        assert left == ([True, True], 1)
+        assert averaged
+        assert same
+
+
+def compiled(rank: int) -> Any:
+    """Graphs, graph breaks and gradients under torch.compile; a recompilation is an error."""
+    import torch
+    from torch._dynamo.testing import CompileCounterWithBackend
+    from torch._dynamo.utils import counters
+    from torch.nn.parallel import DistributedDataParallel
+
+    xmp.init_process_group()
+    x, seen = inputs(rank), {}
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.first(x).relu())
+
+    for wrap in (DistributedDataParallel, xmp.data_parallel):
+        for what in ("wrapper", "model", "step"):
+            torch._dynamo.reset()
+            counters.clear()
+            counter = CompileCounterWithBackend("aot_eager")
+            through = partial(torch.compile, backend=counter)
+            model = wrap(through(Net()) if what == "model" else Net())
+            called = through(model) if what == "wrapper" else model
+            step: Any = partial(lambda called: called(x).sum(), called)
+            if what == "step":
+                step = through(step)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for number in range(5):
+                    # torch itself compiles once more when the first gradients are there
+                    with torch._dynamo.config.patch(error_on_recompile=number > 1):
+                        model.zero_grad()
+                        step().backward()
+            breaks = sum(counters["graph_break"].values())
+            grads = [each.grad.clone() for each in model.parameters()]
+            ours = [str(each.message) for each in caught if "xmp" in str(each.message)]
+            seen[wrap.__name__, what] = counter.frame_count, breaks, grads, ours
+    return seen
+
+
+def test_torch_compile_makes_the_graphs_that_it_makes_of_torchs_own() -> None:
+    import torch
+
+    for seen in replicas(compiled, nprocs=2):
+        for what in ("wrapper", "model", "step"):
+            frames, breaks, grads, _ = seen["DistributedDataParallel", what]
+            assert frames > 0
+            assert seen["data_parallel", what][0] == frames
+            assert seen["data_parallel", what][1] <= breaks
+            assert seen["data_parallel", what][3] == []
+            assert all(map(torch.equal, grads, seen["data_parallel", what][2]))
