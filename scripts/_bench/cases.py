@@ -88,6 +88,7 @@ CASES = {
         Case("peer scaling", "work_entered.py", ("torch",), counts=(1, 2, 4, 8, 16), once=True),
         Case("crash", "work_crash.py", ("xmp", "floor"), counts=(64,)),
         Case("steps", "work_steps.py", ("xmp", "torch"), counts=(4,)),
+        Case("data parallel", "work_data_parallel.py", ("xmp",), counts=(2,)),
         Case("idle", "work_entered.py", ("xmp",), probe=driver.idle, once=True),
     )
 }  # fmt: skip
@@ -198,6 +199,15 @@ ROWS = (
     Row(
         "time of a training step, 4 replicas on 2 cores, nothing configured",
         (_faster("steps", "torch", 8),),
+    ),
+    Row(
+        "training step with data_parallel, 2 replicas (beside bare DistributedDataParallel)",
+        (
+            Target(
+                _cost("data parallel", "xmp"), _cost("data parallel", "xmp", "seconds@DDP"),
+                at_most=1.05,
+            ),
+        ),
     ),
     Row(
         "idle launcher, template and supervisor over 10 s",

@@ -1,0 +1,150 @@
+"""``data_parallel`` in every way of starting replicas, and what a launch leaves in its process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import xmp
+from tests.support.frameworks import replicas
+from tests.support.stage import Python, Stage
+from tests.support.torchrun import torchrun
+
+STEP = '''
+import json, sys
+import torch
+import xmp
+
+
+def step():
+    """The gradients of one step, where each replica has another part of the batch."""
+    torch.manual_seed(0)
+    model = xmp.data_parallel(torch.nn.Linear(4, 1))
+    x = torch.full((2, 4), float(xmp.rank() + 1))
+    model(x).sum().backward()
+    return model.module.weight.grad.flatten().tolist()
+
+
+def fn(rank):
+    return step()
+'''
+WANTED = [3.0] * 4  # the mean of 2 and 4: two rows of ones, and of twos
+SCRIPT = f"""{STEP}
+xmp.init_process_group()
+sys.stdout.write(json.dumps(step()) + "\\n")
+"""
+LAUNCH = f"""{STEP}
+if __name__ == "__main__":
+    found = xmp.launch(fn, runtime="cpu", backend="auto")
+    sys.stdout.write(json.dumps(found[0]) + "\\n")
+"""
+
+
+def found(text: str) -> list[list[float]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("[")]
+
+
+def test_under_xmp_run(stage: Stage) -> None:
+    script = stage.write(SCRIPT, "step.py")
+    done = stage.python("-m", "xmp", "run", "-n", "2", "--runtime", "cpu", str(script))
+    stage.gone()
+    assert found(done.out) == [WANTED] * 2, done.err
+
+
+@pytest.mark.parametrize("program", [SCRIPT, LAUNCH], ids=["script", "launch"])
+def test_under_torchrun(program: str, tmp_path: Path, python: Python) -> None:
+    (tmp_path / "step.py").write_text(program)
+    done = torchrun(python, "step.py", cwd=tmp_path)
+    assert found(done.out) == [WANTED] * 2, done.err
+
+
+def step() -> list[float]:
+    import torch
+
+    torch.manual_seed(0)
+    model = xmp.data_parallel(torch.nn.Linear(4, 1))
+    model(torch.full((2, 4), float(xmp.rank() + 1))).sum().backward()
+    gradient: list[float] = model.module.weight.grad.flatten().tolist()
+    return gradient
+
+
+def by_rank(rank: int) -> list[float]:
+    return step()
+
+
+def test_in_a_launcher_the_group_is_there() -> None:
+    assert xmp.launcher(step, nprocs=2, runtime="cpu")() == [WANTED] * 2
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_in_replicas_of_a_backend_the_group_is_there(method: str) -> None:
+    assert (
+        replicas(by_rank, runtime="cpu", nprocs=2, backend="auto", start_method=method)
+        == [WANTED] * 2
+    )
+
+
+HOOKS = """
+import sys
+import xmp
+
+def mine(*error):
+    sys.stderr.write("mine\\n")
+
+def forms_a_group(rank):
+    import torch.distributed as dist
+    xmp.init_process_group()
+    assert dist.is_initialized()
+    assert sys.excepthook is not mine, "torch no longer replaces it"
+
+def sets_another(rank):
+    xmp.init_process_group()
+    sys.excepthook = print
+
+sys.excepthook = mine
+xmp.spawn(forms_a_group, nprocs=1, runtime="cpu")
+assert sys.excepthook is mine, sys.excepthook
+xmp.spawn(sets_another, nprocs=1, runtime="cpu")
+assert sys.excepthook is print, "what the function itself sets stays"
+sys.excepthook = mine
+"""
+
+
+def test_a_launch_in_this_process_gives_the_excepthook_back(python: Python) -> None:
+    done = python("-c", HOOKS)
+    assert done.code == 0, done.err
+
+
+AS_RANK = """
+import sys
+import torch
+import xmp
+
+def mine(*error):
+    sys.stderr.write("mine\\n")
+
+sys.excepthook = mine
+xmp.launch(lambda rank: torch.distributed.get_rank(), runtime="cpu", backend="auto")
+assert sys.excepthook is mine, sys.excepthook
+"""
+
+
+def test_so_does_a_launch_in_a_process_of_torchrun(tmp_path: Path, python: Python) -> None:
+    (tmp_path / "hooks.py").write_text(AS_RANK)
+    done = torchrun(python, "hooks.py", cwd=tmp_path)
+    assert done.code == 0, done.err
+
+
+def trains(rank: int) -> None:
+    by_rank(rank)
+    if rank == 0:
+        sys.stderr.write("trained\n")
+
+
+def test_replicas_that_leave_one_by_one_write_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        replicas(trains, runtime="cpu", nprocs=4, backend="auto")
+    assert capfd.readouterr().err == "trained\n" * 5
