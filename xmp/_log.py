@@ -64,12 +64,12 @@ def error(text: str, *values: Any) -> None:
     _record("error", text, values)
 
 
-def warn_caller(text: str) -> None:
-    """A RuntimeWarning about the program's own line: ``warnings`` filters decide about it."""
+def warn_caller(text: str, category: type[Warning] = RuntimeWarning) -> None:
+    """A warning about the program's own line: ``warnings`` filters decide about it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and is_of_xmp(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f"xmp: {text}", RuntimeWarning, stacklevel=level)
+    warnings.warn(f"xmp: {text}", category, stacklevel=level)
 
 
 def is_of_xmp(frame: FrameType) -> bool:
