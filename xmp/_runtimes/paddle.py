@@ -101,5 +101,6 @@ def _need(job: Job, host: int, local: int) -> PortNeed:
     documented = (first or FIRST_PORT) + local
     fixed = 0 if job.leasable and not first else documented
     address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
-    how = "reuse" if host == local == 0 else "hold"  # Paddle's store binds the first one
+    # Paddle's store binds the first one on all addresses, those of hosts on one machine too.
+    how = "reuse" if local == 0 else "hold"
     return PortNeed(f"endpoint.{host}.{local}", how, address, fixed, documented, host)

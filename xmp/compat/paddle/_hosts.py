@@ -35,7 +35,7 @@ def by_hand(options: Options) -> tuple[HostsByHand | None, int]:
         return None, port
     hosts = _hosts(text)
     if len(hosts) == 1:
-        if options.node_ip is not None:
+        if options.ips is not None and options.node_ip is not None:
             _index_of(options.node_ip, hosts)
         elif not is_loopback(hosts[0]):
             _own_index(hosts)
