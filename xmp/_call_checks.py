@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _signals
 
-__all__ = ["LAUNCHES", "check_arguments", "check_body", "check_function"]
+__all__ = ["LAUNCHES", "check_arguments", "check_body", "check_function", "check_rankless"]
 
 LAUNCHES = "_xmp_launches"
 """The attribute of functions that ``launcher`` has decorated."""
@@ -59,6 +59,21 @@ def check_body(fn: object) -> None:
         )
     with _signals.deferred():
         _check_kind(fn, "")
+
+
+def check_rankless(fn: object, args: object) -> None:
+    """Raise TypeError unless ``fn(*args)``, without a rank, is a call that runs ``fn``."""
+    if not callable(fn):
+        raise TypeError(f"func must be callable, not {type(fn).__name__}: {fn!r}")
+    if LAUNCHES in getattr(fn, "__dict__", ()):
+        raise TypeError(
+            f"{_name(fn)} launches itself, since xmp.launcher has decorated it: call it"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
+    with _signals.deferred():
+        _check_kind(fn, "")
+    check_arguments(fn, args, {})
 
 
 def check_arguments(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

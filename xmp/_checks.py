@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, cast
 from ._call_checks import check_function
 from ._errors import PlanError
 from ._limits import number_of_seconds
-from ._types import Limits, Observer, Output, Request, WorldByHand
+from ._types import HostsByHand, Limits, Observer, Output, Request, WorldByHand
 
 __all__ = [
     "check_call",
@@ -223,7 +223,7 @@ def make_request(
     env: Any,
     threads: int | None,
     bind: bool | str | None,
-    world: WorldByHand | None = None,
+    world: WorldByHand | HostsByHand | None = None,
     grouped: bool = False,
 ) -> Request:
     _text("runtime", runtime)

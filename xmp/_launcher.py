@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         port: int | None
 
 
-__all__ = ["launcher"]
+__all__ = ["as_for_spawn", "launcher"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +111,7 @@ def _decorated(
         if _inside.is_in_function():
             return fn(*args, **kwargs)
         check_arguments(fn, args, kwargs)
-        given = _as_for_spawn(fn, args, kwargs, options)
+        given = as_for_spawn(fn, args, kwargs, options)
         found = None if world is not None else _started()
         if found is not None:
             return list(as_rank(found, given, grouped=True))
@@ -155,10 +155,10 @@ class WithoutRank:
         return result
 
 
-def _as_for_spawn(
+def as_for_spawn(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
 ) -> SimpleNamespace:
-    """The arguments of ``spawn`` with its defaults."""
+    """The arguments of ``spawn`` that call ``fn`` without a rank; what is not given is default."""
     options = {name: each.default for name, each in _of_spawn().items()} | given
     return SimpleNamespace(**{**options, "fn": WithoutRank(fn), "args": args, "kwargs": kwargs})
 

@@ -64,8 +64,10 @@ def error(text: str, *values: Any) -> None:
     _record("error", text, values)
 
 
-def warn_caller(text: str, beyond: tuple[str, ...] = ()) -> None:
-    """A RuntimeWarning about the program's own line: ``warnings`` filters decide about it.
+def warn_caller(
+    text: str, category: type[Warning] = RuntimeWarning, beyond: tuple[str, ...] = ()
+) -> None:
+    """A warning about the program's own line: ``warnings`` filters decide about it.
 
     ``beyond``: how the names of modules begin that may lie between xmp and the program.
     """
@@ -74,7 +76,7 @@ def warn_caller(text: str, beyond: tuple[str, ...] = ()) -> None:
         is_of_xmp(frame) or str(frame.f_globals.get("__name__")).startswith(beyond)
     ):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f"xmp: {text}", RuntimeWarning, stacklevel=level)
+    warnings.warn(f"xmp: {text}", category, stacklevel=level)
 
 
 def is_of_xmp(frame: FrameType) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "plan",
     "reported",
     "to_json",
+    "with_imports",
 ]
 
 AUTOLOADED = "torch_tpu"
@@ -66,7 +67,7 @@ def plan(
     if not known:
         raise PlanError("facts=[] names no host. Give the facts of at least one.")
     check_types(request)
-    known = tuple(_with_imports(request, facts) for facts in known)
+    known = tuple(with_imports(request, facts) for facts in known)
     chosen = choose(request, known[0])
     choice = said_of(chosen, request, known[0])
     known = tuple(_with_extra(request, facts) for facts in known)
@@ -124,7 +125,7 @@ def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
     return replace(facts, env={**facts.env, **dict(request.env[0])})
 
 
-def _with_imports(request: Request, facts: HostFacts) -> HostFacts:
+def with_imports(request: Request, facts: HostFacts) -> HostFacts:
     """The facts as if this process had imported what the program will import."""
     roots = dict.fromkeys(name.partition(".")[0] for name in request.imports)
     new = [name for name in roots if facts.frameworks.get(name) and name not in facts.loaded]
@@ -140,7 +141,8 @@ def _job_plan(
 ) -> JobPlan:
     facts = job.places[0].facts
     first = hosts[0].replicas[0]
-    notes = (*dropped(runtime, job, first), *replaced(runtime, job, first), *runtime.notes(job))
+    said = (*job.request.notes, *runtime.notes(job))
+    notes = (*dropped(runtime, job, first), *replaced(runtime, job, first), *said)
     return JobPlan(
         runtime=runtime.name,
         why=why,

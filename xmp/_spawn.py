@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     from ._processes import ProcessContext, Results
-    from ._types import Event, Observer, Request, WorldByHand
+    from ._types import Event, HostsByHand, Observer, Request, WorldByHand
 
     class LaunchOptions(TypedDict, total=False):
         """The keywords of ``spawn`` and ``launcher`` that do not change what these return."""
@@ -50,7 +50,15 @@ if TYPE_CHECKING:
         kwargs: dict[str, Any] | None
 
 
-__all__ = ["Args", "importing", "launched", "public", "refuse_while_importing", "spawn"]
+__all__ = [
+    "Args",
+    "importing",
+    "launched",
+    "public",
+    "refuse_while_importing",
+    "request_of",
+    "spawn",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,7 +110,8 @@ def _refused(error: TypeError) -> bool:
         return False
     while frames.tb_next is not None:
         frames = frames.tb_next
-    return frames.tb_frame.f_globals.get("__name__") in _REFUSING
+    name = str(frames.tb_frame.f_globals.get("__name__"))
+    return name in _REFUSING or name.startswith("xmp.compat.")
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -260,11 +269,17 @@ def spawn(
     return started
 
 
-def launched(given: Any, world: WorldByHand | None = None, grouped: bool = False) -> Any:
+def launched(
+    given: Any,
+    world: WorldByHand | HostsByHand | None = None,
+    grouped: bool = False,
+    **fields: Any,
+) -> Any:
     """Launch with the arguments of ``spawn`` that ``given`` has as attributes.
 
     ``world`` is the world of several hosts of which this one is a part, if the call names it;
-    ``grouped``: the process group is ready when the function starts, wherever the runtime has one.
+    ``grouped``: the process group is ready when the function starts, wherever the runtime has one;
+    ``fields``: others of ``Request``.
     """
     from . import _checks
 
@@ -276,10 +291,7 @@ def launched(given: Any, world: WorldByHand | None = None, grouped: bool = False
     restarts = _checks.count_from_zero("max_restarts", given.max_restarts)
     observer = _checks.make_observer(given.events, given.progress)
     output = _checks.make_output(given.log_dir, given.prefix, given.show)
-    request = _checks.make_request(
-        given.nprocs, given.runtime, given.devices, given.backend, given.env, given.threads,
-        given.bind, world, grouped,
-    )  # fmt: skip
+    request = request_of(given, world, grouped, **fields)
     refuse_while_importing()
     of_processes = (given.start_method, given.env, given.devices, given.show)
     apart = (*of_processes, limits, restarts or None, output)
@@ -295,6 +307,24 @@ def launched(given: Any, world: WorldByHand | None = None, grouped: bool = False
         output=output,
     )  # fmt: skip
     return launch(request, call, join)
+
+
+def request_of(
+    given: Any,
+    world: WorldByHand | HostsByHand | None = None,
+    grouped: bool = False,
+    **fields: Any,
+) -> Request:
+    """What ``launched`` with these arguments asks for; raises PlanError and TypeError."""
+    from dataclasses import replace
+
+    from . import _checks
+
+    request = _checks.make_request(
+        given.nprocs, given.runtime, given.devices, given.backend, given.env, given.threads,
+        given.bind, world, grouped,
+    )  # fmt: skip
+    return replace(request, **fields) if fields else request
 
 
 # --- scripts without a guard, and a replica in the caller -----------------------------------------

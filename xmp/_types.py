@@ -16,6 +16,7 @@ __all__ = [
     "ForkRules",
     "HostFacts",
     "HostPlan",
+    "HostsByHand",
     "JobPlan",
     "Limits",
     "Observer",
@@ -45,6 +46,18 @@ class WorldByHand:
 
 
 @dataclass(frozen=True)
+class HostsByHand:
+    """All hosts of a job and which of them this is, as the user says."""
+
+    index: int
+    """The place of this host in ``addresses``."""
+    addresses: tuple[str, ...]
+    """The address or name of every host; the first one is where they meet."""
+    port: int = 0
+    """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
+
+
+@dataclass(frozen=True)
 class Request:
     """What the caller of ``spawn`` or ``plan`` asked for, checked but not yet planned."""
 
@@ -67,9 +80,11 @@ class Request:
     imports: tuple[str, ...] = ()
     """Modules that the program will import: their packages count as loaded."""
     store_port: int = 0
-    """MASTER_PORT of a job of one host; 0: a free one."""
-    world: WorldByHand | None = None
+    """MASTER_PORT of a job of one host, or the first of Paddle's ports; 0: free ones."""
+    world: WorldByHand | HostsByHand | None = None
     """The world of which this host is a part; None: what a scheduler's variables say."""
+    notes: tuple[str, ...] = ()
+    """What the caller has decided for the user; the plan shows it."""
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,15 @@ MVAPICH = {
     "MV2_COMM_WORLD_LOCAL_RANK": "1",
     "MV2_COMM_WORLD_LOCAL_SIZE": "4",
 }
+PADDLES = {  # python -m paddle.distributed.launch --nnodes 2 --nproc_per_node 4
+    "PADDLE_GLOBAL_RANK": "5",
+    "PADDLE_GLOBAL_SIZE": "8",
+    "PADDLE_LOCAL_RANK": "1",
+    "PADDLE_LOCAL_SIZE": "4",
+    "PADDLE_NNODES": "2",
+    "PADDLE_TRAINER_ID": "5",
+    "PADDLE_TRAINERS_NUM": "8",
+}
 MPIEXEC = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 DEEPSPEED = {
     "RANK": "5",
@@ -98,6 +107,8 @@ PER_DEVICE = [
     (TORCHRUN, "torchrun", (5, 1, 8, 4, 1)),
     (STANDALONE, "torchrun", (1, 1, 2, 2, 0)),
     ({**STANDALONE, "RANK": "0", "LOCAL_RANK": "0"}, "torchrun", (0, 0, 2, 2, 0)),
+    (PADDLES, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
+    ({**STEP, **PADDLES}, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
     (STEP, "Slurm", (5, 1, 8, 4, 1)),
     (ONE_NODE, "Slurm", (4, 4, 6, 6, 0)),
     ({**ONE_NODE, "PMI_RANK": "4", "PMI_SIZE": "6"}, "Slurm", (4, 4, 6, 6, 0)),  # --mpi=pmi2

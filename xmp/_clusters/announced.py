@@ -38,7 +38,7 @@ from xmp._errors import PlanError
 
 from ._base import is_loopback, split_port
 
-__all__ = ["FILES", "MPI", "MPIRUN", "READ", "SLURM_NODES", "SRUN", "TORCHRUN", "refuse"]
+__all__ = ["FILES", "MPI", "MPIRUN", "PADDLE", "READ", "SLURM_NODES", "SRUN", "TORCHRUN", "refuse"]
 
 Env = Mapping[str, str]
 
@@ -72,6 +72,7 @@ READ = (
 HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
 TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp starts the others"
 SRUN = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
+PADDLE = "start one process on each host (python, without that launcher): xmp starts the others"
 MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"
 
 

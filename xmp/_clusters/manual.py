@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xmp._errors import PlanError
-from xmp._types import HostFacts, WorldByHand
+from xmp._types import HostFacts, HostsByHand, WorldByHand
 
 from ._base import Cluster, number
 
@@ -39,11 +39,14 @@ def find(facts: HostFacts) -> Cluster | None:
     return Cluster(f"{NODE}={index}, {NODES}", index, addresses, master, number(env, PORT) or 0)
 
 
-def by_hand(world: WorldByHand, local: int) -> Cluster:
+def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
     """The hosts that ``launcher(rank_start=…, world_size=…)`` describes: ``local`` replicas each.
 
     Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
+    if isinstance(world, HostsByHand):
+        name = f"ips={','.join(world.addresses)!r}"
+        return Cluster(name, world.index, world.addresses, world.addresses[0], world.port)
     start, size = world.rank_start, world.world_size
     if start % local or size % local or start >= size:
         raise PlanError(

@@ -10,6 +10,8 @@ torchrun        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK (torch 2.
 Open MPI        OMPI_COMM_WORLD_* (docs.open-mpi.org, mpirun(1))
 MVAPICH2        MV2_COMM_WORLD_* (MVAPICH2 2.3 user guide, 6.4)
 MPICH, Intel    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (mpich, pm/hydra)
+Paddle          PADDLE_GLOBAL_RANK PADDLE_GLOBAL_SIZE PADDLE_LOCAL_RANK PADDLE_LOCAL_SIZE
+                PADDLE_NNODES (paddle 3.3.1, distributed/launch/controllers/collective.py)
 Slurm           SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP_* (srun(1))
 """
 
@@ -23,7 +25,7 @@ from xmp._errors import PlanError
 from xmp._replica_info import ReplicaInfo
 
 from ._base import is_loopback, number
-from .announced import MPI, MPIRUN, SLURM_NODES, SRUN, TORCHRUN
+from .announced import MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN
 
 __all__ = ["READ", "Started", "identity", "launches_apart", "refuse", "started"]
 
@@ -72,7 +74,11 @@ _MVAPICH = _Launcher(
     *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
 )
 _MPICH = _Launcher("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-_ALL = (_TORCH, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
+_PADDLE = _Launcher(
+    *("paddle.distributed.launch", "PADDLE_GLOBAL_RANK", "PADDLE_GLOBAL_SIZE"),
+    *("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "", "PADDLE_NNODES", PADDLE),
+)
+_ALL = (_TORCH, _PADDLE, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
 _LOCAL_SIZE = "LOCAL_SIZE"
 _MOST = 2**31
 _TASKS = "SLURM_STEP_TASKS_PER_NODE"
@@ -183,7 +189,7 @@ def _innermost(environ: Env) -> Iterator[_Launcher]:
     srun sets PMI_RANK as well, for the sake of MPI. mpiexec sets the local rank too, and its
     processes inherit Slurm's numbers from the proxies that it has started by srun.
     """
-    yield from (_TORCH, _OPEN_MPI, _MVAPICH)
+    yield from (_TORCH, _PADDLE, _OPEN_MPI, _MVAPICH)
     yield from (_MPICH, _SLURM) if _MPICH.local in environ else (_SLURM, _MPICH)
 
 

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["names_used", "nested_codes"]
+__all__ = ["modules_imported", "names_used", "nested_codes"]
 
 _MOST = 200
 
@@ -17,7 +17,20 @@ def names_used(fn: Callable[..., Any]) -> set[str]:
     Imports inside functions are among them. A guess is enough: one name too many costs an import
     in the template, one too few an import in every replica of the first launch.
     """
-    names: set[str] = set()
+    used = {name for code in _codes_used(fn) for name in code.co_names}
+    return {part for name in used for part in (name, name.partition(".")[0])}
+
+
+def modules_imported(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The modules that ``fn``, and the functions beside it, import inside their bodies."""
+    import dis  # here: a launch that asks for nothing need not load it
+
+    steps = (step for code in _codes_used(fn) for step in dis.get_instructions(code))
+    return tuple(dict.fromkeys(str(s.argval) for s in steps if s.opname == "IMPORT_NAME"))
+
+
+def _codes_used(fn: Callable[..., Any]) -> Iterator[types.CodeType]:
+    """The code of ``fn``, of the functions inside it, and of those beside it that it may call."""
     seen: set[int] = set()
     waiting: list[Any] = [fn]
     while waiting and len(seen) < _MOST:
@@ -26,10 +39,10 @@ def names_used(fn: Callable[..., Any]) -> set[str]:
             continue
         seen.add(id(value))
         for code, scope in _codes(value):
-            used = {name for inner in nested_codes(code) for name in inner.co_names}
-            names |= {part for name in used for part in (name, name.partition(".")[0])}
+            codes = list(nested_codes(code))
+            yield from codes
+            used = {name for inner in codes for name in inner.co_names}
             waiting += [scope[name] for name in used if _beside(scope.get(name), scope)]
-    return names
 
 
 def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:

@@ -39,7 +39,8 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
 
 def store_need(job: Job) -> PortNeed:
     """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
-    fixed = job.request.store_port if job.leasable else job.coordinator_port or STORE_PORT
+    asked = job.request.store_port
+    fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
     return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT)
 
 

@@ -161,6 +161,7 @@ OUTER = (
             "SLURM_STEP_NODELIST",
         ),
     ),
+    ("Paddle", ("PADDLE_GLOBAL_*", "PADDLE_LOCAL_*", "PADDLE_NNODES", "PADDLE_RANK_IN_NODE")),
     ("MPI", ("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")),
 )
 """By launcher, the variables of its own processes; JAX and Lightning would believe them."""

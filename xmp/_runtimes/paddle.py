@@ -39,6 +39,8 @@ class Paddle(Runtime):
         return f"paddle {version}" if version else ""
 
     def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        if facts.env.get(BACKEND) == "gloo":
+            return None  # as in Paddle's own spawn, gloo means training on the CPU
         if facts.gpus.get("vendor") != "nvidia":
             return None
         return visible_gpus(facts.env.get(CUDA_MASK), facts.gpus.get("count", 0)) or None
@@ -66,7 +68,9 @@ class Paddle(Runtime):
             ENDPOINT: endpoints.split(",")[rank],
             ENDPOINTS: endpoints,
         }
-        if job.hosts == 1 and not place.facts.env.get(INTERFACE):
+        # Several hosts may be one machine's 127.0.0.x.
+        here = job.hosts == 1 or all(each.startswith("127.") for each in job.addresses)
+        if here and not place.facts.env.get(INTERFACE):
             given[INTERFACE] = "lo" if place.facts.platform == "linux" else "lo0"
         if self.visible(place.facts) is None:
             return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
@@ -82,12 +86,21 @@ def _endpoint(job: Job, host: int, local: int) -> str:
             f"the address of host {host} is not known; Paddle needs the address of every host. "
             "Start with a scheduler that lists the hosts (Slurm), or use one host."
         )
+    if ":" in address:
+        # It splits an endpoint at its colon (Paddle 3.3.1, distributed/parallel.py).
+        raise PlanError(
+            f"host {host} is {address}, and Paddle takes no IPv6 address in an endpoint. Give the "
+            "name or the IPv4 address of every host."
+        )
     return f"{address}:{job.port(_need(job, host, local))}"
 
 
 def _need(job: Job, host: int, local: int) -> PortNeed:
-    documented = FIRST_PORT + local
-    fixed = 0 if job.leasable else documented
+    world = job.request.world
+    first = job.request.store_port if world is None else world.port or job.request.store_port
+    documented = (first or FIRST_PORT) + local
+    fixed = 0 if job.leasable and not first else documented
     address = "127.0.0.1" if job.hosts == 1 else job.addresses[host]
-    how = "reuse" if host == local == 0 else "hold"  # Paddle's store binds the first one
+    # Paddle's store binds the first one on all addresses, those of hosts on one machine too.
+    how = "reuse" if local == 0 else "hold"
     return PortNeed(f"endpoint.{host}.{local}", how, address, fixed, documented, host)

@@ -8,14 +8,17 @@ call Paddle.
 from ._data_parallel import DataParallel
 from ._environment import ParallelEnv
 from ._group import Group, get_rank, get_world_size, init_parallel_env
+from ._spawn import MultiprocessContext, spawn
 from ._sync import sync_params_buffers
 
 __all__ = [
     "DataParallel",
     "Group",
+    "MultiprocessContext",
     "ParallelEnv",
     "get_rank",
     "get_world_size",
     "init_parallel_env",
+    "spawn",
     "sync_params_buffers",
 ]
