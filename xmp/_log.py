@@ -64,7 +64,7 @@ def error(text: str, *values: Any) -> None:
     _record("error", text, values)
 
 
-def warn_caller(text: str, category: type[Warning] = RuntimeWarning) -> None:
+def warn_caller(text: str, *, category: type[Warning] = RuntimeWarning) -> None:
     """A warning about the program's own line: ``warnings`` filters decide about it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and is_of_xmp(frame):
