@@ -136,6 +136,8 @@ class WithoutRank:
         self.function = function
         # Where the function's module travels by value, the pickler looks here.
         self.__module__ = getattr(function, "__module__", None) or __name__
+        # What the launch is called, in reports and in the repr of its context.
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

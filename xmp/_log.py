@@ -65,7 +65,7 @@ def error(text: str, *values: Any) -> None:
 
 
 def warn_caller(
-    text: str, category: type[Warning] = RuntimeWarning, beyond: tuple[str, ...] = ()
+    text: str, *, category: type[Warning] = RuntimeWarning, beyond: tuple[str, ...] = ()
 ) -> None:
     """A warning about the program's own line: ``warnings`` filters decide about it.
 

@@ -68,7 +68,7 @@ def options_of(given: Mapping[str, object]) -> Options:
     for name in checked:
         if name in DEPRECATED:
             text = f"{name}= of spawn is deprecated: use {DEPRECATED[name]}"
-            _log.warn_caller(text, DeprecationWarning)
+            _log.warn_caller(text, category=DeprecationWarning)
     ips = checked.pop("cluster_node_ips", None)
     return Options(**({**checked, "ips": ips} if ips is not None else checked))
 

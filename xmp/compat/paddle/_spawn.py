@@ -186,7 +186,7 @@ def _chosen(func: Any, options: Options, facts: HostFacts) -> tuple[Runtime, tup
 
     families = [r.family for r in runtimes() if r.family]
     imports: tuple[str, ...] = ()
-    if not {*families} & {*facts.loaded}:
+    if options.runtime is None and not {*families} & {*facts.loaded}:
         inside = {name.partition(".")[0] for name in modules_imported(func)}
         imports = tuple(dict.fromkeys(f for f in families if f in inside))
         if not imports and facts.frameworks.get("paddle") and not facts.frameworks.get("torch"):
