@@ -218,6 +218,31 @@ def test_batch_norm_has_the_statistics_of_the_global_batch() -> None:
             assert torch.allclose(layer.running_mean, x.mean(0) / 10)
 
 
+def averages_odd_gradients(rank: int) -> Any:
+    """Sparse gradients, complex parameters, and a model that only one optimizer has seen before."""
+    import torch
+
+    xmp.init_process_group()
+    found = []
+    for model, x in (
+        (torch.nn.Embedding(4, 2, sparse=True), torch.tensor([0, rank + 1])),
+        (torch.nn.Linear(2, 1, dtype=torch.complex64), torch.full((1, 2), 1 + rank * 1j)),
+    ):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        wrapped = xmp.data_parallel(model)
+        before = model.weight.detach().clone()
+        wrapped(x).abs().sum().backward()
+        optimizer.step()
+        assert not torch.equal(model.weight, before)
+        firsts = xmp.broadcast(dict(wrapped.state_dict()), 0)
+        found.append(all(torch.equal(wrapped.state_dict()[name], firsts[name]) for name in firsts))
+    return found
+
+
+def test_sparse_and_complex_gradients_are_averaged() -> None:
+    assert replicas(averages_odd_gradients, nprocs=2) == [[True, True]] * 2
+
+
 # --- the face ------------------------------------------------------------------------------------
 
 
