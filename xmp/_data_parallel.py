@@ -71,7 +71,10 @@ def _with_torchs_words(function: Callable[P, R]) -> Callable[P, R]:
                 f"data_parallel() takes one positional argument, the model ({len(args)} given): "
                 f"name the others ({', '.join(known)})"
             )
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except PlanError as error:  # the frames below the user's call say nothing about it
+            raise error.with_traceback(None) from None
 
     return call
 

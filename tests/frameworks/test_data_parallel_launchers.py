@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import xmp
 from tests.support.frameworks import replicas
-from tests.support.stage import Python, Stage
+from tests.support.stage import ROOT, Python, Stage
 from tests.support.torchrun import torchrun
 
 STEP = '''
@@ -148,3 +149,32 @@ def test_replicas_that_leave_one_by_one_write_nothing(capfd: pytest.CaptureFixtu
     for _ in range(5):
         replicas(trains, runtime="cpu", nprocs=4, backend="auto")
     assert capfd.readouterr().err == "trained\n" * 5
+
+
+def leaves_at_its_own_time(rank: int) -> None:
+    """Rank 2 comes last to the store, so waits for the others for longer than its host does; rank 1
+    outlives both."""
+    import time
+
+    from xmp._frameworks import _torch_rendezvous
+
+    _torch_rendezvous._FORMING = 0.6
+    time.sleep({0: 0.0, 1: 0.0, 2: 0.4}[rank])
+    xmp.init_process_group()
+    time.sleep({0: 0.0, 1: 2.0, 2: 0.0}[rank])
+
+
+def test_the_host_of_the_store_leaves_after_those_that_wait_there(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    replicas(leaves_at_its_own_time, runtime="cpu", nprocs=3)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_program_of_the_readme(stage: Stage) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (program,) = (each for each in blocks if "data_parallel" in each)
+    done = stage.python(str(stage.write(program, "readme.py")))
+    stage.gone()
+    assert done.code == 0, done.err
+    assert done.out.startswith("OrderedDict")

@@ -140,6 +140,18 @@ class Rendezvous:
             self._client.set(f"gone/{self._client.add('gone', 1)}", "")
         elif joined > 1:
             self._wait_for(f"gone/{joined - 1}", end)
+            self._outstay(end + _FORMING)
+
+    def _outstay(self, end: float) -> None:
+        """Wait until those that wait here have gone, who may have joined later than the host.
+
+        The client of a store that closes writes a C++ trace to stderr, also where the error is
+        caught (torch 2.13).
+        """
+        while self._client.add("left", 0) > self._client.add("gone", 0) + 1:
+            if time.monotonic() > end:
+                return
+            time.sleep(_LONGEST)
 
     def _wait_for(self, key: str, end: float) -> None:
         """Poll: the store's own wait() writes warnings to stderr when it times out."""
