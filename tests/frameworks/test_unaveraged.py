@@ -258,6 +258,30 @@ def compiled(rank: int) -> Any:
     return seen
 
 
+def traced(rank: int) -> Any:
+    """The mode in which dynamo traces the wrapper as well."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    xmp.init_process_group()
+    with (
+        torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        model = xmp.data_parallel(net())
+        step = torch.compile(model, backend="aot_eager")
+        for _ in range(3):
+            model.zero_grad()
+            step(inputs(rank)).sum().backward()
+    texts = [str(each.message) for each in caught if "xmp" in str(each.message)]
+    return are_equal(model.module), sum(counters["graph_break"].values()), texts
+
+
+def test_the_python_reducer_traces_the_wrapper_in_one_graph() -> None:
+    assert replicas(traced, nprocs=2) == [(True, 0, [])] * 2
+
+
 def test_torch_compile_makes_the_graphs_that_it_makes_of_torchs_own() -> None:
     import torch
 

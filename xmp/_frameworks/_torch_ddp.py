@@ -66,7 +66,10 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         if options.comm_hook is not None:
             hook, state = hook_and_state(options.comm_hook, group)
             self.register_comm_hook(state, hook)
-        self.__dict__["_watch"] = Watch(model, options)
+        if self._use_python_reducer:
+            self.__class__ = _Traced
+        else:
+            self.__dict__["_watch"] = Watch(model, options)
         if hasattr(model, "dim"):
             del self.dim  # of scatter() and gather(), which a replica has no use for
         self._made()
@@ -104,6 +107,16 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         memo[id(self.process_group)] = self.process_group  # layers may hold it, too
         model = copy.deepcopy(self.module, memo)
         return type(self)(model, self.process_group, self._options, init_sync=False)
+
+
+class _Traced(DataParallel):
+    """For torch._dynamo.config.optimize_ddp = "python_reducer": dynamo traces the wrapper's forward
+    there, and a watch would break the graph."""
+
+    forward = DistributedDataParallel.forward
+
+    def _get_name(self) -> str:
+        return "DataParallel"
 
 
 def _hidden(model: Any, wrapper: Any) -> list[str]:
