@@ -173,7 +173,7 @@ def test_the_host_of_the_store_leaves_after_those_that_wait_there(
 
 def test_the_program_of_the_readme(stage: Stage) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (program,) = (each for each in blocks if "data_parallel" in each)
+    (program,) = (each for each in blocks if "xmp.data_parallel(" in each)
     done = stage.python(str(stage.write(program, "readme.py")))
     stage.gone()
     assert done.code == 0, done.err
