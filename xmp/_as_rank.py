@@ -30,7 +30,11 @@ from ._types import HostFacts, Request
 __all__ = ["run_as_rank"]
 
 _TORCH = "xmp._frameworks.torch_dist"
-_JAX = "xmp._frameworks.jax"
+_CONNECTED_BY = {
+    "xmp._frameworks.jax": ("jax", "initialize(address, world_size, rank)"),
+    "xmp._frameworks.paddle": ("paddle", "init_parallel_env()"),
+}
+"""Of these the program connects the processes itself, by a call of the library's."""
 
 
 def run_as_rank(
@@ -117,11 +121,12 @@ def _check_mesh(found: Started, runtime: Runtime) -> None:
     """Raise PlanError where the processes would not be connected, and each would train apart."""
     if runtime.framework == _TORCH:
         return
-    if runtime.framework == _JAX:
-        jax = sys.modules.get("jax")
-        if jax is not None and jax.distributed.is_initialized():
+    if runtime.framework in _CONNECTED_BY:
+        library, call = _CONNECTED_BY[runtime.framework]
+        loaded = sys.modules.get(library)
+        if loaded is not None and loaded.distributed.is_initialized():
             return
-        advice = "Call jax.distributed.initialize(address, world_size, rank) before"
+        advice = f"Call {library}.distributed.{call} before"
     elif found.is_torchs:
         return  # these read torchrun's variables themselves
     else:

@@ -216,6 +216,33 @@ def test_under_paddles_own_launcher_it_is_refused(stage: Stage) -> None:
         assert f"as rank {rank} of 2 (PADDLE_GLOBAL_RANK={rank}, PADDLE_GLOBAL_SIZE=2" in said
 
 
+IN_ITS_PROCESSES = """
+import os
+import paddle
+import xmp
+
+def total(rank):
+    return xmp.all_reduce(rank + 1)
+
+try:
+    xmp.launch(total)
+except xmp.PlanError as error:
+    said = str(error)
+paddle.distributed.init_parallel_env()
+with open(f"said.{os.environ['PADDLE_TRAINER_ID']}", "w") as file:
+    file.write(f"{list(xmp.launch(total))} {said}")
+"""
+
+
+def test_in_its_processes_launch_runs_the_function_once_they_are_connected(stage: Stage) -> None:
+    done = _launched(stage, IN_ITS_PROCESSES)
+    assert done.code == 0, done.err
+    for rank in (0, 1):
+        said = Path(stage.folder, f"said.{rank}").read_text()
+        assert said.startswith("[3] runtime 'paddle' cannot connect the processes")
+        assert "Call paddle.distributed.init_parallel_env() before" in said
+
+
 def _launched(stage: Stage, source: str) -> Outcome:
     path = stage.write(source)
     options = ["--nproc_per_node", "2", "--log_dir", str(stage.folder / "logs")]
