@@ -14,7 +14,7 @@ from xmp.compat.paddle._runs import paddle_runs
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
 
 TRAINER = """
-import json, os
+import atexit, json, os, sys, weakref
 import torch
 import torch.distributed
 import xmp
@@ -26,6 +26,12 @@ def spawned():
     except xmp.PlanError as error:
         return str(error)
 
+def at_the_end():
+    said["left"] = [torch.distributed.is_initialized(), formed() is None]
+    print(json.dumps(said), flush=True)
+    os._exit(0)  # threads of gloo may abort the end of the interpreter: tests/support/torchrun.py
+
+atexit.register(at_the_end)
 before = [dist.get_rank(), dist.get_world_size(), xmp.rank(), xmp.world_size()]
 apart = spawned()
 model = torch.nn.Linear(2, 1)
@@ -47,10 +53,11 @@ said = {
     "sum": xmp.all_reduce(1, group=group.process_group), "equal": weights[0] == weights[1],
     "variables": [os.environ[name] for name in names],
 }
+formed = weakref.ref(group.process_group)
+cycle = [group.process_group]
+cycle.append(cycle)
+del cycle
 xmp.barrier()
-torch.distributed.destroy_process_group()
-print(json.dumps(said), flush=True)
-os._exit(0)  # threads of gloo may abort the end of the interpreter: see tests/support/torchrun.py
 """
 
 
@@ -80,6 +87,7 @@ def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> N
         assert found.pop("apart").startswith("Paddle's launcher has started this process for one")
         assert found == {
             "before": [rank, 2, rank, 2],
+            "left": [False, True],
             "total": 3.0,
             "name": "_default_pg",
             "xmp": [rank, 2, rank, 2],
