@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,6 +220,16 @@ def test_the_signature_is_megengines() -> None:
     ]
 
 
+def test_readme_has_the_table_of_the_other_names() -> None:
+    table = (dist.__doc__ or "").split("=" * 46)[2].replace("``", "`")
+    ours = [re.split(" {2,}", row.strip()) for row in table.strip("=\n ").splitlines()]
+    shown = Path(__file__).parents[2].joinpath("README.md").read_text()
+    section = shown.partition("## Instead of MegEngine")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| `")]
+    assert rows == ours
+    assert ["`WORLD`", "nothing: omit it, the collectives are of all"] in rows
+
+
 def test_other_names_of_megengines_say_where_to_look() -> None:
     with pytest.raises(AttributeError, match=r"'get_rank': help\(xmp.compat.megengine\) shows"):
         dist.get_rank()  # type: ignore[attr-defined]
@@ -239,6 +250,10 @@ def test_other_names_of_megengines_say_where_to_look() -> None:
         (
             {"n_gpus": 2, "world_size": 4},
             r"world_size=4 with 2 replicas on each host is 2 hosts, but master_ip='localhost'",
+        ),
+        (
+            {"n_gpus": 1, "world_size": 4},
+            r"world_size=4 with 1 replica on each host is 4 hosts, but",
         ),
         ({"n_gpus": 2, "world_size": 4, "master_ip": ""}, r"master_ip='' is each host itself"),
         ({"n_gpus": 3, "world_size": 4, "master_ip": "10.0.0.2"}, r"multiples of 3.*n_gpus= chang"),

@@ -15,6 +15,7 @@ import xmp.compat.paddle as dist
 from tests.support.launching import launch
 
 BATCH = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(12, 4)
+IGNORED = "_ddp_params_and_buffers_to_ignore"
 ALONE = "averages nothing: this process is the only trainer"
 
 
@@ -103,23 +104,46 @@ def left_out(rank: int) -> dict[str, Any]:
     root.forward = lambda: root.own * (1 + rank) + model["a"] * (1 + rank) + model["b"] * (1 + rank)
     wrapped = dist.DataParallel(root, group=group)
     wrapped().sum().backward()
+    found = {
+        "value": root.own.item(),
+        "left out": [root.own.grad.item(), model["a"].grad.item()],
+        "averaged": model["b"].grad.item(),
+        "later": of_another_wrapper(root, wrapped),
+    }
     for each in root.parameters():
         each.no_sync = True
     with pytest.raises(xmp.PlanError, match="no parameter of the model is to be averaged"):
         dist.DataParallel(root)
     with pytest.raises(xmp.PlanError, match="is wrapped by DataParallel already"):
         dist.DataParallel(wrapped)
-    return {
-        "value": root.own.item(),
-        "left out": [root.own.grad.item(), model["a"].grad.item()],
-        "averaged": model["b"].grad.item(),
-    }
+    return found
+
+
+def of_another_wrapper(root: Any, wrapped: Any) -> list[list[float]]:
+    """Gradients of the model and of a copy under ``xmp.data_parallel``, which leaves none out."""
+    copied = copy.deepcopy(wrapped)  # it is the model alone
+    assert not hasattr(copied.own, "no_sync")
+    assert not hasattr(copied, IGNORED)
+    root.__dict__[IGNORED] = ["inner.a"]  # another one's, which stays
+    dist.DataParallel(root)
+    assert root.__dict__.pop(IGNORED) == ["inner.a"]
+    found = []
+    for each in (root, copied):
+        each.zero_grad()
+        own, inner = each.own, each.inner
+        scale = 1 + xmp.rank()
+        again = xmp.data_parallel(each)
+        each.forward = lambda own=own, a=inner["a"], b=inner["b"], s=scale: (own + a + b) * s
+        again().sum().backward()
+        found.append([own.grad.item(), inner["a"].grad.item()])
+    return found
 
 
 def test_parameters_with_no_sync_are_left_out() -> None:
     found = list(launch("forkserver", left_out))
     assert found == [
-        {"value": rank, "left out": [rank + 1.0] * 2, "averaged": 1.5} for rank in (0, 1)
+        {"value": rank, "left out": [rank + 1.0] * 2, "averaged": 1.5, "later": [[1.5] * 2] * 2}
+        for rank in (0, 1)
     ]
 
 

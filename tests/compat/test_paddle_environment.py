@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import xmp
 import xmp.compat.paddle as dist
@@ -102,6 +103,13 @@ def test_without_them_those_of_torchrun_count(variables: Any) -> None:
     env = everything()
     assert (env["rank"], env["nranks"], env["trainer_endpoints"]) == (1, 4, [""])
     assert (dist.get_rank(), dist.get_world_size()) == (1, 4)
+
+
+def test_an_empty_variable_of_torchs_is_one_that_is_not_set(variables: Any) -> None:
+    variables({**TWO, "RANK": "", "WORLD_SIZE": " "})
+    assert (dist.ParallelEnv().rank, dist.get_world_size()) == (1, 2)
+    with pytest.raises(RuntimeError, match="needs the 2 trainers connected"):
+        dist.DataParallel(torch.nn.Linear(1, 1))
 
 
 def test_endpoints_that_were_too_long_for_the_environment(variables: Any, tmp_path: Path) -> None:

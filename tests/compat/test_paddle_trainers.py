@@ -14,13 +14,26 @@ from xmp.compat.paddle._runs import paddle_runs
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
 
 TRAINER = """
-import json, os
+import atexit, json, os, sys, weakref
 import torch
 import torch.distributed
 import xmp
 import xmp.compat.paddle as dist
 
-before = [dist.get_rank(), dist.get_world_size()]
+def spawned():
+    try:
+        dist.spawn(print, nprocs=2)
+    except xmp.PlanError as error:
+        return str(error)
+
+def at_the_end():
+    said["left"] = [torch.distributed.is_initialized(), formed() is None]
+    print(json.dumps(said), flush=True)
+    os._exit(0)  # threads of gloo may abort the end of the interpreter: tests/support/torchrun.py
+
+atexit.register(at_the_end)
+before = [dist.get_rank(), dist.get_world_size(), xmp.rank(), xmp.world_size()]
+apart = spawned()
 model = torch.nn.Linear(2, 1)
 try:
     dist.sync_params_buffers(model)
@@ -28,21 +41,23 @@ except RuntimeError as error:
     refused = str(error)
 group = dist.init_parallel_env()
 assert dist.init_parallel_env() is group
+assert spawned() == apart
 total = torch.tensor([dist.get_rank() + 1.0])
 torch.distributed.all_reduce(total)
 dist.sync_params_buffers(model, group, src_rank=1)
 weights = xmp.all_gather(model.weight.detach().tolist())
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 said = {
-    "before": before, "refused": refused, "total": total.item(), "name": group.name,
+    "before": before, "apart": apart, "refused": refused, "total": total.item(), "name": group.name,
     "xmp": [xmp.rank(), xmp.world_size(), xmp.local_rank(), xmp.local_world_size()],
     "sum": xmp.all_reduce(1, group=group.process_group), "equal": weights[0] == weights[1],
     "variables": [os.environ[name] for name in names],
 }
+formed = weakref.ref(group.process_group)
+cycle = [group.process_group]
+cycle.append(cycle)
+del cycle
 xmp.barrier()
-torch.distributed.destroy_process_group()
-print(json.dumps(said), flush=True)
-os._exit(0)  # threads of gloo may abort the end of the interpreter: see tests/support/torchrun.py
 """
 
 
@@ -69,8 +84,10 @@ def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> N
         found = done.json()
         print(meeting, rank, found)
         assert found.pop("refused").startswith("sync_params_buffers needs the 2 trainers connected")
+        assert found.pop("apart").startswith("Paddle's launcher has started this process for one")
         assert found == {
-            "before": [rank, 2],
+            "before": [rank, 2, rank, 2],
+            "left": [False, True],
             "total": 3.0,
             "name": "_default_pg",
             "xmp": [rank, 2, rank, 2],

@@ -214,3 +214,11 @@ def of_another_runtime() -> None:
 def test_paddles_program_in_a_replica_of_torch_is_refused() -> None:
     assert "torch" not in sys.modules
     xmp.spawn(lambda rank: of_another_runtime(), nprocs=2, runtime="cpu")
+
+
+def test_the_names_that_a_program_keeps_are_paddles() -> None:
+    import paddle.distributed
+
+    from xmp.compat.paddle._elsewhere import _OTHERS, _TORCHS, _XMPS
+
+    assert [n for n in (*_XMPS, *_TORCHS, *_OTHERS) if not hasattr(paddle.distributed, n)] == []

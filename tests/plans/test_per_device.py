@@ -93,6 +93,19 @@ PADDLES = {  # python -m paddle.distributed.launch --nnodes 2 --nproc_per_node 4
     "PADDLE_TRAINER_ID": "5",
     "PADDLE_TRAINERS_NUM": "8",
 }
+TRAINERS = {  # paddle.distributed.spawn, and launchers before Paddle 2.1, on each of two hosts
+    "PADDLE_TRAINER_ID": "5",
+    "PADDLE_TRAINERS_NUM": "8",
+    "PADDLE_TRAINER_ENDPOINTS": ",".join(f"{h}:{607 + i}" for h in ("a", "b") for i in range(4)),
+}
+CONNECTED = {  # by init_parallel_env of xmp.compat.paddle
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "6070",
+}
 MPIEXEC = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 DEEPSPEED = {
     "RANK": "5",
@@ -108,6 +121,12 @@ PER_DEVICE = [
     (STANDALONE, "torchrun", (1, 1, 2, 2, 0)),
     ({**STANDALONE, "RANK": "0", "LOCAL_RANK": "0"}, "torchrun", (0, 0, 2, 2, 0)),
     (PADDLES, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
+    ({**PADDLES, **CONNECTED}, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
+    (TRAINERS, "Paddle's launcher", (5, 1, 8, 4, 1)),
+    ({**TRAINERS, **CONNECTED}, "Paddle's launcher", (5, 1, 8, 4, 1)),
+    ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, "Paddle's launcher", (1, 1, 2, 2, 0)),
+    ({**PADDLES, **STANDALONE}, "torchrun", (1, 1, 2, 2, 0)),  # in one of Paddle's processes
+    ({**PADDLES, **TORCHRUN}, "torchrun", (5, 1, 8, 4, 1)),
     ({**STEP, **PADDLES}, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
     (STEP, "Slurm", (5, 1, 8, 4, 1)),
     (ONE_NODE, "Slurm", (4, 4, 6, 6, 0)),
@@ -209,10 +228,34 @@ def test_with_one_process_on_each_host_xmp_starts_the_replicas(
         {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"},
         {"RANK": "my-pod", "WORLD_SIZE": "2"},
         {**STEP, "XMP_DEVICE": "cpu"},  # a replica of xmp's
+        {**TRAINERS, "XMP_DEVICE": "cpu"},  # one with runtime "paddle"
+        {**TRAINERS, "PADDLE_TRAINERS_NUM": "1", "PADDLE_TRAINER_ID": "0"},
+        # pods of one trainer each
+        {"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}
+        | {"PADDLE_TRAINER_ENDPOINTS": "10.0.0.1:6070,10.0.0.2:6070"},
     ],
 )
 def test_other_processes_are_not(env: dict[str, str]) -> None:
     assert started(env) is None
+
+
+def test_torchs_functions_know_the_trainers_once_they_are_connected() -> None:
+    for env in (PADDLES, TRAINERS):
+        apart, connected = started(env), started({**env, **CONNECTED})
+        assert apart is not None
+        assert connected is not None
+        assert (apart.is_torchs, connected.is_torchs) == (False, True)
+
+
+def test_local_ranks_of_trainers_whose_hosts_alternate() -> None:
+    env = {"PADDLE_TRAINER_ENDPOINTS": "a:1,b:1,a:2,b:2", "PADDLE_TRAINERS_NUM": "4"}
+    found = [identity({**env, "PADDLE_TRAINER_ID": str(rank)}) for rank in range(4)]
+    assert [(each.local_rank, each.local_world_size) for each in found] == [
+        (0, 2),
+        (0, 2),
+        (1, 2),
+        (1, 2),
+    ]
 
 
 def test_a_torchrun_in_a_replica_is_the_inner_one() -> None:

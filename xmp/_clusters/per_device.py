@@ -11,7 +11,9 @@ Open MPI        OMPI_COMM_WORLD_* (docs.open-mpi.org, mpirun(1))
 MVAPICH2        MV2_COMM_WORLD_* (MVAPICH2 2.3 user guide, 6.4)
 MPICH, Intel    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (mpich, pm/hydra)
 Paddle          PADDLE_GLOBAL_RANK PADDLE_GLOBAL_SIZE PADDLE_LOCAL_RANK PADDLE_LOCAL_SIZE
-                PADDLE_NNODES (paddle 3.3.1, distributed/launch/controllers/collective.py)
+                PADDLE_NNODES (paddle 3.3.1, distributed/launch/controllers/collective.py);
+                paddle.distributed.spawn, and launchers before Paddle 2.1, set PADDLE_TRAINER_ID
+                PADDLE_TRAINERS_NUM PADDLE_TRAINER_ENDPOINTS alone (distributed/spawn.py)
 Slurm           SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP_* (srun(1))
 """
 
@@ -78,11 +80,15 @@ _PADDLE = _Launcher(
     *("paddle.distributed.launch", "PADDLE_GLOBAL_RANK", "PADDLE_GLOBAL_SIZE"),
     *("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "", "PADDLE_NNODES", PADDLE),
 )
-_ALL = (_TORCH, _PADDLE, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
+_TRAINERS = _Launcher(
+    *("Paddle's launcher", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""), advice=PADDLE
+)
+_ALL = (_TORCH, _PADDLE, _TRAINERS, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
 _LOCAL_SIZE = "LOCAL_SIZE"
+_ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
 _MOST = 2**31
 _TASKS = "SLURM_STEP_TASKS_PER_NODE"
-READ = (*(name for launcher in _ALL for name in launcher.names), _LOCAL_SIZE, _TASKS)
+READ = (*(name for launcher in _ALL for name in launcher.names), _LOCAL_SIZE, _TASKS, _ENDPOINTS)
 """The variables that these functions read."""
 
 
@@ -98,7 +104,7 @@ class Started:
     advice: str
     """How it starts one process on each host."""
     is_torchs: bool
-    """Whether it has set torchrun's variables."""
+    """Whether torchrun's variables are set, by it or by ``init_parallel_env``."""
 
 
 def identity(environ: Env) -> ReplicaInfo:
@@ -133,7 +139,8 @@ def started(environ: Env) -> Started | None:
             return None
         name = _name_of(launcher, environ)
         info = _info(launcher, environ, rank, world, local_world or world)
-        return Started(name, info, _given(launcher, environ), launcher.advice, launcher is _TORCH)
+        is_torchs = launcher is _TORCH or _is_exported(launcher, environ)
+        return Started(name, info, _given(launcher, environ), launcher.advice, is_torchs)
     return None
 
 
@@ -189,14 +196,32 @@ def _innermost(environ: Env) -> Iterator[_Launcher]:
     srun sets PMI_RANK as well, for the sake of MPI. mpiexec sets the local rank too, and its
     processes inherit Slurm's numbers from the proxies that it has started by srun.
     """
-    yield from (_TORCH, _PADDLE, _OPEN_MPI, _MVAPICH)
+    paddles = (_PADDLE, _TRAINERS)
+    exported = tuple(each for each in paddles if _is_exported(each, environ))
+    yield from exported or (_TORCH,)
+    yield from paddles
+    yield from (_TORCH,) if exported else ()
+    yield from (_OPEN_MPI, _MVAPICH)
     yield from (_MPICH, _SLURM) if _MPICH.local in environ else (_SLURM, _MPICH)
+
+
+def _is_exported(launcher: _Launcher, environ: Env) -> bool:
+    """Whether torch's variables repeat those of Paddle's launcher.
+
+    ``init_parallel_env`` of xmp.compat.paddle sets them; torchrun's have a run id beside them.
+    """
+    pairs = ((launcher.rank, _TORCH.rank), (launcher.world, _TORCH.world))
+    return RUN not in environ and all(
+        environ.get(own) and environ[own].strip() == environ.get(torchs) for own, torchs in pairs
+    )
 
 
 def _info(
     launcher: _Launcher, environ: Env, rank: int, world: int, local_world: int
 ) -> ReplicaInfo:
     local, host = _number(environ, launcher.local), _number(environ, launcher.host)
+    if launcher is _TRAINERS:
+        local = _trainers_here(environ, world)[0]
     return ReplicaInfo(
         rank=rank,
         local_rank=rank % local_world if local is None else local,
@@ -210,6 +235,8 @@ def _local_world(launcher: _Launcher, environ: Env, world: int) -> int | None:
     """The processes of this host; None where that is not known."""
     if launcher is _SLURM:
         return _tasks_of_this_node(environ, world)
+    if launcher is _TRAINERS:
+        return _trainers_here(environ, world)[1]
     own = _number(environ, launcher.local_world)
     if launcher is not _TORCH or own is not None:
         return own
@@ -219,6 +246,14 @@ def _local_world(launcher: _Launcher, environ: Env, world: int) -> int | None:
     if tasks is not None and _number(environ, _SLURM.world) == world:
         return tasks  # a script has copied Slurm's numbers
     return world if _on_one_host(environ) else None
+
+
+def _trainers_here(environ: Env, world: int) -> tuple[int, int]:
+    """The local rank and the trainers of this host; it has all where there are no endpoints."""
+    rank = _number(environ, _TRAINERS.rank) or 0
+    hosts = [each.rpartition(":")[0] for each in environ.get(_ENDPOINTS, "").split(",")]
+    hosts = hosts if len(hosts) == world else [""] * world
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
 
 def _on_one_host(environ: Env) -> bool:

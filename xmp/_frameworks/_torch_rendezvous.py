@@ -131,7 +131,11 @@ class Rendezvous:
         would fail. The host of the store leaves last.
         """
         end = self._last + _FORMING
-        if self._client is None or time.monotonic() > end:
+        if self._client is None:
+            return
+        if time.monotonic() > end:
+            if self._server is not None:  # others may have joined later, and wait
+                self._outstay(time.monotonic() + 2 * _FORMING)
             return
         joined = self._client.add("joined", 0)
         self._client.set(f"left/{self._client.add('left', 1)}", "")
@@ -140,15 +144,17 @@ class Rendezvous:
             self._client.set(f"gone/{self._client.add('gone', 1)}", "")
         elif joined > 1:
             self._wait_for(f"gone/{joined - 1}", end)
-            self._outstay(end + _FORMING)
+            self._outstay(end + _FORMING, own=1)
 
-    def _outstay(self, end: float) -> None:
+    def _outstay(self, end: float, own: int = 0) -> None:
         """Wait until those that wait here have gone, who may have joined later than the host.
+
+        ``own`` of those that have said so are this process.
 
         The client of a store that closes writes a C++ trace to stderr, also where the error is
         caught (torch 2.13).
         """
-        while self._client.add("left", 0) > self._client.add("gone", 0) + 1:
+        while self._client.add("left", 0) > self._client.add("gone", 0) + own:
             if time.monotonic() > end:
                 return
             time.sleep(_LONGEST)

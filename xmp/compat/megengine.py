@@ -1,8 +1,9 @@
-"""MegEngine's launcher: ``import xmp.compat.megengine as dist``, and go on.
+"""MegEngine's launcher: ``import xmp.compat.megengine as dist``.
 
-Name, parameters, their order and defaults are those of MegEngine (master of October 2024,
-imperative/python/megengine/distributed/launcher.py). The function uses torch or JAX. What else
-such programs call, and what to call instead:
+For a program that you port from MegEngine to torch or JAX: ``launcher`` alone keeps MegEngine's
+name; everything else has another. Parameters, their order and defaults are those of MegEngine
+(master of October 2024, imperative/python/megengine/distributed/launcher.py). What else such
+programs call, and what to call instead:
 
 ==============================================  ==================================================
 ``get_rank()``, ``get_world_size()``            ``xmp.rank()``, ``xmp.world_size()``
@@ -12,7 +13,8 @@ such programs call, and what to call instead:
 ``functional.broadcast``, ``all_gather``        ``xmp.broadcast``, ``xmp.all_gather``
 ``functional.remote_send``, ``remote_recv``     ``torch.distributed.send``, ``recv``
 ``bcast_list_(tensors)``                        ``xmp.broadcast(tensors)``, which returns them
-``make_allreduce_cb("mean")``                   ``xmp.all_reduce(gradients, "mean")``
+``GradManager`` with ``make_allreduce_cb``      ``xmp.data_parallel(model)``, and ``backward()``
+``WORLD``                                       nothing: omit it, the collectives are of all
 ``get_client().user_set``, ``user_get``         ``xmp.broadcast``, ``xmp.all_gather``
 ``new_group(ranks)``                            ``torch.distributed.new_group(ranks)``
 ``is_distributed()``, ``get_backend()``         ``is_initialized()`` … of ``torch.distributed``
@@ -242,16 +244,17 @@ class _World:
         start, size = self.rank_start, self.world_size
         if size is None:
             return
+        replicas = f"{local} replica{'s' * (local > 1)}"
         if start % local or size % local or start >= size:
             raise PlanError(
-                f"rank_start={start} and world_size={size} do not fit {local} replicas on each "
+                f"rank_start={start} and world_size={size} do not fit {replicas} on each "
                 f"host. Allowed: multiples of {local}, rank_start below world_size. n_gpus= "
                 "changes the number on each host"
             )
         address = self.master_ip
         if size > local and (not address or is_each_host_itself(address)):
             raise PlanError(
-                f"world_size={size} with {local} replicas on each host is {size // local} hosts, "
+                f"world_size={size} with {replicas} on each host is {size // local} hosts, "
                 f"but master_ip={address!r} is each host itself. Give the address of the host with "
                 "rank_start=0 on every host"
             )

@@ -1,9 +1,14 @@
-"""Paddle's launcher and parallel environment on xmp: ``import xmp.compat.paddle as dist``.
+"""Paddle's launcher and parallel environment on xmp.
+
+In a program that uses Paddle, replace ``spawn`` alone (``from xmp.compat.paddle import spawn``);
+everything else of ``paddle.distributed`` stays as it is. In a program that uses torch, ``import
+xmp.compat.paddle as dist`` has the names below.
 
 Names, signatures and defaults are those of Paddle 3.3 (``paddle.distributed``, and
-``paddle.DataParallel``). In programs of torch they are xmp's own; where Paddle is what runs, they
-call Paddle.
+``paddle.DataParallel``). Where torch runs they are xmp's own; where Paddle runs they call Paddle.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from ._data_parallel import DataParallel
 from ._environment import ParallelEnv
@@ -22,3 +27,12 @@ __all__ = [
     "spawn",
     "sync_params_buffers",
 ]
+
+if not TYPE_CHECKING:  # type checkers know that there are no others
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("_"):  # which the import system and inspect ask for
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ._elsewhere import said_of
+
+        raise AttributeError(said_of(__name__, name))

@@ -13,6 +13,7 @@ from xmp._data_parallel import data_parallel
 from xmp._errors import PlanError
 
 from ._group import torchs_group, world_of_torch
+from ._left_out import left_out
 from ._runs import paddle_runs, refuse_paddle_on
 from ._sync import is_paddles, refuse_other_models
 
@@ -23,7 +24,6 @@ else:
 
 __all__ = ["DataParallel"]
 
-_IGNORED = "_ddp_params_and_buffers_to_ignore"  # torch/nn/parallel/distributed.py, 2.13
 _ALONE = (
     "xmp.compat.paddle.DataParallel averages nothing: this process is the only trainer. Start more "
     "by xmp.compat.paddle.spawn or xmp.spawn, or with Paddle's launcher"
@@ -96,14 +96,14 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
         if world_of_torch("DataParallel") == 1:
             warnings.warn(_ALONE, stacklevel=2)
             return
-        _leave_out(layers)
-        self.__dict__["_averaged"] = data_parallel(
-            layers,
-            bucket_mb=comm_buffer_size,
-            first_bucket_mb=last_comm_buffer_size,
-            find_unused_parameters=find_unused_parameters,
-            group=torchs_group(group),
-        )
+        with left_out(layers):
+            self.__dict__["_averaged"] = data_parallel(
+                layers,
+                bucket_mb=comm_buffer_size,
+                first_bucket_mb=last_comm_buffer_size,
+                find_unused_parameters=find_unused_parameters,
+                group=torchs_group(group),
+            )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the model returns; its backward averages the gradients, except in ``no_sync()``."""
@@ -239,28 +239,6 @@ def _bytes(name: str, megabytes: Any) -> int:
     if not 0 < megabytes < 2**40:
         raise PlanError(f"{name}={megabytes!r}; give a number of MiB above 0")
     return int(megabytes * 2**20)
-
-
-def _leave_out(model: Any) -> None:
-    """Have torch leave out the parameters with ``no_sync = True``."""
-    named = list(model.named_parameters(remove_duplicate=False))
-    names = [name for name, each in named if getattr(each, "no_sync", False)]
-    if not any(each.requires_grad for name, each in named if name not in names):
-        raise PlanError(
-            "DataParallel: no parameter of the model is to be averaged: none has requires_grad, or "
-            "those that do have no_sync = True. Use the model without DataParallel"
-        )
-    if not names:
-        return
-    if any(each.device.type == "xla" for _, each in named):
-        raise PlanError(
-            f"DataParallel cannot leave out parameters with no_sync = True ({', '.join(names)}) on "
-            "torch_xla: remove the attribute, or average the others by xmp.all_reduce"
-        )
-    # torch looks for those of the root module with a dot before the name in one place, and without
-    # it in others (_build_params_for_reducer; __init__).
-    dotted = [f".{name}" for name in names if "." not in name]
-    setattr(model, _IGNORED, [*getattr(model, _IGNORED, ()), *names, *dotted])
 
 
 def _fitting(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def trainer() -> Trainer | None:
         ("RANK", "PADDLE_TRAINER_ID", found.rank),
         ("WORLD_SIZE", "PADDLE_TRAINERS_NUM", found.world_size),
     ):
-        if os.environ.get(name, str(value)).strip() != str(value):
+        if os.environ.get(name, "").strip() not in ("", str(value)):
             raise PlanError(
                 f"{paddles} says {value}, and {name}={os.environ[name]}: two launchers have set "
                 "variables for this process. Unset those of the one that did not start it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import warnings
@@ -194,7 +196,7 @@ def world_of_torch(what: str) -> int:
         RuntimeError: Paddle's launcher started several, and torch does not know them yet.
     """
     world = own_place()[1]
-    if world > 1 and trainer() is not None and "RANK" not in os.environ:
+    if world > 1 and trainer() is not None and not os.environ.get("RANK"):
         raise RuntimeError(
             f"{what} needs the {world} trainers connected: call init_parallel_env() before"
         )
@@ -228,7 +230,10 @@ def _connected(env: ParallelEnv) -> Group:
     backend, found = _backend(), trainer()
     if found is not None:
         _export(found)
+    is_ours = found is not None and _torchs_default() is None
     _inside.init_process_group(backend, timeout=env.pg_timeout / 1000)
+    if is_ours:
+        atexit.register(_leave)
     _default = Group(env.rank, 0, list(range(env.world_size)), _torchs_default(), _NAME)
     return _default
 
@@ -236,6 +241,21 @@ def _connected(env: ParallelEnv) -> Group:
 def _torchs_default() -> Any:
     dist = sys.modules.get("torch.distributed")
     return dist.group.WORLD if dist is not None and dist.is_initialized() else None
+
+
+def _leave() -> None:
+    """Destroy the process group before Python ends; Paddle's programs have no call for that.
+
+    Its threads would run on while the interpreter ends, and abort the process. When it is destroyed
+    the reference cycles of torch's DistributedDataParallel still hold it (torch 2.13).
+    """
+    made = _default
+    if made is None:
+        return
+    if made.process_group is _torchs_default() is not None:
+        sys.modules["torch.distributed"].destroy_process_group()
+    made._group = None
+    gc.collect()
 
 
 def _export(found: Trainer) -> None:

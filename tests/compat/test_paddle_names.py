@@ -1,0 +1,47 @@
+"""Names of ``paddle.distributed`` that ``xmp.compat.paddle`` lacks: errors that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed
+
+import xmp
+import xmp.compat.paddle
+from xmp.compat.paddle._elsewhere import _OTHERS, _TORCHS, _XMPS
+
+dist: Any = xmp.compat.paddle
+
+
+@pytest.mark.parametrize(
+    ("name", "torchs"),
+    [
+        ("all_reduce", "use xmp.all_reduce"),
+        ("ReduceOp", "use torch.distributed.ReduceOp"),
+        ("alltoall", "use torch.distributed.all_to_all in its place"),
+        ("fleet", "see help(xmp) and torch.distributed: neither has that name"),
+        ("launch", "see help(xmp) and torch.distributed: neither has that name"),
+    ],
+)
+def test_the_error_says_what_stays_paddles_and_what_torch_has(name: str, torchs: str) -> None:
+    assert not hasattr(dist, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(dist, name)
+    text = str(caught.value)
+    assert text.startswith(f"module 'xmp.compat.paddle' has no attribute {name!r}. In a program")
+    assert "uses Paddle, keep `import paddle.distributed as dist`" in text
+    assert "replace spawn alone: `from xmp.compat.paddle import spawn`" in text
+    assert f"In a program that uses torch, {torchs}" in text
+
+
+def test_names_that_python_asks_for_are_no_advice() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute '__path_of__'$"):
+        _ = dist.__path_of__
+
+
+def test_what_it_names_exists() -> None:
+    assert [name for name in _XMPS if not hasattr(xmp, name)] == []
+    assert [name for name in _TORCHS if not hasattr(torch.distributed, name)] == []
+    others = [text.removeprefix("torch.distributed.").split(",")[0] for text in _OTHERS.values()]
+    assert [name for name in others if not hasattr(torch.distributed, name)] == []
