@@ -91,13 +91,15 @@ def test_a_backward_that_averages_nothing_is_warned_of_once() -> None:
         assert averaged == should, f"{name}: the test's own idea of torch is wrong"
 
 
-def forgets_to_average(rank: int) -> list[str]:
+def forgets_to_average(rank: int, static_graph: bool) -> list[str]:
     import torch
 
     xmp.init_process_group()
-    model = xmp.data_parallel(net())
+    model = xmp.data_parallel(net(), static_graph=static_graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, texts = inputs(rank), []
+    model(x).sum().backward()  # a static graph must not begin within no_sync(): torch asserts it
+    optimizer.zero_grad()
     for parts in (2, 2):  # accumulated, and averaged before the step
         for part in range(parts):
             if part < parts - 1:
@@ -118,10 +120,66 @@ def forgets_to_average(rank: int) -> list[str]:
     return texts
 
 
-def test_steps_within_no_sync_alone_are_warned_of_once() -> None:
-    for texts in replicas(forgets_to_average, nprocs=2):
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_steps_within_no_sync_alone_are_warned_of_once(static_graph: bool) -> None:
+    for texts in replicas(forgets_to_average, static_graph, nprocs=2):
         (text,) = texts
-        assert text.startswith("xmp: parameters have changed since a backward() within no_sync()")
+        assert text.startswith(
+            "xmp: an optimizer has made a step with gradients of a backward() within"
+        )
+
+
+def ends_an_epoch_within_no_sync(rank: int) -> tuple[list[str], bool, int, int]:
+    """Nothing here is a step on what was not averaged; the gradients left over are, later on."""
+    import torch
+    from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+
+    xmp.init_process_group()
+    before = len(hooks)
+    model, other = xmp.data_parallel(net()), torch.nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    x = inputs(rank)
+
+    def closure() -> Any:
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    def left_over() -> None:
+        with model.no_sync():
+            model(x).sum().backward()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        left_over()
+        model.load_state_dict(model.state_dict())
+        left_over()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.0)
+        left_over()
+        other(x).sum().backward()
+        torch.optim.SGD(other.parameters(), lr=0.1).step()  # another model's
+        left_over()
+        optimizer.step(closure)
+        same = are_equal(model.module)
+        left_over()
+        model.zero_grad()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()  # has nothing to do
+        model(x).sum().backward()
+        with model.no_sync():
+            model(x)  # no backward follows
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        left_over()
+    during = len(hooks)
+    del model, optimizer, closure, left_over
+    gc.collect()
+    return [str(each.message) for each in caught], same, during - before, len(hooks) - before
+
+
+def test_what_changes_parameters_within_no_sync_without_a_step_is_no_mistake() -> None:
+    expected: Any = ([], True, 1, 0)
+    assert replicas(ends_an_epoch_within_no_sync, nprocs=2) == [expected] * 2
 
 
 def changes(rank: int) -> dict[str, str]:

@@ -8,12 +8,13 @@ torch/csrc/distributed/c10d/reducer.cpp).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from xmp import _log
 from xmp._framework import AveragingOptions
@@ -33,16 +34,15 @@ class Watch:
         self._reduced = [each for each in model.parameters() if each.requires_grad]
         self._may_freeze = options.find_unused_parameters
         self._look(model)
-        self._probe = self._reduced[0]
         self._averaged: set[int] = set()
         self._is_local = False
-        self._version: int | None = None
+        self._end_of_local: Callable[[], Any] | None = None
         self._warned: set[str] = set()
         # With a static graph, a checkpointed part may reach a parameter twice in one backward.
-        if not options.static_graph:
-            ends = self._reduced[:: max(1, len(self._reduced) - 1)]  # the first and the last
-            for parameter in ends:
-                self._listen(parameter)
+        self._is_reached_once = not options.static_graph
+        ends = self._reduced[:: max(1, len(self._reduced) - 1)]  # the first and the last
+        for parameter in ends:
+            self._listen(parameter)
 
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def forward(self, model: Any, averages: bool) -> None:
@@ -52,21 +52,42 @@ class Watch:
             RuntimeError: the trainable parameters are not those that were wrapped.
         """
         self._check_parameters(model)
-        version = self._probe._version
-        if self._version not in (None, version):
-            self._warn(
-                "parameters have changed since a backward() within no_sync(), whose gradients "
-                "were never averaged: replicas differ now. Run the last forward and backward of "
-                "each step outside of no_sync()"
-            )
-            self._version = version
+        self._is_local = not averages
         if averages:
-            self._version, self._is_local = None, False
             self._averaged.clear()
-        else:
-            self._is_local = True
-            if self._version is None:
-                self._version = version
+            if self._end_of_local is not None:
+                self._end_of_local()
+                self._end_of_local = None
+
+    def _on_steps(self) -> Callable[[], Any]:
+        """Look at the steps of all optimizers, while gradients that are not averaged may be left.
+
+        A step of any other kind goes unnoticed. Return what ends it; this object's end does, too.
+        """
+        stepped = weakref.WeakMethod(self._stepped)
+
+        @torch._disable_dynamo  # type: ignore[untyped-decorator]
+        def hook(optimizer: Any, *_: Any) -> None:
+            call = stepped()
+            if call is not None:
+                call(optimizer)
+
+        end = weakref.finalize(self, register_optimizer_step_post_hook(hook).remove)
+        end.atexit = False
+        return end
+
+    def _stepped(self, optimizer: Any) -> None:
+        """After the step: the closure that it may have called has averaged, or has not."""
+        if self._end_of_local is None:
+            return
+        reduced = set(map(id, self._reduced))
+        given = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        if any(id(each) in reduced and each.grad is not None for each in given):
+            self._warn(
+                "an optimizer has made a step with gradients of a backward() within no_sync(), "
+                "which were never averaged: replicas differ now. Run the last forward and backward "
+                "of each step outside of no_sync()"
+            )
 
     def _listen(self, parameter: Any) -> None:
         """As long as this object lives; the parameter does not keep it alive."""
@@ -84,15 +105,16 @@ class Watch:
 
     def _accumulated(self, parameter: Any) -> None:
         if self._is_local:
-            return
-        if id(parameter) in self._averaged:
+            self._end_of_local = self._end_of_local or self._on_steps()
+        elif self._is_reached_once and id(parameter) in self._averaged:
             self._warn(
                 "the gradients of a backward() are not averaged: it follows no call of what "
                 "data_parallel has returned, but one of model.module or of a method of the model, "
                 "or it is the second backward() after one call. Call the wrapper, and backward() "
                 "once for each call"
             )
-        self._averaged.add(id(parameter))
+        else:
+            self._averaged.add(id(parameter))
 
     def _check_parameters(self, model: Any) -> None:
         """Compare identities in C: a model has thousands of parts, and each forward looks."""
