@@ -11,31 +11,10 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.averaging import are_equal, inputs, net
 from tests.support.frameworks import replicas as any_replicas
 
 replicas = partial(any_replicas, runtime="cpu")
-
-
-def net() -> Any:
-    import torch
-
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-
-
-def inputs(rank: int) -> Any:
-    import torch
-
-    return torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
-
-
-def are_equal(model: Any) -> bool:
-    """Whether all replicas have the same gradients."""
-    import torch
-
-    mine = [each.grad for each in model.parameters() if each.grad is not None]
-    firsts = xmp.all_gather(mine)[0]
-    return all(map(torch.equal, mine, firsts))
 
 
 def trains_around(rank: int) -> dict[str, Any]:
@@ -172,7 +151,7 @@ def ends_an_epoch_within_no_sync(rank: int) -> tuple[list[str], bool, int, int]:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         left_over()
     during = len(hooks)
-    del model, optimizer, closure, left_over
+    model = optimizer = None
     gc.collect()
     return [str(each.message) for each in caught], same, during - before, len(hooks) - before
 

@@ -77,7 +77,7 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         if hidden:
             _log.warn_caller(
                 "torch's DistributedDataParallel hides attributes of the model by some of its own: "
-                f"{names_of(hidden)}. Read and set the model's as model.module.{hidden[0]}"
+                f"{names_of(hidden)}. Read and set the model's as {options.words[0]}.{hidden[0]}"
             )
 
     def _ddp_init_helper(self, *args: Any, **kwargs: Any) -> None:
@@ -102,8 +102,10 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
             self._watch.forward(self.module, self.require_backward_grad_sync)
         return super().forward(*inputs, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel | Alone:
         """A wrapped copy of the model, made without communication."""
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            return Alone(copy.deepcopy(self.module, memo))  # DistributedDataParallel refuses it
         memo[id(self.process_group)] = self.process_group  # layers may hold it, too
         model = copy.deepcopy(self.module, memo)
         return type(self)(model, self.process_group, self._options, init_sync=False)

@@ -30,6 +30,12 @@ def check_model(model: Any) -> None:
             "nothing to average. Use it as it is, or make parameters trainable first "
             "(requires_grad_())"
         )
+    inferred = [name for name, each in named.items() if each.is_inference()]
+    if inferred:
+        raise PlanError(
+            f"parameters were made under torch.inference_mode(), which cannot train: "
+            f"{names_of(inferred)}. Make the model outside of it"
+        )
     _check_devices(trained, model.buffers())
     odd = [name for name, each in trained.items() if _is_odd(each)]
     if odd:
