@@ -18,7 +18,7 @@ replicas = partial(any_replicas, runtime="cpu")
 
 
 def refused(call: Callable[[], Any]) -> str:
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises((RuntimeError, xmp.PlanError)) as caught:
         call()
     return str(caught.value)
 
@@ -149,14 +149,8 @@ def moves(rank: int) -> list[str]:
     assert are_equal(model.module)
     with torch.inference_mode():
         inferred = net()
-    said.append(refused_as_a_plan(inferred))
+    said.append(refused(partial(xmp.data_parallel, inferred)))
     return said
-
-
-def refused_as_a_plan(model: Any) -> str:
-    with pytest.raises(xmp.PlanError) as caught:
-        xmp.data_parallel(model)
-    return str(caught.value)
 
 
 def test_what_torch_averages_wrong_or_asserts_is_refused() -> None:
@@ -167,3 +161,66 @@ def test_what_torch_averages_wrong_or_asserts_is_refused() -> None:
             assert "compile" in text
         assert static.startswith("with static_graph=True the first forward and backward must")
         assert inferred.startswith("parameters were made under torch.inference_mode()")
+
+
+def differs(rank: int) -> dict[str, str]:
+    """Each case is made on rank 1 alone."""
+    import torch
+
+    xmp.init_process_group()
+
+    def ordered(names: str) -> Any:
+        model = torch.nn.Module()
+        for name in names:
+            model.add_module(name, torch.nn.Linear(2, 2, bias=False))
+        return model
+
+    def frozen() -> Any:
+        model = net()
+        model[0].requires_grad_(False)
+        return model
+
+    def with_buffer(*shape: int) -> Any:
+        model = net()
+        model.register_buffer("extra", torch.ones(shape))
+        return model
+
+    cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "frozen": (net(), frozen(), {}),
+        "order": (ordered("ab"), ordered("ba"), {}),
+        "shape of a buffer": (with_buffer(3), with_buffer(4), {}),
+        "a buffer": (net(), with_buffer(3), {}),
+        "dtype": (net(), net().double(), {}),
+        "find_unused_parameters": (net(), net(), {"find_unused_parameters": True}),
+        "static_graph": (net(), net(), {"static_graph": True}),
+        "sync_batchnorm": (net(), net(), {"sync_batchnorm": True}),
+        "bucket_mb": (net(), net(), {"bucket_mb": 1}),
+        "comm_hook": (net(), net(), {"comm_hook": "bf16"}),
+    }
+    said = {}
+    for name, (firsts, seconds, options) in cases.items():
+        model, given = (firsts, {}) if rank == 0 else (seconds, options)
+        said[name] = refused(partial(xmp.data_parallel, model, **given))
+    model = xmp.data_parallel(net(), bucket_mb=25 if rank == 0 else 25.0)
+    model(inputs(rank)).sum().backward()
+    assert are_equal(model.module)
+    return said
+
+
+def test_replicas_that_wrap_different_models_or_pass_other_options_all_learn_of_it() -> None:
+    first, second = replicas(differs, nprocs=2)
+    assert first == second
+    start = "replicas differ in what they give to data_parallel: rank 1 has"
+    for name, difference in {
+        "frozen": "parameter 0.weight (torch.float32, shape [4, 3], frozen), rank 0 has",
+        "order": "parameter b.weight (torch.float32, shape [2, 2]), rank 0 has parameter a.weight",
+        "shape of a buffer": "buffer extra (torch.float32, shape [4]), rank 0 has buffer extra",
+        "a buffer": "buffer extra (torch.float32, shape [3]), rank 0 has bucket_mb=25.0.",
+        "dtype": "parameter 0.weight (torch.float64, shape [4, 3]), rank 0 has parameter 0.weight",
+        "find_unused_parameters": "find_unused_parameters=True, rank 0 has",
+        "static_graph": "static_graph=True, rank 0 has static_graph=False. Make",
+        "sync_batchnorm": "sync_batchnorm=True, rank 0 has sync_batchnorm=False",
+        "bucket_mb": "bucket_mb=1.0, rank 0 has bucket_mb=25.0",
+        "comm_hook": "comm_hook='bf16', rank 0 has comm_hook=None",
+    }.items():
+        assert first[name].startswith(f"{start} {difference}"), first[name]

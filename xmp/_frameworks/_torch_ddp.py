@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from xmp._errors import PlanError
 from xmp._framework import AveragingOptions
 from xmp._inside import world_size
 
+from ._alike import refuse_differences
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
 from ._gradient_watch import Watch
@@ -41,6 +43,8 @@ def data_parallel(model: Any, options: AveragingOptions) -> Any:
         )
         return Alone(model)
     _check_backend(model, group)
+    ranks = dist.get_process_group_ranks(group)
+    refuse_differences(model, options, ranks, functools.partial(_all_gather, group))
     if options.sync_batchnorm:
         model = synchronized(model, group)
     return DataParallel(model, group, options)
@@ -155,6 +159,12 @@ def _group(given: Any) -> Any:
             "group's own replicas alone: where xmp.rank(group) is not -1"
         )
     return given
+
+
+def _all_gather(group: Any, value: Any) -> list[Any]:
+    found = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
 
 
 def _refuse_group(given: Any) -> None:
