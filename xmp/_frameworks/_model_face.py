@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from xmp import _log
+from xmp._inside.identity import current
 
-__all__ = ["Alone", "ModelFace"]
+__all__ = ["Alone", "ModelFace", "alone"]
 
 _PREFIX = "module."
 
@@ -134,6 +135,16 @@ class Alone(ModelFace, torch.nn.Module):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Alone:
         return type(self)(copy.deepcopy(self.module, memo))
+
+
+def alone(model: Any, group: Any) -> Alone:
+    """``model`` in a world or group of one: a warning says so, unless ``nprocs=1`` asked for it."""
+    if not current().is_alone:
+        of = "a world of one" if group is None else "a group of one"
+        _log.warn_caller(
+            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
+        )
+    return Alone(model)
 
 
 def _hint(state: Any, model: Any) -> str:

@@ -22,7 +22,7 @@ from ._alike import refuse_differences
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
 from ._gradient_watch import Watch
-from ._model_face import Alone, ModelFace
+from ._model_face import Alone, ModelFace, alone
 from ._torch_models import check_model, names_of
 from ._torch_subgroups import place_in
 
@@ -37,11 +37,7 @@ def data_parallel(model: Any, options: AveragingOptions) -> Any:
     check_hook(options.comm_hook, model)
     group = _group(options.group)
     if group is None or dist.get_world_size(group) == 1:
-        of = "a world of one" if options.group is None else "a group of one"
-        _log.warn_caller(
-            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
-        )
-        return Alone(model)
+        return alone(model, options.group)
     _check_backend(model, group)
     ranks = dist.get_process_group_ranks(group)
     refuse_differences(model, options, ranks, functools.partial(_all_gather, group))

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 
-from xmp import _log
 from xmp._errors import PlanError
 from xmp._framework import AveragingOptions, Members
 
 from ._alike import refuse_differences
 from ._batch_norm import reduced
-from ._model_face import Alone, ModelFace
+from ._model_face import ModelFace, alone
 from ._torch_models import check_model, names_of
 
 __all__ = ["NO_GROUPS", "AveragingModel", "data_parallel"]
@@ -44,11 +43,7 @@ def data_parallel(model: Any, options: AveragingOptions, scope: Members) -> Any:
             "replicas alone: where xmp.rank(group) is not -1"
         )
     if len(scope.ranks) == 1:
-        of = "a world of one" if options.group is None else "a group of one"
-        _log.warn_caller(
-            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
-        )
-        return Alone(model)
+        return alone(model, options.group)
     refuse_differences(model, options, scope.ranks, scope.all_gather)
     if options.sync_batchnorm:
         model = reduced(model, lambda tensor: scope.all_reduce(tensor, "sum"))
