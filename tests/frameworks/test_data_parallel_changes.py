@@ -147,6 +147,12 @@ def moves(rank: int) -> list[str]:
         model(x).sum().backward()
     model(x).sum().backward()
     assert are_equal(model.module)
+    model.compile(backend="eager")  # in place
+    said.append(refused(partial(xmp.data_parallel, torch.compile(model, backend="eager"))))
+    compiled = xmp.data_parallel(torch.compile(net(), backend="eager"))
+    compiled(x).sum().backward()
+    again = xmp.data_parallel(compiled.module)
+    assert hasattr(again.module, "_orig_mod")  # is compiled, still
     with torch.inference_mode():
         inferred = net()
     said.append(refused(partial(xmp.data_parallel, inferred)))
@@ -154,12 +160,14 @@ def moves(rank: int) -> list[str]:
 
 
 def test_what_torch_averages_wrong_or_asserts_is_refused() -> None:
-    for whole, part, static, inferred in replicas(moves, nprocs=2):
+    for whole, part, static, compiled, inferred in replicas(moves, nprocs=2):
         for text in (whole, part):
             assert text.startswith("parameters have changed their dtype or device")
             assert "xmp.data_parallel(model.module)" in text
             assert "compile" in text
         assert static.startswith("with static_graph=True the first forward and backward must")
+        assert compiled.startswith("the model is wrapped already, by DataParallel: give the model")
+        assert compiled.endswith(", and compile the result")
         assert inferred.startswith("parameters were made under torch.inference_mode()")
 
 
@@ -212,11 +220,11 @@ def test_replicas_that_wrap_different_models_or_pass_other_options_all_learn_of_
     assert first == second
     start = "replicas differ in what they give to data_parallel: rank 1 has"
     for name, difference in {
-        "frozen": "parameter 0.weight (torch.float32, shape [4, 3], frozen), rank 0 has",
-        "order": "parameter b.weight (torch.float32, shape [2, 2]), rank 0 has parameter a.weight",
-        "shape of a buffer": "buffer extra (torch.float32, shape [4]), rank 0 has buffer extra",
-        "a buffer": "buffer extra (torch.float32, shape [3]), rank 0 has bucket_mb=25.0.",
-        "dtype": "parameter 0.weight (torch.float64, shape [4, 3]), rank 0 has parameter 0.weight",
+        "frozen": "0.weight (torch.float32, shape [4, 3], frozen), rank 0 has",
+        "order": "b.weight (torch.float32, shape [2, 2]), rank 0 has a.weight",
+        "shape of a buffer": "extra (torch.float32, shape [4]), rank 0 has extra",
+        "a buffer": "extra (torch.float32, shape [3]), rank 0 has no more buffers. Make",
+        "dtype": "0.weight (torch.float64, shape [4, 3]), rank 0 has 0.weight",
         "find_unused_parameters": "find_unused_parameters=True, rank 0 has",
         "static_graph": "static_graph=True, rank 0 has static_graph=False. Make",
         "sync_batchnorm": "sync_batchnorm=True, rank 0 has sync_batchnorm=False",

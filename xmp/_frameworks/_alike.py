@@ -7,8 +7,8 @@ gradients of different parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
+from itertools import product, zip_longest
 from typing import Any
 
 from xmp._errors import PlanError
@@ -28,9 +28,10 @@ def refuse_differences(
     all_gather: Callable[[Any], Sequence[Any]],
 ) -> None:
     """Raise PlanError, on all replicas of ``ranks``, where one differs from the first of them."""
-    first, *others = all_gather([*_described(model, options)])
-    for rank, theirs in zip(ranks[1:], others):
-        for one, other in zip_longest(theirs, first, fillvalue="nothing more"):
+    first, *others = all_gather(_described(model, options))
+    for (rank, theirs), kind in product(zip(ranks[1:], others), first):
+        pairs = zip_longest(theirs[kind], first[kind], fillvalue=f"no more {kind}")
+        for one, other in pairs:
             if one != other:
                 raise PlanError(
                     f"replicas differ in what they give to data_parallel: rank {rank} has {one}, "
@@ -39,20 +40,27 @@ def refuse_differences(
                 )
 
 
-def _described(model: Any, options: AveragingOptions) -> Iterator[str]:
+def _described(model: Any, options: AveragingOptions) -> dict[str, list[str]]:
     """Each parameter, buffer and option in words."""
     left_out = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))  # torch 2.13
-    for kind, named in (
-        ("parameter", model.named_parameters()),
-        ("buffer", model.named_buffers()),
-    ):
-        for name, each in named:
-            if name not in left_out:
-                frozen = "" if kind == "buffer" or each.requires_grad else ", frozen"
-                yield f"{kind} {name} ({each.dtype}, shape {list(each.shape)}{frozen})"
-    for field in _FIELDS:
-        yield f"{field}={getattr(options, field)}"
-    yield f"comm_hook={_name(options.comm_hook)}"
+    return {
+        "parameters": [
+            _in_words(name, each, "" if each.requires_grad else ", frozen")
+            for name, each in model.named_parameters()
+            if name not in left_out
+        ],
+        "buffers": [
+            _in_words(name, each) for name, each in model.named_buffers() if name not in left_out
+        ],
+        "options": [
+            *(f"{field}={getattr(options, field)}" for field in _FIELDS),
+            f"comm_hook={_name(options.comm_hook)}",
+        ],
+    }
+
+
+def _in_words(name: str, tensor: Any, more: str = "") -> str:
+    return f"{name} ({tensor.dtype}, shape {list(tensor.shape)}{more})"
 
 
 def _name(hook: Any) -> str:

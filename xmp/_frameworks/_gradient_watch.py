@@ -24,7 +24,7 @@ from ._torch_models import names_of
 __all__ = ["Watch"]
 
 _is_trained = attrgetter("requires_grad")
-_kind = attrgetter("dtype", "device")
+_dtype = attrgetter("dtype")
 _values = methodcaller("values")
 
 _watches: weakref.WeakValueDictionary[int, weakref.WeakSet[Watch]] = weakref.WeakValueDictionary()
@@ -36,7 +36,7 @@ class Watch:
 
     def __init__(self, model: Any, options: AveragingOptions) -> None:
         self._reduced = [each for each in model.parameters() if each.requires_grad]
-        self._kinds = [*map(_kind, self._reduced)]
+        self._kinds = _kinds(self._reduced)
         self.inner, call = options.words
         self._again = f"{call}({self.inner}) (and compile that, if this was compiled)"
         self._may_freeze = options.find_unused_parameters
@@ -131,7 +131,7 @@ class Watch:
         if not as_before or not all(map(_is_trained, self._on)) or any(map(_is_trained, self._off)):
             self._refuse_change(model)
             self._look(model)  # the change was harmless
-        if [*map(_kind, self._reduced)] != self._kinds:
+        if _kinds(self._reduced) != self._kinds:
             raise RuntimeError(
                 "parameters have changed their dtype or device after data_parallel, and their "
                 f"gradients would not be averaged: wrap the model again, {self._again}"
@@ -170,6 +170,11 @@ class Watch:
         if text not in self._warned:
             self._warned.add(text)
             _log.warn_caller(text, beyond=("torch.",))
+
+
+def _kinds(parameters: list[Any]) -> list[Any]:
+    """Their dtypes, and the device of one: models are moved as a whole."""
+    return [parameters[0].device, *map(_dtype, parameters)]
 
 
 def _identities(parts: Iterable[Mapping[str, Any]]) -> list[int]:
