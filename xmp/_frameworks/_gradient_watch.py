@@ -90,7 +90,7 @@ class Watch:
         self._end_of_local = end
 
     def _stepped(self, optimizer: Any) -> None:
-        """After the step: the closure that it may have called has averaged, or has not."""
+        """After the step, as it may have called a closure that averages."""
         if self._end_of_local is None:
             return
         reduced = set(map(id, self._reduced))
@@ -161,7 +161,7 @@ class Watch:
         if is_partly and not has_stand_ins and not self._may_freeze:
             raise RuntimeError(
                 "parameters were frozen, or taken out of the model, after data_parallel: backward "
-                f"would wait for their gradients. Wrap the model again after such a change, "
+                "would wait for their gradients. Wrap the model again after such a change, "
                 f"{self._again}, or wrap it with find_unused_parameters=True"
             )
 
