@@ -11,13 +11,14 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from ._errors import PlanError
 from ._framework import AveragingOptions
 from ._inside.identity import ReplicaState, current, framework_of
 
-__all__ = ["data_parallel"]
+__all__ = ["data_parallel", "wrap"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,14 +122,17 @@ def data_parallel(
 
     The result is a ``torch.nn.Module``; the model is its ``module``. ``state_dict()`` and
     ``load_state_dict()`` are the model's, without a prefix; attributes that it does not have are
-    read from, and set on, the model. In a world of one it averages nothing, and a warning says so.
+    read from, and set on, the model; so are modules and parameters that are set on the result. In a
+    world of one it averages nothing, and a warning says so unless ``nprocs=1`` asked for it.
     Pickled (as a replica's result, by ``torch.save``) it is the model alone. A deep copy is wrapped
     as well, and no communication happens.
 
     Call the result, not ``model.module`` or other methods of the model: gradients of those are not
-    averaged (a warning says so). Freeze parameters and add new ones before wrapping: parameters
-    that training reaches only afterwards are an error at the next call. To wrap again, call
-    ``xmp.data_parallel(model.module)``.
+    averaged (a warning says so where they reach the first or the last parameter). Freeze
+    parameters, add new ones and change their dtype before wrapping: parameters that training
+    reaches only afterwards are an error at the next call. A model may be frozen as a whole, as in
+    the turns of a GAN. To wrap again, call ``xmp.data_parallel(model.module)``; ``torch.compile``
+    of the old wrapper does not apply to the new one.
 
     For JAX there is no wrapper: a jitted gradient over a batch that is sharded over the mesh is
     averaged already (the TypeError for a JAX model shows how), and ``xmp.all_reduce(grads,
@@ -152,19 +156,32 @@ def data_parallel(
             keyword is torch's and not needed here.
         PlanError: the process group is not there yet, this replica is not in ``group``, no
             parameter is trainable, a value is not allowed, or the model cannot be wrapped as it
-            is: on another device than this replica's, on the meta device, wrapped already.
+            is: on another device than this replica's, on the meta device, wrapped already; or
+            the replicas of the group differ in the model or the options.
     """
     options = AveragingOptions(
-        _megabytes("bucket_mb", bucket_mb),
-        _megabytes("first_bucket_mb", first_bucket_mb),
-        _flag("find_unused_parameters", find_unused_parameters),
-        _flag("static_graph", static_graph),
+        bucket_mb,
+        first_bucket_mb,
+        find_unused_parameters,
+        static_graph,
         comm_hook,
-        _flag("sync_batchnorm", sync_batchnorm),
+        sync_batchnorm,
         group,
     )
+    return wrap(model, options)
+
+
+def wrap(model: Any, options: AveragingOptions) -> Any:
+    """``data_parallel`` for another name of it, with ``words`` of its own."""
+    checked = replace(
+        options,
+        bucket_mb=_megabytes("bucket_mb", options.bucket_mb),
+        first_bucket_mb=_megabytes("first_bucket_mb", options.first_bucket_mb),
+    )
+    for name in ("find_unused_parameters", "static_graph", "sync_batchnorm"):
+        _check_flag(name, getattr(options, name))
     _refuse_what_is_no_module(model)
-    return _maker(current(), model)(model, options)
+    return _maker(current(), model)(model, checked)
 
 
 def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions], Any]:
@@ -189,10 +206,9 @@ def _megabytes(name: str, value: Any) -> float:
     return float(value)
 
 
-def _flag(name: str, value: Any) -> bool:
+def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
-    return value
 
 
 def _refuse_what_is_no_module(model: Any) -> None:

@@ -21,6 +21,8 @@ class AveragingOptions:
     """A name, torch's hook, or a pair of hook and state."""
     sync_batchnorm: bool = False
     group: Any = None
+    words: tuple[str, str] = ("model.module", "xmp.data_parallel")
+    """How messages call the model inside of the wrapper, and what wraps it."""
 
 
 class Members(Protocol):

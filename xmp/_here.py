@@ -78,7 +78,7 @@ def _inside_here(
     with _end_reported(say), excepthook_kept():
         say("joining")
         framework = _entered(module, info) if module else None
-        _inside.install(info, framework, None)
+        _inside.install(info, framework, None, is_alone=True)
         try:
             if seed is not None:
                 seed_all(seed)

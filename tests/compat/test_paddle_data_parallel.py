@@ -247,3 +247,19 @@ def test_a_class_derived_from_it_is_a_module_too() -> None:
     assert isinstance(mine, (Mine, torch.nn.Module))
     assert mine(torch.zeros(1)).equal(model(torch.zeros(1)) + 1)
     assert inspect.getdoc(type(mine)) is not None
+
+
+def changes(rank: int) -> str:
+    dist.init_parallel_env()
+    model = dist.DataParallel(net())
+    model._layers.append(torch.nn.Linear(1, 1).double())
+    with pytest.raises(RuntimeError) as caught:
+        loss_of(model, BATCH)
+    loss_of(dist.DataParallel(model._layers), BATCH).backward()  # as the error says
+    return str(caught.value)
+
+
+def test_an_error_about_changed_parameters_says_how_to_wrap_again_here() -> None:
+    for text in launch("forkserver", changes):
+        assert "wrap the model again, DataParallel(model._layers) (and" in text
+        assert "xmp.data_parallel(" not in text

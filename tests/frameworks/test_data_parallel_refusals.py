@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -184,3 +185,10 @@ def alone_in_its_group(rank: int) -> str:
 def test_a_group_of_one_and_strides_of_their_own_are_warned_of() -> None:
     for text in replicas(alone_in_its_group, nprocs=2):
         assert text.startswith("xmp: parameters that are not contiguous: 0.weight.")
+
+
+def test_who_asks_for_one_replica_is_not_warned_of_a_world_of_one() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        xmp.spawn(lambda rank: xmp.data_parallel(net()), nprocs=1, runtime="cpu")
+    assert [str(each.message) for each in caught] == []

@@ -11,31 +11,10 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.averaging import are_equal, inputs, net
 from tests.support.frameworks import replicas as any_replicas
 
 replicas = partial(any_replicas, runtime="cpu")
-
-
-def net() -> Any:
-    import torch
-
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-
-
-def inputs(rank: int) -> Any:
-    import torch
-
-    return torch.randn(4, 3, generator=torch.Generator().manual_seed(rank))
-
-
-def are_equal(model: Any) -> bool:
-    """Whether all replicas have the same gradients."""
-    import torch
-
-    mine = [each.grad for each in model.parameters() if each.grad is not None]
-    firsts = xmp.all_gather(mine)[0]
-    return all(map(torch.equal, mine, firsts))
 
 
 def trains_around(rank: int) -> dict[str, Any]:
@@ -91,13 +70,15 @@ def test_a_backward_that_averages_nothing_is_warned_of_once() -> None:
         assert averaged == should, f"{name}: the test's own idea of torch is wrong"
 
 
-def forgets_to_average(rank: int) -> list[str]:
+def forgets_to_average(rank: int, static_graph: bool) -> list[str]:
     import torch
 
     xmp.init_process_group()
-    model = xmp.data_parallel(net())
+    model = xmp.data_parallel(net(), static_graph=static_graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, texts = inputs(rank), []
+    model(x).sum().backward()  # a static graph must not begin within no_sync(): torch asserts it
+    optimizer.zero_grad()
     for parts in (2, 2):  # accumulated, and averaged before the step
         for part in range(parts):
             if part < parts - 1:
@@ -118,10 +99,66 @@ def forgets_to_average(rank: int) -> list[str]:
     return texts
 
 
-def test_steps_within_no_sync_alone_are_warned_of_once() -> None:
-    for texts in replicas(forgets_to_average, nprocs=2):
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_steps_within_no_sync_alone_are_warned_of_once(static_graph: bool) -> None:
+    for texts in replicas(forgets_to_average, static_graph, nprocs=2):
         (text,) = texts
-        assert text.startswith("xmp: parameters have changed since a backward() within no_sync()")
+        assert text.startswith(
+            "xmp: an optimizer has made a step with gradients of a backward() within"
+        )
+
+
+def ends_an_epoch_within_no_sync(rank: int) -> tuple[list[str], bool, int, int]:
+    """Nothing here is a step on what was not averaged; the gradients left over are, later on."""
+    import torch
+    from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+
+    xmp.init_process_group()
+    before = len(hooks)
+    model, other = xmp.data_parallel(net()), torch.nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    x = inputs(rank)
+
+    def closure() -> Any:
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    def left_over() -> None:
+        with model.no_sync():
+            model(x).sum().backward()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        left_over()
+        model.load_state_dict(model.state_dict())
+        left_over()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.0)
+        left_over()
+        other(x).sum().backward()
+        torch.optim.SGD(other.parameters(), lr=0.1).step()  # another model's
+        left_over()
+        optimizer.step(closure)
+        same = are_equal(model.module)
+        left_over()
+        model.zero_grad()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()  # has nothing to do
+        model(x).sum().backward()
+        with model.no_sync():
+            model(x)  # no backward follows
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        left_over()
+    during = len(hooks)
+    model = optimizer = None
+    gc.collect()
+    return [str(each.message) for each in caught], same, during - before, len(hooks) - before
+
+
+def test_what_changes_parameters_within_no_sync_without_a_step_is_no_mistake() -> None:
+    expected: Any = ([], True, 1, 0)
+    assert replicas(ends_an_epoch_within_no_sync, nprocs=2) == [expected] * 2
 
 
 def changes(rank: int) -> dict[str, str]:
@@ -212,84 +249,3 @@ def test_a_wrapper_that_is_replaced_leaves_nothing_at_the_model() -> None:
         assert left == ([True, True], 1)
         assert averaged
         assert same
-
-
-def compiled(rank: int) -> Any:
-    """Graphs, graph breaks and gradients under torch.compile; a recompilation is an error."""
-    import torch
-    from torch._dynamo.testing import CompileCounterWithBackend
-    from torch._dynamo.utils import counters
-    from torch.nn.parallel import DistributedDataParallel
-
-    xmp.init_process_group()
-    x, seen = inputs(rank), {}
-
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
-
-        def forward(self, x: Any) -> Any:
-            return self.last(self.first(x).relu())
-
-    for wrap in (DistributedDataParallel, xmp.data_parallel):
-        for what in ("wrapper", "model", "step"):
-            torch._dynamo.reset()
-            counters.clear()
-            counter = CompileCounterWithBackend("aot_eager")
-            through = partial(torch.compile, backend=counter)
-            model = wrap(through(Net()) if what == "model" else Net())
-            called = through(model) if what == "wrapper" else model
-            step: Any = partial(lambda called: called(x).sum(), called)
-            if what == "step":
-                step = through(step)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                for number in range(5):
-                    # torch itself compiles once more when the first gradients are there
-                    with torch._dynamo.config.patch(error_on_recompile=number > 1):
-                        model.zero_grad()
-                        step().backward()
-            breaks = sum(counters["graph_break"].values())
-            grads = [each.grad.clone() for each in model.parameters()]
-            ours = [str(each.message) for each in caught if "xmp" in str(each.message)]
-            seen[wrap.__name__, what] = counter.frame_count, breaks, grads, ours
-    return seen
-
-
-def traced(rank: int) -> Any:
-    """The mode in which dynamo traces the wrapper as well."""
-    import torch
-    from torch._dynamo.utils import counters
-
-    xmp.init_process_group()
-    with (
-        torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True),
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("always")
-        model = xmp.data_parallel(net())
-        step = torch.compile(model, backend="aot_eager")
-        for _ in range(3):
-            model.zero_grad()
-            step(inputs(rank)).sum().backward()
-    texts = [str(each.message) for each in caught if "xmp" in str(each.message)]
-    return are_equal(model.module), sum(counters["graph_break"].values()), texts
-
-
-def test_the_python_reducer_traces_the_wrapper_in_one_graph() -> None:
-    assert replicas(traced, nprocs=2) == [(True, 0, [])] * 2
-
-
-def test_torch_compile_makes_the_graphs_that_it_makes_of_torchs_own() -> None:
-    import torch
-
-    for seen in replicas(compiled, nprocs=2):
-        for what in ("wrapper", "model", "step"):
-            frames, breaks, grads, _ = seen["DistributedDataParallel", what]
-            assert frames > 0
-            assert seen["data_parallel", what][0] == frames
-            assert seen["data_parallel", what][1] <= breaks
-            assert seen["data_parallel", what][3] == []
-            assert all(map(torch.equal, grads, seen["data_parallel", what][2]))

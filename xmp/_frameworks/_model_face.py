@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from xmp import _log
+from xmp._inside.identity import current
 
-__all__ = ["Alone", "ModelFace"]
+__all__ = ["Alone", "ModelFace", "alone"]
 
 _PREFIX = "module."
 
@@ -57,14 +58,41 @@ class ModelFace:
         return getattr(model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What is read from the model is set there as well."""
-        if "_is_made" in self.__dict__ and name not in self.__dict__ and self._is_models(name):
+        """What is read from the model is set there as well, and so is what a state would miss."""
+        is_state = isinstance(value, (torch.nn.Module, torch.nn.Parameter))
+        if self._is_models(name) and (is_state or hasattr(self.module, name)):
             setattr(self.module, name, value)
         else:
             super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        if self._is_models(name):
+            delattr(self.module, name)
+        else:
+            super().__delattr__(name)
+
     def _is_models(self, name: str) -> bool:
-        return name != "module" and not hasattr(type(self), name) and hasattr(self.module, name)
+        """Whether the wrapper, once it is made, has no attribute of that name itself."""
+        own = self.__dict__
+        return "_is_made" in own and name not in ("module", *own) and not hasattr(type(self), name)
+
+    def register_module(self, name: str, module: Any) -> None:
+        """Add it to the model."""
+        self._to_model("register_module", name, module)
+
+    add_module = register_module
+
+    def register_parameter(self, name: str, param: Any) -> None:
+        """Add it to the model."""
+        self._to_model("register_parameter", name, param)
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Add it to the model."""
+        self._to_model("register_buffer", name, tensor, persistent)
+
+    def _to_model(self, method: str, *args: Any) -> None:
+        owner = self.module if "_is_made" in self.__dict__ else super()
+        getattr(owner, method)(*args)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self.module)})
@@ -107,6 +135,16 @@ class Alone(ModelFace, torch.nn.Module):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Alone:
         return type(self)(copy.deepcopy(self.module, memo))
+
+
+def alone(model: Any, group: Any) -> Alone:
+    """``model`` in a world or group of one: a warning says so, unless ``nprocs=1`` asked for it."""
+    if not current().is_alone:
+        of = "a world of one" if group is None else "a group of one"
+        _log.warn_caller(
+            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
+        )
+    return Alone(model)
 
 
 def _hint(state: Any, model: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +18,11 @@ from xmp._errors import PlanError
 from xmp._framework import AveragingOptions
 from xmp._inside import world_size
 
+from ._alike import refuse_differences
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
 from ._gradient_watch import Watch
-from ._model_face import Alone, ModelFace
+from ._model_face import Alone, ModelFace, alone
 from ._torch_models import check_model, names_of
 from ._torch_subgroups import place_in
 
@@ -35,12 +37,10 @@ def data_parallel(model: Any, options: AveragingOptions) -> Any:
     check_hook(options.comm_hook, model)
     group = _group(options.group)
     if group is None or dist.get_world_size(group) == 1:
-        of = "a world of one" if options.group is None else "a group of one"
-        _log.warn_caller(
-            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
-        )
-        return Alone(model)
+        return alone(model, options.group)
     _check_backend(model, group)
+    ranks = dist.get_process_group_ranks(group)
+    refuse_differences(model, options, ranks, functools.partial(_all_gather, group))
     if options.sync_batchnorm:
         model = synchronized(model, group)
     return DataParallel(model, group, options)
@@ -77,7 +77,7 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         if hidden:
             _log.warn_caller(
                 "torch's DistributedDataParallel hides attributes of the model by some of its own: "
-                f"{names_of(hidden)}. Read and set the model's as model.module.{hidden[0]}"
+                f"{names_of(hidden)}. Read and set the model's as {options.words[0]}.{hidden[0]}"
             )
 
     def _ddp_init_helper(self, *args: Any, **kwargs: Any) -> None:
@@ -102,8 +102,10 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
             self._watch.forward(self.module, self.require_backward_grad_sync)
         return super().forward(*inputs, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
+    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel | Alone:
         """A wrapped copy of the model, made without communication."""
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            return Alone(copy.deepcopy(self.module, memo))  # DistributedDataParallel refuses it
         memo[id(self.process_group)] = self.process_group  # layers may hold it, too
         model = copy.deepcopy(self.module, memo)
         return type(self)(model, self.process_group, self._options, init_sync=False)
@@ -153,6 +155,12 @@ def _group(given: Any) -> Any:
             "group's own replicas alone: where xmp.rank(group) is not -1"
         )
     return given
+
+
+def _all_gather(group: Any, value: Any) -> list[Any]:
+    found = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
 
 
 def _refuse_group(given: Any) -> None:

@@ -30,6 +30,12 @@ def check_model(model: Any) -> None:
             "nothing to average. Use it as it is, or make parameters trainable first "
             "(requires_grad_())"
         )
+    inferred = [name for name, each in named.items() if each.is_inference()]
+    if inferred:
+        raise PlanError(
+            f"parameters were made under torch.inference_mode(), which cannot train: "
+            f"{names_of(inferred)}. Make the model outside of it"
+        )
     _check_devices(trained, model.buffers())
     odd = [name for name, each in trained.items() if _is_odd(each)]
     if odd:
@@ -48,10 +54,12 @@ def names_of(names: Iterable[str]) -> str:
 
 
 def _refuse_wrapped(model: Any) -> None:
-    if isinstance(model, (ModelFace, torch.nn.parallel.DistributedDataParallel)):
+    wrapper = getattr(model, "_orig_mod", model)  # of what torch.compile has returned (torch 2.13)
+    if isinstance(wrapper, (ModelFace, torch.nn.parallel.DistributedDataParallel)):
+        again = "" if wrapper is model else ", and compile the result"
         raise PlanError(
-            f"the model is wrapped already, by {type(model).__qualname__}: give the model itself "
-            "(wrapped.module)"
+            f"the model is wrapped already, by {type(wrapper).__qualname__}: give the model itself "
+            f"(wrapped.module){again}"
         )
     if isinstance(model, torch.nn.DataParallel):
         raise PlanError(

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from xmp import _log
 from xmp._errors import PlanError
 from xmp._framework import AveragingOptions, Members
 
+from ._alike import refuse_differences
 from ._batch_norm import reduced
-from ._model_face import Alone, ModelFace
+from ._model_face import ModelFace, alone
 from ._torch_models import check_model, names_of
 
 __all__ = ["NO_GROUPS", "AveragingModel", "data_parallel"]
@@ -43,11 +43,8 @@ def data_parallel(model: Any, options: AveragingOptions, scope: Members) -> Any:
             "replicas alone: where xmp.rank(group) is not -1"
         )
     if len(scope.ranks) == 1:
-        of = "a world of one" if options.group is None else "a group of one"
-        _log.warn_caller(
-            f"data_parallel in {of} averages nothing: launch with more replicas to train on them"
-        )
-        return Alone(model)
+        return alone(model, options.group)
+    refuse_differences(model, options, scope.ranks, scope.all_gather)
     if options.sync_batchnorm:
         model = reduced(model, lambda tensor: scope.all_reduce(tensor, "sum"))
     _make_equal(model, scope)
@@ -143,13 +140,6 @@ def _make_equal(model: Any, scope: Members) -> None:
     """Give all replicas the parameters and buffers of the group's first rank, in place."""
     mine = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     first = scope.broadcast({name: each.detach() for name, each in mine.items()}, 0)
-    shapes = [{name: tuple(each.shape) for name, each in one.items()} for one in (mine, first)]
-    if shapes[0] != shapes[1]:
-        odd = {name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items())}
-        raise RuntimeError(
-            f"data_parallel: this replica's model differs from that of the group's first rank in "
-            f"{names_of(sorted(odd))}. Make the same model on every replica"
-        )
     if scope.rank != 0:
         for name, each in mine.items():
             each.copy_(first[name])

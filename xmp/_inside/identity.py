@@ -80,6 +80,7 @@ class ReplicaState:
         self.framework = framework
         self.channel = channel
         self.outside = outside  # no launch of xmp's made this process
+        self.is_alone = False  # the caller itself, as nprocs=1 asks
         self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
 
@@ -90,10 +91,16 @@ _outside: ReplicaState | None = None
 _lock = threading.Lock()
 
 
-def install(info: ReplicaInfo, framework: Framework | None, channel: Channel | None) -> None:
+def install(
+    info: ReplicaInfo,
+    framework: Framework | None,
+    channel: Channel | None,
+    is_alone: bool = False,
+) -> None:
     """Make this context that replica, and the process too unless it is one already."""
     global _in_this_process
     state = ReplicaState(info, framework, channel)
+    state.is_alone = is_alone
     _in_this_context.set(state)
     if _in_this_process is None:
         _in_this_process = state

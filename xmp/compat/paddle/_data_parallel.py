@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from xmp._data_parallel import data_parallel
+from xmp._data_parallel import wrap
 from xmp._errors import PlanError
+from xmp._framework import AveragingOptions
 
 from ._group import torchs_group, world_of_torch
 from ._left_out import left_out
@@ -96,14 +97,15 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
         if world_of_torch("DataParallel") == 1:
             warnings.warn(_ALONE, stacklevel=2)
             return
+        options = AveragingOptions(
+            bucket_mb=comm_buffer_size,
+            first_bucket_mb=last_comm_buffer_size,
+            find_unused_parameters=find_unused_parameters,
+            group=torchs_group(group),
+            words=("model._layers", "DataParallel"),
+        )
         with left_out(layers):
-            self.__dict__["_averaged"] = data_parallel(
-                layers,
-                bucket_mb=comm_buffer_size,
-                first_bucket_mb=last_comm_buffer_size,
-                find_unused_parameters=find_unused_parameters,
-                group=torchs_group(group),
-            )
+            self.__dict__["_averaged"] = wrap(layers, options)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the model returns; its backward averages the gradients, except in ``no_sync()``."""
