@@ -7,6 +7,7 @@ MASTER_ADDR. xmp chooses the device and, where ``backend=`` asks for it, forms t
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import sys
 import time
@@ -169,4 +170,14 @@ def _installed(info: ReplicaInfo, module: str) -> Iterator[None]:
         _inside.uninstall()
         # A later launch in this process uses the same process group: a second one at the same
         # MASTER_ADDR would find the first one's keys in torchrun's store (torch 2.13), and fail.
-        atexit.register(framework.leave)
+        atexit.register(_leave, framework)
+
+
+def _leave(framework: Any) -> None:
+    """Leave before Python ends: a thread of gloo that runs on then aborts the process.
+
+    Cycles of DistributedDataParallel hold the group after its end (torch 2.13;
+    github.com/pytorch/pytorch/pull/179291).
+    """
+    framework.leave()
+    gc.collect()
