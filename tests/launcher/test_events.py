@@ -338,7 +338,10 @@ def test_ctrl_z_is_an_event(tmp_path: Path) -> None:
     path.write_text(STOPPED)
     command = [sys.executable, str(path), str(tmp_path / "flag")]
     names: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # A group of its own: the kernel stops no orphaned one, as a background job may be.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=os.setpgrp
+    ) as process:
         assert process.stdout is not None
         while names.count("running") < 2:
             names.append(process.stdout.readline().strip())
