@@ -129,12 +129,16 @@ def test_all_keywords_are_answered_at_once_and_options_have_names() -> None:
     assert "static_graph must be True or False" in refused(lambda: wrap(None, static_graph=1))
 
 
-def test_what_is_no_torch_module_is_refused_and_jax_gets_its_recipe() -> None:
+def of_jax(rank: int) -> str:
     import jax.numpy as jnp
+
+    return refused(lambda: xmp.data_parallel({"layer": [{"w": jnp.ones(3)}]}))
+
+
+def test_what_is_no_torch_module_is_refused_and_jax_gets_its_recipe() -> None:
     import torch
 
-    tree = {"layer": [{"w": jnp.ones(3)}]}
-    text = refused(lambda: xmp.data_parallel(tree))
+    text = replicas(of_jax, nprocs=2)[0]
     assert text.startswith(
         "TypeError: data_parallel() takes a torch.nn.Module, not dict. JAX needs"
     )
