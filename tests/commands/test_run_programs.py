@@ -140,7 +140,8 @@ def test_the_status_after_an_interrupt(stage: Stage, count: int, number: signal.
     text = (stage.folder / "err").read_text()
     if number == signal.SIGINT:
         assert code == 130, text
-        assert text.count("waits.py") == 1
+        # Once for all ranks that are at one line: one may still be where it makes its file.
+        assert 1 <= text.count("waits.py") <= count
         assert "runpy" not in text
         assert "/xmp/" not in text
     else:
