@@ -99,7 +99,7 @@ def test_a_single_replica_is_a_world_of_one() -> None:
 
 PROGRAM = """
 import json, sys
-from tests.paddle.test_paddle_environment import both
+from tests.paddle.test_environment_of_paddle import both
 
 found = both()
 sys.stdout.write("found " + json.dumps(found) + "\\n")
