@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
-from collections.abc import Iterator
 
 __all__ = ["addresses_of", "is_here", "own_addresses"]
-
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
-_IFREQ = 256
-"""Bytes: more than a ``struct ifreq`` has on any platform (netdevice(7))."""
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
@@ -42,27 +35,13 @@ def _binds(family: int, place: object) -> bool:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This host's addresses and its name, for people; one interface may have more than is shown."""
-    found = [*_of_interfaces(), *_of_version_6()]
+    """This host's addresses and its name, for people; not those that hold on one link (fe80)."""
+    import psutil
+
+    found = [
+        each.address
+        for of_interface in psutil.net_if_addrs().values()
+        for each in of_interface
+        if each.family in (socket.AF_INET, socket.AF_INET6) and not each.address.startswith("fe80")
+    ]
     return tuple(dict.fromkeys((*found, socket.gethostname())))
-
-
-def _of_interfaces() -> Iterator[str]:
-    """The IPv4 address of each interface; on systems with other numbers, that of the name."""
-    import fcntl
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack(f"{_IFREQ}s", name.encode()[:15])
-            with contextlib.suppress(OSError):  # it has none
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-                yield socket.inet_ntoa(answer[20:24])
-
-
-def _of_version_6() -> Iterator[str]:
-    """The addresses in /proc/net/if_inet6, but those that hold on one link alone (fe80)."""
-    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as lines:
-        for line in lines:
-            text = line.split()[0]
-            if not text.startswith("fe80"):
-                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(text))
