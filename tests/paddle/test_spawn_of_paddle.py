@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import xmp.compat.paddle as dist
-from tests.support.stage import Outcome, Stage
+from tests.support.stage import Stage
 from xmp._runtimes._cores import usable_cores
 from xmp._verbs import host_facts
 
@@ -208,10 +208,7 @@ with open(f"said.{os.environ['PADDLE_TRAINER_ID']}", "w") as file:
 
 def test_under_paddles_own_launcher_it_is_refused(stage: Stage) -> None:
     """Each of its processes would make a world of its own."""
-    done = _launched(stage, REFUSED)
-    assert done.code == 0, done.err
-    for rank in (0, 1):
-        said = Path(stage.folder, f"said.{rank}").read_text()
+    for rank, said in enumerate(_said_when_launched(stage, REFUSED)):
         assert said.startswith(f"{rank} of 2: paddle.distributed.launch has started this process")
         assert f"as rank {rank} of 2 (PADDLE_GLOBAL_RANK={rank}, PADDLE_GLOBAL_SIZE=2" in said
 
@@ -235,18 +232,18 @@ with open(f"said.{os.environ['PADDLE_TRAINER_ID']}", "w") as file:
 
 
 def test_in_its_processes_launch_runs_the_function_once_they_are_connected(stage: Stage) -> None:
-    done = _launched(stage, IN_ITS_PROCESSES)
-    assert done.code == 0, done.err
-    for rank in (0, 1):
-        said = Path(stage.folder, f"said.{rank}").read_text()
+    for said in _said_when_launched(stage, IN_ITS_PROCESSES):
         assert said.startswith("[3] runtime 'paddle' cannot connect the processes")
         assert "Call paddle.distributed.init_parallel_env() before" in said
 
 
-def _launched(stage: Stage, source: str) -> Outcome:
+def _said_when_launched(stage: Stage, source: str) -> list[str]:
+    """What the two trainers of Paddle's launcher have written into their files."""
     path = stage.write(source)
     options = ["--nproc_per_node", "2", "--log_dir", str(stage.folder / "logs")]
-    return stage.python("-m", "paddle.distributed.launch", *options, str(path), timeout=90)
+    done = stage.python("-m", "paddle.distributed.launch", *options, str(path), timeout=90)
+    assert done.code == 0, done.err
+    return [Path(stage.folder, f"said.{rank}").read_text() for rank in (0, 1)]
 
 
 def test_the_plan_is_printed_before_the_replicas_start(
