@@ -114,7 +114,7 @@ def _refused(error: TypeError) -> bool:
     while frames.tb_next is not None:
         frames = frames.tb_next
     name = str(frames.tb_frame.f_globals.get("__name__"))
-    return name in _REFUSING or name.startswith("xmp.compat.")
+    return name in _REFUSING or name.startswith(("xmp.compat.", "xmp.testing."))
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:

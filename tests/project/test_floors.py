@@ -30,7 +30,7 @@ FLOORS = (
     {"_processes"},
     {"_host", "_here", "_as_rank"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
-    {"__init__", "__main__", "_commands", "compat"},
+    {"__init__", "__main__", "_commands", "compat", "testing"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = FLOORS[0] | FLOORS[1]
