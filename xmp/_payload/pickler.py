@@ -25,7 +25,14 @@ from xmp import _signals
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
 
-__all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
+__all__ = [
+    "CallPickler",
+    "OutcomePickler",
+    "Rest",
+    "by_value_modules",
+    "is_test_case",
+    "without_its_run",
+]
 
 
 class Rest:
@@ -180,6 +187,8 @@ class CallPickler(_Pickler):
             _check_semaphore(obj)
         elif not self._sharing and (reduced := self._private(obj)) is not NotImplemented:
             return reduced
+        elif is_test_case(obj):
+            return without_its_run(obj)
         return super().reducer_override(obj)
 
     def _tensor(self, tensor: Any) -> Any:
@@ -191,6 +200,26 @@ class CallPickler(_Pickler):
         if tensor.device.type == "cpu" and not tensor.is_shared():
             _check_shared_memory(tensor.untyped_storage().nbytes())
         return NotImplemented
+
+
+def is_test_case(value: Any) -> bool:
+    case = sys.modules.get("unittest.case")
+    return case is not None and isinstance(value, getattr(case, "TestCase", ()))
+
+
+def without_its_run(test: Any) -> Any:
+    """Reduce a test, whose method is the function, without what its runner has put into it.
+
+    Its outcome leads to the whole runner (CPython 3.10 to 3.13, unittest/case.py), its cleanups are
+    to run once, in the launcher, and pytest sets the method that it runs as an attribute (pytest 9,
+    _pytest/unittest.py).
+    """
+    reduced = test.__reduce_ex__(5)
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    state = {**reduced[2], "_outcome": None, "_cleanups": []}
+    state.pop(getattr(test, "_testMethodName", ""), None)
+    return (*reduced[:2], state, *reduced[3:])
 
 
 def _check_shared_memory(size: int) -> None:
