@@ -168,6 +168,7 @@ def leave(framework: Framework | None, channel: SupervisorChannel, code: int) ->
                 framework.leave()
             threading._shutdown()  # type: ignore[attr-defined]
             util._exit_function()  # type: ignore[attr-defined]  # joins its own children
+            _spare_coverage()
             atexit._run_exitfuncs()
             _save_coverage()
     except BaseException as error:
@@ -184,17 +185,20 @@ def leave(framework: Framework | None, channel: SupervisorChannel, code: int) ->
 
 
 def _save_coverage() -> None:
-    """coverage.py saves in an exit handler that a forked process does not inherit.
-
-    With its ``patch = _exit`` it saves in ``os._exit``, too. A SIGTERM, with which xmp ends the
-    replicas after a failure, would come between the making of the file and its first page: an
-    empty file, of which ``coverage combine`` warns (coverage 7.17, coverage/sqldata.py).
-    """
+    """coverage.py saves in an exit handler that a forked process does not inherit."""
     coverage = sys.modules.get("coverage")
-    if coverage is None:
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    current = coverage.Coverage.current()
+    current = coverage.Coverage.current() if coverage is not None else None
     if current is not None:
         current.stop()
         current.save()
+
+
+def _spare_coverage() -> None:
+    """Let no SIGTERM, with which xmp ends all after a failure, end this process while it saves.
+
+    With its patches coverage.py saves in an exit handler and in ``os._exit``, too. Between the
+    making of a file and its first page a signal leaves an empty one, of which ``coverage combine``
+    warns (coverage 7.17, coverage/sqldata.py). SIGKILL still comes after ``grace``.
+    """
+    if "coverage" in sys.modules:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
