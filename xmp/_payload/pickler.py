@@ -16,7 +16,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -25,12 +25,16 @@ from xmp import _signals
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
 
+if TYPE_CHECKING:
+    from .rewriting import Rewriting
+
 __all__ = [
     "CallPickler",
     "OutcomePickler",
     "Rest",
     "by_value_modules",
     "is_test_case",
+    "rewriting",
     "without_its_run",
 ]
 
@@ -271,6 +275,15 @@ def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
     finally:
         for module in fresh:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def rewriting(fn: Callable[..., Any]) -> Iterator[Rewriting]:
+    """What a call begins with where pytest has imported modules: replicas rewrite them, too."""
+    if _pytest_runs():
+        from .rewriting import Rewriting
+
+        found = [module for module in list(sys.modules.values()) if of_pytest(module)]
+        yield Rewriting(found, getattr(fn, "__module__", None))
 
 
 def _pytest_runs() -> bool:
