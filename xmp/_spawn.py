@@ -84,6 +84,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             frames = _users_frames(error.__traceback__)
             if frames is not None:  # the function ran in this process: its frames are the user's
                 raise error.with_traceback(frames)  # noqa: B904 - its cause and context stay
+            if "IPython" in sys.modules:
+                from ._processes import render as render  # its module says how to show it there
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
         except BaseException as error:

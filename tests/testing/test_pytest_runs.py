@@ -71,6 +71,13 @@ class TestOfUnittest(unittest.TestCase):
 def answers():
     return list(xmp.spawn(abs, nprocs=2, runtime="cpu"))
 
+def square(rank):
+    '''
+    >>> xmp.spawn(square, nprocs=2, runtime="cpu")
+    Results([0, 1])
+    '''
+    return rank**2
+
 class TestOfClass:
     def test_a_fixture_of_the_class(self, answers):
         assert answers == [0, 1]
@@ -93,14 +100,14 @@ def under_pytest(stage: Stage, suite: str, *options: str) -> str:
 
 
 def test_a_skip_in_a_replica_skips_the_test(stage: Stage) -> None:
-    report = under_pytest(stage, SKIPS, "-rA")
+    report = under_pytest(stage, SKIPS, "-rA", "--doctest-modules")
     skipped = re.findall(r"^SKIPPED \[1\] (.*):\d+: (.*)$", report, re.MULTILINE)
     assert {reason: [each for _, each in skipped].count(reason) for reason in REASONS} == REASONS
     # pytest says itself where a SkipTest of a function comes from: its own _pytest/unittest.py.
     own = [where for where, _ in skipped if where != "test_suite.py"]
     assert [where.rpartition("/")[2] for where in own] == ["unittest.py"], report
     assert "XFAIL test_suite.py::test_by[expected] - a known bug" in report
-    assert "1 passed, 10 skipped, 1 xfailed" in report
+    assert "2 passed, 10 skipped, 1 xfailed" in report
 
 
 FAILURES = (
