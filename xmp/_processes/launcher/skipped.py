@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import Failure
+from xmp._processes.report.replica_error import exception_of
 from xmp._test_outcomes import is_skip
 from xmp._watch import CAUSE, UNKNOWN
 
@@ -32,6 +32,4 @@ def skip_of(failures: Sequence[Failure]) -> BaseException | None:
 
 
 def _skipped(failure: Failure) -> bool:
-    if failure.exception is None:
-        failure.exception = load_exception(failure.pickled)
-    return is_skip(failure.exception)
+    return is_skip(exception_of(failure))
