@@ -17,7 +17,13 @@ from xmp import _signals
 
 from . import Collector, spawning
 from .hints import nested_codes
-from .pickler import CallPickler, OutcomePickler, by_value_modules
+from .pickler import (
+    CallPickler,
+    OutcomePickler,
+    by_value_modules,
+    is_test_case,
+    without_its_run,
+)
 
 __all__ = ["of_call", "of_result", "users_part"]
 
@@ -198,7 +204,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Part]:
 def _of_object(value: Any) -> Iterator[Part]:
     """What its class gives to pickle: attributes, items, arguments of a constructor."""
     try:
-        reduced = value.__reduce_ex__(5)
+        reduced = without_its_run(value) if is_test_case(value) else value.__reduce_ex__(5)
     except Exception:  # it says itself that it cannot be pickled
         return
     if not isinstance(reduced, tuple):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
     from .replica.seeding import seed_all
+    from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
     from .terminal.progress import said_here
 
@@ -45,6 +46,7 @@ __all__ = [
     "Timeline",
     "event_stream",
     "launch",
+    "render",
     "said_here",
     "seed_all",
     "settled",
@@ -62,6 +64,7 @@ _LAZY = {
     "StartTimeline": "messages.timeline",
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
+    "render": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",

@@ -68,8 +68,9 @@ def get(name: str, source: str = "runtime") -> Runtime:
 
     guess = meant(name, names())
     instead = f" You probably meant {guess}." if guess else ""
+    allowed = (r.name for r in _table if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
-        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(names())}, or leave it out."
+        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(allowed)}, or leave it out."
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import xmp
 import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
+import xmp.testing
 
 
 def train(rank: int, epochs: int) -> float:
@@ -71,3 +72,5 @@ xmp.replica().rank = 1  # refused
 dist.launcher(train, 2, 4, 2, "10.0.0.2", "23456")  # refused
 dist.launcher(nprocs=2)  # refused
 dist.get_rank()  # refused
+xmp.testing.recorded_facts(8)  # refused
+xmp.testing.fake_chips("8")  # refused

@@ -12,6 +12,7 @@ from typing_extensions import assert_type
 import xmp
 import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
+import xmp.testing
 
 
 def train(rank: int, epochs: int, name: str = "") -> float:
@@ -172,3 +173,11 @@ def as_megengine_has_it() -> None:
     assert_type(on_every_device(epochs=3), "list[float]")
     assert_type(on_two_of_four(3), "list[str]")
     assert_type(dist.launcher(train, 2, device_type="gpu", backend="nccl")(0, 1), "list[float]")
+
+
+def tests_without_the_hardware() -> None:
+    assert_type(xmp.testing.RECORDED, "tuple[str, ...]")
+    assert_type(xmp.testing.recorded_facts("kaggle-v5e-8"), xmp.HostFacts)
+    assert_type(xmp.plan(8, facts=xmp.testing.recorded_facts("v4-32")), xmp.JobPlan)
+    with xmp.testing.fake_chips(4):
+        assert_type(xmp.spawn(train, (1,), runtime="fake"), "xmp.Results[float]")

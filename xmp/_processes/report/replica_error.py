@@ -27,7 +27,7 @@ from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
 
-__all__ = ["CALLED_ON_IT", "build", "not_loaded"]
+__all__ = ["CALLED_ON_IT", "build", "exception_of", "not_loaded"]
 
 CALLED_ON_IT = "was called on it"
 """Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
@@ -63,6 +63,18 @@ def not_loaded(text: str, words: str, pickled: bytes | None) -> StartError:
     return error
 
 
+def exception_of(failure: Failure) -> BaseException | None:
+    """The exception itself, if its class is known here; loaded once.
+
+    To load a class that only the replica had makes one here, which a second time would be known.
+    """
+    if failure.exception is None:
+        failure.exception = load_exception(failure.pickled)
+        if failure.exception is None:
+            failure.pickled = None
+    return failure.exception
+
+
 def build(
     failures: Sequence[Failure],
     world_size: int,
@@ -77,8 +89,7 @@ def build(
     ``ended_by`` says what in this process had xmp end the launch, if anything did.
     """
     for failure in failures:
-        if failure.exception is None:
-            failure.exception = load_exception(failure.pickled)
+        exception_of(failure)
         stopped = ended_by if failure.label == STOPPED else ""
         failure.why = failure.why or stopped or memory.why(failure)
     cause, *others = failures
