@@ -9,7 +9,7 @@ from ._errors import PlanError
 from ._runtimes import Runtime
 from ._types import HostFacts, Request
 
-__all__ = ["GENERIC", "choose", "said_of"]
+__all__ = ["GENERIC", "NAMED", "choose", "said_of"]
 
 GENERIC = "torch"
 """Every torch-based framework imports it, so it decides only where none of those is loaded."""
