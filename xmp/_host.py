@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
-from ._payload.hints import names_used
+from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
 from ._runtimes._extra import check_read_at_import
@@ -70,6 +70,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
+    request = _with_uses(request, call, known)
     draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -78,6 +79,17 @@ def _attempt(request: Request, call: Call) -> Launch:
     except XmpError as error:
         error._add(draft.choice)
         raise
+
+
+def _with_uses(request: Request, call: Call, known: HostFacts) -> Request:
+    """The request with the frameworks that the function imports, which may decide the runtime."""
+    if request.runtime is not None or request.uses or request.imports:
+        return request
+    families = dict.fromkeys(each.family for each in _runtimes.runtimes() if each.family)
+    if families.keys() & {*known.loaded}:
+        return request
+    inside = {name.partition(".")[0] for name in modules_imported(call.fn)}
+    return replace(request, uses=tuple(name for name in families if name in inside))
 
 
 def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,7 @@ class JaxApart(JaxWorld):
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, "")
         self._pid = os.getpid()
+        self._found = _client() is not None
         self._lease: _ports.PortLease | None = None
         self._hooks = [on_import("jax._src.distributed", self._patch)]
         if info.world_size > 1 and info.settings.get("jax_apart"):
@@ -61,9 +63,18 @@ class JaxApart(JaxWorld):
         while self._hooks:
             self._hooks.pop()()
         super().leave()
+        self._leave_own()
         if self._lease is not None:
             self._lease.close()
             self._lease = None
+
+    def _leave_own(self) -> None:
+        """Leave the world that the program has formed by itself, as the interpreter's end would.
+
+        A replica ends without that (``os._exit``), and a coordinator's end would abort the others.
+        """
+        if not self._found and _client() is not None and os.getpid() == self._pid:
+            sys.modules["jax"].distributed.shutdown()
 
     def _patch(self, distributed: ModuleType) -> None:
         if os.getpid() == self._pid:
@@ -99,9 +110,7 @@ class JaxApart(JaxWorld):
 
     def _warn(self) -> None:
         """Once for each host: the other replicas would only repeat it."""
-        from jax._src import distributed
-
-        if os.getpid() != self._pid or distributed.global_state.client is not None:
+        if os.getpid() != self._pid or _client() is not None:
             return
         between = channel()
         if between is None:
@@ -118,6 +127,12 @@ class JaxApart(JaxWorld):
             "runtime=%r given by name this is not said",
             info.world_size, info.runtime, info.runtime,
         )  # fmt: skip
+
+
+def _client() -> Any:
+    """JAX's connection to a coordinator, if it is loaded and has one."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    return getattr(state, "client", None)
 
 
 def _before_first(module: Any, name: str, call: Callable[[], None]) -> Callable[[], None]:
