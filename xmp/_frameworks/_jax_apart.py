@@ -41,7 +41,6 @@ class JaxApart(JaxWorld):
 
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, "")
-        self._pid = os.getpid()
         self._found = _client() is not None
         self._lease: _ports.PortLease | None = None
         self._hooks = [on_import("jax._src.distributed", self._patch)]

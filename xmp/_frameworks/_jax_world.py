@@ -11,11 +11,13 @@ passed on.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import ipaddress
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +30,8 @@ from ._listening import wait_for_listener
 __all__ = ["JaxWorld", "connect_on_loopback", "is_loopback", "keep_sigterm"]
 
 _MODULES = ("jax._src.distributed", "jax.distributed")
+_LINGER = 5.0
+"""Seconds; the supervisor waits less for failures that came first but are heard of later."""
 _CONNECTING = ("initialization_timeout",)
 """What concerns the connection alone: it is there."""
 
@@ -40,6 +44,7 @@ class JaxWorld:
         self._coordinator = coordinator
         ids = info.settings.get("local_device_ids")
         self._ids = [int(number) for number in ids.split(",")] if ids else None
+        self._pid = os.getpid()
         self._wishes: dict[str, Any] = {}
         self._rounds = 0
         self._joining = False
@@ -52,9 +57,9 @@ class JaxWorld:
         self._initialize = original = distributed.initialize
         answering = self._answering(original)
         for name in _MODULES:
-            self._undo.append(functools.partial(_put_back, name, original))
-            if name in sys.modules:  # the public one takes it from the other when it is imported
-                sys.modules[name].initialize = answering  # type: ignore[attr-defined]
+            known = getattr(sys.modules.get(name), "initialize", original)
+            self._undo.append(functools.partial(_set, name, known))
+            _set(name, answering)  # the public module takes it from the other when it is imported
         state = distributed.global_state
         method = state.initialize
         self._undo.append(functools.partial(delattr, state, "initialize"))
@@ -73,6 +78,8 @@ class JaxWorld:
             self._meet(f"jax/{self._rounds}")
         if self._info.rank != 0:
             wait_for_listener(self._coordinator)
+        elif not self._rounds:
+            atexit.register(self._linger)
         self._rounds, self._wishes = self._rounds + 1, {**self._wishes, **wishes}
         self._joining = True
         try:
@@ -83,6 +90,7 @@ class JaxWorld:
 
     def leave(self) -> None:
         """Leave together: rank 0 is the coordinator, and its end would abort the others."""
+        atexit.unregister(self._linger)
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -92,12 +100,12 @@ class JaxWorld:
 
     def _answering(self, initialize: Callable[..., None]) -> Callable[..., None]:
         """``initialize`` of the module or of its state, which differ in their parameters' order."""
-        signature, pid = inspect.signature(initialize), os.getpid()
+        signature = inspect.signature(initialize)
         defaults = {name: each.default for name, each in signature.parameters.items()}
 
         @functools.wraps(initialize)
         def answer(*arguments: Any, **named: Any) -> None:
-            if self._joining or os.getpid() != pid:  # a child of a replica is no replica
+            if self._joining or os.getpid() != self._pid:  # a child of a replica is no replica
                 initialize(*arguments, **named)
                 return
             try:
@@ -187,6 +195,15 @@ class JaxWorld:
         known = inspect.signature(initialize).parameters
         return {name: value for name, value in wanted.items() if name in known}
 
+    def _linger(self) -> None:
+        """Outlive the others, as the coordinator of a launch that fails.
+
+        Where it ends first, they abort with words of their own that hide the cause. The supervisor
+        has the report by now and ends all of them.
+        """
+        if os.getpid() == self._pid and self._info.world_size > 1:
+            time.sleep(_LINGER)
+
     def _meet(self, key: str) -> None:
         """Wait until this host's first replica comes here too."""
         between = channel()
@@ -194,7 +211,7 @@ class JaxWorld:
             between.share(key, lambda: None, owner=0)
 
 
-def _put_back(module: str, initialize: Callable[..., None]) -> None:
+def _set(module: str, initialize: Callable[..., None]) -> None:
     if module in sys.modules:
         sys.modules[module].initialize = initialize  # type: ignore[attr-defined]
 
