@@ -232,6 +232,8 @@ def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[st
         settings["backend"] = runtime.default_backend if auto else job.request.backend
     elif job.request.grouped and _can_group(runtime, place.facts, settings):
         settings["backend"] = runtime.default_backend
+    if job.request.late:
+        settings["late"] = "1"
     if _jax_is_apart(runtime, job.request, place.facts):
         settings["jax_apart"] = "1"
     return settings
@@ -256,7 +258,7 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
     """What a template may import: the launcher's packages, but not the two that look for chips."""
-    wanted = list(runtime.needs_packages)
+    wanted = [] if request.late else list(runtime.needs_packages)
     if request.backend is not None or (request.grouped and runtime.backends):
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]

@@ -103,8 +103,8 @@ def _run_in_replicas(program: Program) -> None:
         unique=uuid.uuid4().hex,
         started=time.time(),
     )
-    uses = frameworks_used(program.source, sys.path[0])
-    request = Request(imports=_imports(program), uses=uses)
+    used, late = frameworks_used(program.source, sys.path[0])
+    request = Request(imports=_imports(program), uses=used, late=late)
     launch(request, Call(run_in_replica, (run,), program=True), True)
 
 

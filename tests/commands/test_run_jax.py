@@ -98,7 +98,7 @@ USES = {
     "neither": ("import os, numpy, missing\n", ()),
     "a variable that the import reads": (
         "import os\nos.environ['JAX_ENABLE_X64'] = '1'\nimport jax\n",
-        (),
+        ("jax",),
     ),
     "no Python": ("import (", ()),
 }
@@ -121,7 +121,39 @@ def test_what_a_script_uses(tmp_path: Path, case: str) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    assert frameworks_used(str(tmp_path / "script.py"), str(tmp_path)) == expected
+    found = frameworks_used(str(tmp_path / "script.py"), str(tmp_path))
+    assert found == (expected, "ENABLE_X64" in source)
+
+
+SETS_VARIABLES = """
+import os, sys
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"
+if "one" in sys.argv:
+    if os.environ["RANK"] == "0":
+        import jax
+        print(jax.distributed.is_initialized(), flush=True)
+    sys.exit()
+from show import show
+import jax
+import jax.numpy as jnp
+
+jax.distributed.initialize(process_id=int(os.environ["RANK"]))
+show(type=str(jnp.ones(2).dtype), devices=jax.device_count())
+"""
+
+
+@pytest.mark.parametrize("options", [("-n", "2"), ("-n", "1"), ("-n", "2", "--runtime", "jax")])
+def test_variables_that_the_script_sets_for_jax(stage: Stage, options: tuple[str, ...]) -> None:
+    stage.write(SHOW, "show.py")
+    stage.write(SETS_VARIABLES, "train.py")
+    number = int(options[1])
+    said = {"world": number, "type": "float64", "devices": 2 * number}
+    found = shown(run(stage, *options, "train.py"))
+    assert found == [{"rank": rank, **said} for rank in range(number)]
+    if options[2:]:
+        alone = run(stage, *options, "train.py", "one")
+        assert (alone.code, alone.out) == (0, "True\n"), "rank 1 joins when it ends"
 
 
 # --- failures -------------------------------------------------------------------------------------

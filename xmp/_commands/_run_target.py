@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
 from xmp._errors import PlanError, XmpError
-from xmp._payload.frameworks_used import frameworks_used
+from xmp._payload.frameworks_used import Uses, frameworks_used
 from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._script_runs import script_folder
 
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     """As in ``ScriptRun``."""
     imports: tuple[str, ...] = ()
     """The installed modules that it imports at its top."""
-    uses: tuple[str, ...] = ()
+    uses: Uses = Uses()
     """The frameworks that it uses beside these."""
 
 

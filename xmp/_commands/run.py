@@ -119,7 +119,8 @@ def _request(options: argparse.Namespace, target: _run_target.Target) -> Request
     request = _checks.make_request(
         nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind
     )
-    request = replace(request, imports=target.imports, uses=target.uses)
+    used, late = target.uses
+    request = replace(request, imports=target.imports, uses=used, late=late)
     request = replace(request, store_port=options.master_port or 0)
     if options.nprocs == "gpu":
         _refuse_without_gpu(request)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from xmp._imports import on_import
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -27,9 +28,13 @@ __all__ = ["Jax", "attach", "enter"]
 def enter(info: ReplicaInfo) -> Jax:
     """Set platform and device count, and join ``jax.distributed`` if there are several replicas.
 
+    With ``settings["late"]`` that waits for the first import of JAX.
+
     Raises:
         RuntimeError: JAX is not installed, or this process has already initialised its devices.
     """
+    if info.settings.get("late") and "jax" not in sys.modules:
+        return _Late(info)
     jax = jax_module()
     from jax._src import xla_bridge
 
@@ -138,6 +143,23 @@ class Jax:
             self._rendezvous.remove()
         if self._world is not None:
             self._world.leave()
+
+
+class _Late(Jax):
+    """For a script that sets a variable which JAX's import reads: it joins when that is done."""
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        super().__init__(info, None, planned_rendezvous(info))
+        on_import("jax", self._join)
+
+    def leave(self) -> None:
+        """Leave together; first join those that wait for this replica, if it has not used JAX."""
+        jax_module()
+        super().leave()
+
+    def _join(self, jax: Any) -> None:
+        _configure(jax, {})  # the import has read the plan's variables, or the script's own
+        self._world = _joined(self._info)
 
 
 def _configure(jax: Any, settings: Any) -> None:

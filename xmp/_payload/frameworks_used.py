@@ -15,7 +15,7 @@ from xmp._imports import site_folders
 
 from .top_imports import at_the_top, changes_what_imports_read, find_module, imported_modules
 
-__all__ = ["frameworks_used"]
+__all__ = ["Uses", "frameworks_used"]
 
 _FRAMEWORKS = ("jax", "torch", "torch_xla", "torch_tpu", "paddle")
 _LIBRARIES = {
@@ -36,20 +36,26 @@ class _Names(NamedTuple):
     """Those that only functions import."""
 
 
-def frameworks_used(path: str, folder: str) -> tuple[str, ...]:
-    """The frameworks that the script of this folder uses; none where that cannot be read.
+class Uses(NamedTuple):
+    """What a script uses; nothing where that cannot be read."""
 
-    None either where the script changes a variable that an import reads (``JAX_ENABLE_X64``): xmp
-    must not import a framework before that.
-    """
+    frameworks: tuple[str, ...] = ()
+    late: bool = False
+    """It changes a variable that an import reads (``JAX_ENABLE_X64``)."""
+
+
+def frameworks_used(path: str, folder: str) -> Uses:
+    """The frameworks that the script of this folder uses."""
     try:
         tree = _parsed(path)
     except (OSError, SyntaxError, ValueError):
-        return ()
-    nodes = [node for statement in tree.body for node in at_the_top(statement)]
-    if any(map(changes_what_imports_read, nodes)):
-        return ()
-    script = _names(tree)
+        return Uses()
+    nodes = (node for statement in tree.body for node in at_the_top(statement))
+    late = any(map(changes_what_imports_read, nodes))
+    return Uses(_nearest(_names(tree), folder), late)
+
+
+def _nearest(script: _Names, folder: str) -> tuple[str, ...]:
     own = [_names(each) for each in _own_modules(script, folder)]
     tops = [name for each in own for name in each.top]
     inside = [name for each in (script, *own) for name in each.inside]
