@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,15 @@ from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 if TYPE_CHECKING:
     from ._processes import Call, Launch, ProcessContext, Results
 
-__all__ = ["host_facts", "launch", "launch_bare", "plan_for", "refuse_unready", "warm_up"]
+__all__ = [
+    "host_facts",
+    "launch",
+    "launch_bare",
+    "plan_for",
+    "refuse_unready",
+    "warm_up",
+    "with_uses",
+]
 
 _COMPANIONS = {
     "torch": ("numpy", "numpy.random", "torch.distributed", "torch.nn.parallel"),
@@ -70,7 +78,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
-    request = _with_uses(request, call, known)
+    request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -81,14 +89,14 @@ def _attempt(request: Request, call: Call) -> Launch:
         raise
 
 
-def _with_uses(request: Request, call: Call, known: HostFacts) -> Request:
+def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:
     """The request with the frameworks that the function imports, which may decide the runtime."""
     if request.runtime is not None or request.uses or request.imports:
         return request
     families = dict.fromkeys(each.family for each in _runtimes.runtimes() if each.family)
     if families.keys() & {*known.loaded}:
         return request
-    inside = {name.partition(".")[0] for name in modules_imported(call.fn)}
+    inside = {name.partition(".")[0] for name in modules_imported(fn)}
     return replace(request, uses=tuple(name for name in families if name in inside))
 
 

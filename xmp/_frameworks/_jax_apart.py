@@ -41,6 +41,8 @@ class JaxApart(JaxWorld):
 
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, "")
+        if info.settings.get("device_type") in ("cuda", "rocm"):  # it sees those of all replicas
+            self._ids = [int(info.settings.get("device_index", info.local_rank))]
         self._found = _client() is not None
         self._lease: _ports.PortLease | None = None
         self._hooks = [on_import("jax._src.distributed", self._patch)]
