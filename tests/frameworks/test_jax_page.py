@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.stage import ROOT, Stage
 
 PAGE = Path(ROOT, "docs/coming-from/jax.md")
@@ -27,6 +29,7 @@ def test_before_and_after_print_the_same(stage: Stage) -> None:
     assert said(stage, after) == expected
 
 
+@pytest.mark.slow
 def test_the_training_goes_on_where_it_was(stage: Stage) -> None:
     (program,) = programs("python")
     found = said(stage, program, str(stage.folder / "checkpoints"))

@@ -27,7 +27,7 @@ from xmp._replica_info import ReplicaInfo
 from ._jax_wire import FOREVER
 from ._listening import wait_for_listener
 
-__all__ = ["JaxWorld", "connect_on_loopback", "is_loopback", "keep_sigterm"]
+__all__ = ["JaxWorld"]
 
 _MODULES = ("jax._src.distributed", "jax.distributed")
 _LINGER = 5.0
@@ -70,9 +70,9 @@ class JaxWorld:
         from jax._src import distributed
 
         jax = sys.modules["jax"]
-        keep_sigterm(jax)
-        if is_loopback(self._coordinator):
-            connect_on_loopback(jax)
+        self._keep_sigterm(jax)
+        if _is_loopback(self._coordinator):
+            self._connect_on_loopback(jax)
         if self._rounds and self._info.host_index == 0:
             # Rank 0 comes here when it has left the service of the last round.
             self._meet(f"jax/{self._rounds}")
@@ -80,13 +80,14 @@ class JaxWorld:
             wait_for_listener(self._coordinator)
         elif not self._rounds:
             atexit.register(self._linger)
-        self._rounds, self._wishes = self._rounds + 1, {**self._wishes, **wishes}
+        self._wishes = {**self._wishes, **wishes}
         self._joining = True
         try:
             initialize = self._initialize or distributed.initialize
             initialize(**self._arguments(initialize))
         finally:
             self._joining = False
+        self._rounds += 1
 
     def leave(self) -> None:
         """Leave together: rank 0 is the coordinator, and its end would abort the others."""
@@ -132,8 +133,13 @@ class JaxWorld:
         wishes = {name: value for name, value in given.items() if name not in planned}
         state = distributed.global_state
         if state.client is None:
-            if not (self._info.world_size == 1 and xla_bridge.backends_are_initialized()):
+            if not xla_bridge.backends_are_initialized():
                 self.join(**wishes)
+            elif self._info.world_size > 1:
+                raise RuntimeError(
+                    "jax.distributed.initialize(): JAX has initialised its devices as those of one "
+                    "process. Call it before the first use of a device"
+                )
             return
         lasting = {n: value for n, value in wishes.items() if n not in _CONNECTING}
         if all(self._wishes.get(name) == value for name, value in lasting.items()):
@@ -195,6 +201,43 @@ class JaxWorld:
         known = inspect.signature(initialize).parameters
         return {name: value for name, value in wanted.items() if name in known}
 
+    def _keep_sigterm(self, jax: Any) -> None:
+        """Switch off JAX's preemption service, unless the user has switched it on.
+
+        It catches SIGTERM and the process goes on: every failed launch would last the full grace.
+        """
+        if os.environ.get("JAX_ENABLE_PREEMPTION_SERVICE"):
+            return
+        if "jax_enable_preemption_service" in jax.config.values:
+            self._update(jax, "jax_enable_preemption_service", False)
+            return
+        from jax._src import distributed  # before 0.7 there is no switch
+
+        distributed.global_state.initialize_preemption_sync_manager = lambda: None
+
+    def _connect_on_loopback(self, jax: Any) -> None:
+        """Make gloo listen on loopback; by default it takes the address of the host's name.
+
+        Switch off JAX's warning about proxies as well, which loopback does not use.
+        """
+        from jax._src import xla_bridge
+
+        library, name = xla_bridge._jax, "make_gloo_tcp_collectives"
+        make = getattr(library, name)
+
+        def make_on_loopback(*arguments: Any, **named: Any) -> Any:
+            return make(*arguments, **{"hostname": "127.0.0.1", **named})
+
+        self._undo.append(functools.partial(setattr, library, name, make))
+        setattr(library, name, make_on_loopback)
+        if "jax_check_proxy_envs" in jax.config.values:
+            self._update(jax, "jax_check_proxy_envs", False)
+
+    def _update(self, jax: Any, name: str, value: Any) -> None:
+        """Change JAX's configuration until this world is left."""
+        self._undo.append(functools.partial(jax.config.update, name, jax.config.values[name]))
+        jax.config.update(name, value)
+
     def _linger(self) -> None:
         """Outlive the others, as the coordinator of a launch that fails.
 
@@ -216,42 +259,7 @@ def _set(module: str, initialize: Callable[..., None]) -> None:
         sys.modules[module].initialize = initialize  # type: ignore[attr-defined]
 
 
-def keep_sigterm(jax: Any) -> None:
-    """Switch off JAX's preemption service, unless the user has switched it on.
-
-    It catches SIGTERM and the process goes on: every failed launch would last the full grace.
-    """
-    if os.environ.get("JAX_ENABLE_PREEMPTION_SERVICE"):
-        return
-    if "jax_enable_preemption_service" in jax.config.values:
-        jax.config.update("jax_enable_preemption_service", False)
-        return
-    from jax._src import distributed  # before 0.7 there is no switch
-
-    distributed.global_state.initialize_preemption_sync_manager = lambda: None
-
-
-def connect_on_loopback(jax: Any) -> None:
-    """Make gloo listen on loopback; by default it takes the address of the host's name.
-
-    Switch off JAX's warning about proxies as well, which loopback does not use.
-    """
-    from jax._src import xla_bridge
-
-    library, name = xla_bridge._jax, "make_gloo_tcp_collectives"
-    make = getattr(library, name)
-    if not hasattr(make, "__wrapped__"):
-
-        @functools.wraps(make)
-        def make_on_loopback(*arguments: Any, **named: Any) -> Any:
-            return make(*arguments, **{"hostname": "127.0.0.1", **named})
-
-        setattr(library, name, make_on_loopback)
-    if "jax_check_proxy_envs" in jax.config.values:
-        jax.config.update("jax_check_proxy_envs", False)
-
-
-def is_loopback(coordinator: str) -> bool:
+def _is_loopback(coordinator: str) -> bool:
     """Whether an "address:port" is on this host alone."""
     host = coordinator.rpartition(":")[0].strip("[]")
     try:
@@ -269,7 +277,7 @@ def _places(coordinator: str) -> set[str]:
 def _plain(address: str) -> str:
     """One spelling for all names of loopback."""
     port = address.rpartition(":")[2]
-    return f"localhost:{port}" if is_loopback(address) else address
+    return f"localhost:{port}" if _is_loopback(address) else address
 
 
 def _words(arguments: Mapping[str, Any]) -> str:
