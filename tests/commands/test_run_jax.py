@@ -61,25 +61,22 @@ def test_jax_that_the_script_does_not_name_at_its_top(stage: Stage, name: str) -
 
 
 HIDDEN = """
-import importlib, json, os, sys
+import importlib, json, os
 jax = importlib.import_module("jax")
-if len(sys.argv) > 1:
-    jax.distributed.initialize()
 print(json.dumps({"rank": int(os.environ["RANK"]), "world": jax.process_count()}), flush=True)
 """
 
 
-def test_jax_that_cannot_be_seen_is_warned_about_and_can_be_asked_for(stage: Stage) -> None:
+def test_jax_that_cannot_be_seen_is_warned_about(stage: Stage) -> None:
     stage.write(HIDDEN, "hidden.py")
     alone = run(stage, "-n", "2", "hidden.py")
     assert [each["world"] for each in shown(alone)] == [1, 1]
     assert alone.err.count("xmp run --runtime jax") == 1
     named = run(stage, "-n", "2", "--runtime", "cpu", "hidden.py")
     assert ([each["world"] for each in shown(named)], named.err) == ([1, 1], "")
-    for options in (("hidden.py", "initialize"), ("--runtime", "jax", "hidden.py")):
-        done = run(stage, "-n", "2", *options)
-        assert [each["world"] for each in shown(done)] == [2, 2]
-        assert "world of one" not in done.err
+    done = run(stage, "-n", "2", "--runtime", "jax", "hidden.py")
+    assert [each["world"] for each in shown(done)] == [2, 2]
+    assert "world of one" not in done.err
 
 
 USES = {
