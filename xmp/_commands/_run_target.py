@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
 from xmp._errors import PlanError, XmpError
+from xmp._payload.frameworks_used import Uses, frameworks_used
 from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._script_runs import script_folder
 
@@ -26,6 +27,8 @@ class Target(NamedTuple):
     """As in ``ScriptRun``."""
     imports: tuple[str, ...] = ()
     """The installed modules that it imports at its top."""
+    uses: Uses = Uses()
+    """The frameworks that it uses beside these."""
 
 
 def read(options: argparse.Namespace) -> Target:
@@ -34,7 +37,7 @@ def read(options: argparse.Namespace) -> Target:
         return _program(options)
     if options.module:
         path, folder = _module_file(options.target), os.getcwd()
-        return Target("module", _imports(path, folder) if path else ())
+        return _python("module", path, folder) if path else Target("module")
     path = options.target
     if os.path.isdir(path):
         return _folder(path)
@@ -42,14 +45,18 @@ def read(options: argparse.Namespace) -> Target:
         raise PlanError(f"{path} does not exist: give the path of a script, or -m and a module")
     if zipfile.is_zipfile(path):
         return Target("folder")
-    return Target("path", _imports(path, script_folder(path)))
+    return _python("path", path, script_folder(path))
 
 
 def _folder(path: str) -> Target:
     main = os.path.join(path, "__main__.py")
     if not os.path.isfile(main):
         raise PlanError(f"{path} is a folder without a __main__.py: give the path of a script")
-    return Target("folder", _imports(main, path))
+    return _python("folder", main, path)
+
+
+def _python(kind: str, path: str, folder: str) -> Target:
+    return Target(kind, _imports(path, folder), frameworks_used(path, folder))
 
 
 def _program(options: argparse.Namespace) -> Target:

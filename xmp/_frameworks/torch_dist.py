@@ -18,6 +18,7 @@ from xmp._framework import Members
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
+from ._jax_apart import JaxApart
 from ._reduce import fold, is_array
 from ._torch_backends import checked, on_loopback, planned, refuse_other
 from ._torch_leaves import finish, fits, is_numeric
@@ -61,6 +62,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
+    framework.jax = JaxApart(info)
     if "jax_platforms" in info.settings and "jax" in sys.modules:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
@@ -144,6 +146,7 @@ class TorchDist:
         self.device_type = info.settings.get("device_type", "")
         self._index = int(info.settings.get("device_index", info.local_rank))
         self._found_a_group = found_a_group
+        self.jax: JaxApart | None = None
         self._groups = HostGroups(info)
         self._within: Any = None  # a process group; None for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
@@ -243,6 +246,8 @@ class TorchDist:
             dist.destroy_process_group()
         if self._rendezvous is not None:
             self._rendezvous.remove()
+        if self.jax is not None:
+            self.jax.leave()
 
     def _place_in_group(self) -> tuple[int, int]:
         """Rank in, and size of, the process group."""

@@ -12,7 +12,14 @@ from xmp._imports import site_folders
 from xmp._runtimes._base import matches
 from xmp._runtimes._variables import FIRST_USE, IMPORT_TIME
 
-__all__ = ["find_module", "imports_of_file", "installed_imports"]
+__all__ = [
+    "at_the_top",
+    "changes_what_imports_read",
+    "find_module",
+    "imported_modules",
+    "imports_of_file",
+    "installed_imports",
+]
 
 _WRITES = ("setdefault", "update", "putenv", "pop")
 
@@ -33,10 +40,10 @@ def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
     path, places = [folder, *sys.path[1:]], site_folders()
     found: dict[str, None] = {}
     for statement in tree.body:
-        for node in _at_the_top(statement):
-            if _changes_what_imports_read(node):
+        for node in at_the_top(statement):
+            if changes_what_imports_read(node):
                 return tuple(found)
-            for name in _names(node):
+            for name in imported_modules(node):
                 spec = find_module(name, path) if _may_be_installed(name) else None
                 if spec is not None and (spec.origin or "").startswith(places):
                     found[name] = None
@@ -63,7 +70,7 @@ def _may_be_installed(name: str) -> bool:
     return root not in sys.stdlib_module_names and root != "xmp"
 
 
-def _at_the_top(statement: ast.AST) -> Iterator[ast.AST]:
+def at_the_top(statement: ast.AST) -> Iterator[ast.AST]:
     """The statement and what runs with it, in the order of the source: no body of a function."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
         return
@@ -71,10 +78,10 @@ def _at_the_top(statement: ast.AST) -> Iterator[ast.AST]:
         return
     yield statement
     for child in ast.iter_child_nodes(statement):
-        yield from _at_the_top(child)
+        yield from at_the_top(child)
 
 
-def _names(node: ast.AST) -> Iterable[str]:
+def imported_modules(node: ast.AST) -> Iterable[str]:
     """What an import statement imports; of ``from a import b`` both ``a`` and ``a.b``."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -83,7 +90,7 @@ def _names(node: ast.AST) -> Iterable[str]:
     return ()
 
 
-def _changes_what_imports_read(node: ast.AST) -> bool:
+def changes_what_imports_read(node: ast.AST) -> bool:
     """Whether it writes ``os.environ``, and a variable that an import is known to read, or any."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
         return _is_environ(node.value) and _is_read_at_import([node.slice])
