@@ -62,6 +62,15 @@ def test_programs_of_different_lanes_are_compared_with_an_output(page: Page) -> 
             assert group.output
 
 
+@by_name
+def test_a_test_runs_each_file(page: Page) -> None:
+    """By a console block, or in a test of its own that reads the page."""
+    commands = " ".join(word for program in page.programs() for word in program.command)
+    if any(name not in commands for name in page.files):
+        tests = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+        assert any(f"coming-from/{page.name}.md" in re.sub(r'" */ *"', "/", text) for text in tests)
+
+
 def test_the_pages_of_all_peers_are_there() -> None:
     assert {page.name for page in PAGES} >= PEERS
 
@@ -102,6 +111,8 @@ def test_the_programs_are_typed(tmp_path: Path) -> None:
     for page in PAGES:
         for program in page.programs():
             (tmp_path / f"{program.name}.py").write_text(program.source)
+        for name, text in page.files.items():
+            (tmp_path / f"{page.name.replace('-', '_')}_{name}").write_text(text)
     written = sorted(map(str, tmp_path.iterdir()))
     any_of_frameworks = ["--allow-subclassing-any", "--allow-untyped-decorators"]
     done = subprocess.run(
