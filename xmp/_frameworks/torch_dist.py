@@ -18,6 +18,7 @@ from xmp._framework import Members
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
+from ._accelerate_world import AccelerateWorld
 from ._reduce import fold, is_array
 from ._torch_backends import checked, on_loopback, planned, refuse_other
 from ._torch_leaves import finish, fits, is_numeric
@@ -145,11 +146,17 @@ class TorchDist:
         self._index = int(info.settings.get("device_index", info.local_rank))
         self._found_a_group = found_a_group
         self._groups = HostGroups(info)
+        self._accelerate = AccelerateWorld(info)
         self._within: Any = None  # a process group; None for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
     def choose_device(self) -> None:
-        """Make this replica's device the current one, unless it is the CPU."""
+        """Make this replica's device the current one; on the CPU, that of accelerate.
+
+        Raises:
+            RuntimeError: accelerate has a state of another world already.
+        """
+        self._accelerate.install()
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).set_device(self._index)
 
@@ -237,7 +244,8 @@ class TorchDist:
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous."""
+        """Destroy the process group, restore torch's rendezvous, and accelerate's state."""
+        self._accelerate.remove()
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized() and not self._found_a_group:
             dist.destroy_process_group()
