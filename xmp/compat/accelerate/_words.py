@@ -88,7 +88,7 @@ class World:
     def met_by(self, backend: object, endpoint: object, conf: object, run: object) -> World:
         """The same with torch's words for a rendezvous.
 
-        Raises PlanError for what several hosts would need, TypeError for a wrong type.
+        Raises PlanError where several hosts cannot meet so, TypeError for a wrong type.
         """
         found, place = _text("rdzv_backend", backend), _text("rdzv_endpoint", endpoint)
         if found not in ("static", "c10d"):
@@ -103,13 +103,13 @@ class World:
                 f"{other[0]} with num_nodes={self.nodes}: xmp runs no rendezvous. Give node_rank=, "
                 "master_addr= and use_port= on each host"
             )
-        return self._at(place) if found == "static" and place else self
+        return _meeting(self._at(place) if found == "static" and place else self)
 
     def _at(self, endpoint: str) -> World:
         address, colon, number = endpoint.rpartition(":")
         if not colon or not address:
             raise PlanError(f"rdzv_endpoint={endpoint!r}: give host:port")
-        return _met(replace(self, address=address.strip("[]"), port=_port(number)))
+        return replace(self, address=address.strip("[]"), port=_port(number))
 
 
 def world(use_port: object, master_addr: object, node_rank: object, num_nodes: object) -> World:
@@ -123,10 +123,10 @@ def world(use_port: object, master_addr: object, node_rank: object, num_nodes: o
             f"The node_rank must be less than the number of nodes: node_rank={node}, "
             f"num_nodes={nodes}. Allowed: 0 to {nodes - 1}"
         )
-    return _met(World(_port(use_port), _text("master_addr", master_addr), node, nodes))
+    return World(_port(use_port), _text("master_addr", master_addr), node, nodes)
 
 
-def _met(found: World) -> World:
+def _meeting(found: World) -> World:
     """``found``, if its hosts can meet there."""
     if found.nodes > 1 and is_each_host_itself(found.address):
         raise PlanError(
