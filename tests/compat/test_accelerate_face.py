@@ -71,6 +71,8 @@ TRAINS = """
             pairs = [[(p.name, p.default, p.kind) for p in s.parameters.values()]
                      for s in (theirs, own)]
             assert pairs[0] == pairs[1], pairs
+        from xmp.compat.accelerate import _devices
+        assert _devices._has_p2p() is True and _devices._device_type() == "cuda"  # without a GPU
         agents = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}  # no fixed port
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         their = [ran(accelerate.debug_launcher), ran(accelerate.notebook_launcher, **agents)]
@@ -216,3 +218,104 @@ def test_a_fixed_port_that_is_taken_is_refused() -> None:
         for options in ({"use_port": str(port)}, {"rdzv_endpoint": f"localhost:{port}"}):
             with nothing_started(), pytest.raises(xmp.PortError, match=f"port {port} at "):
                 notebook_launcher(nothing, (), 2, **options)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+FAILS = """
+    import os, sys
+    import torch
+    from accelerate import Accelerator
+    from in_script import say
+    import xmp
+    from xmp.compat.accelerate import debug_launcher, notebook_launcher
+
+    def fails(how):
+        accelerator = Accelerator()
+        if accelerator.process_index == 1:
+            if how == "shapes":
+                accelerator.gather(torch.ones(2))
+            if how == "dies":
+                os._exit(7)
+            raise ValueError("no such label")
+        accelerator.gather(torch.ones(1))
+
+    def succeeds_later(attempts):
+        accelerator = Accelerator()
+        own = attempts[accelerator.process_index:][:1]
+        own += 1
+        if accelerator.gather(own).sum() < 2 * 2:
+            sys.exit(3)
+
+    def caught(launcher, how, **options):
+        from torch.multiprocessing.spawn import ProcessException, ProcessRaisedException
+        try:
+            launcher(fails, (how,), num_processes=2, **options)
+        except RuntimeError as error:
+            return [type(error).__name__, isinstance(error, ProcessException),
+                    isinstance(error, ProcessRaisedException), error.rank, str(error)]
+
+    if __name__ == "__main__":
+        attempts = torch.zeros(2).share_memory_()
+        notebook_launcher(succeeds_later, (attempts,), 2, max_restarts=2)
+        alone = torch.zeros(1).share_memory_()
+        try:
+            notebook_launcher(lambda n: n.add_(1) > 1 or sys.exit(3), (alone,), 1, max_restarts=1)
+        finally:
+            say(raised=caught(debug_launcher, "raises"), died=caught(notebook_launcher, "dies"),
+                attempts=attempts.tolist(), alone=alone.tolist())
+        os.environ["ACCELERATE_DEBUG_MODE"] = "1"
+        say(shapes=caught(notebook_launcher, "shapes"))
+        accelerator = Accelerator()
+        say(state=None)
+        try:
+            notebook_launcher(fails, ("raises",), num_processes=2)
+        except ValueError as error:
+            say(state=str(error))
+"""
+
+
+@pytest.mark.failing
+def test_what_a_failure_raises_and_restarts(stage: Stage) -> None:
+    said = stage.run(FAILS, timeout=90).said
+    assert said["raised"][:4] == ["ReplicaRaised", True, True, 1]
+    assert said["raised"][4].rstrip().endswith("ValueError: no such label")
+    assert said["died"][:4] == ["ReplicaDied", True, False, 1]
+    assert said["attempts"] == [2, 2]
+    assert said["alone"] == [2]
+    assert "DistributedOperationException" in said["shapes"][4]
+    assert said["state"].startswith("To launch a multi-device training from your notebook")
+
+
+HOSTS = """
+    import sys
+    import torch
+    from accelerate import Accelerator
+    from in_script import say
+    from xmp.compat.accelerate import notebook_launcher
+
+    def train():
+        accelerator = Accelerator()
+        ranks = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+        accelerator.wait_for_everyone()
+        if accelerator.is_local_main_process:
+            say(here=[accelerator.process_index, ranks])
+
+    if __name__ == "__main__":
+        node, processes, port = map(int, sys.argv[1:])
+        hosts = {"num_nodes": 2, "node_rank": node, "master_addr": "127.0.0.2", "use_port": port}
+        notebook_launcher(train, num_processes=processes, **hosts)
+"""
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("processes", [1, 2])
+def test_two_hosts(stage: Stage, processes: int) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        port = str(free.getsockname()[1])
+    hosts = [stage.start(HOSTS, str(node), str(processes), port) for node in (0, 1)]
+    for node, host in enumerate(hosts):
+        outcome = stage.outcome(host, 60)
+        assert outcome.code == 0, outcome.err
+        assert outcome.said == {"here": [node * processes, list(range(2 * processes))]}
+    stage.gone()
