@@ -48,6 +48,7 @@ WORLDS = """
                 plain=spawned(""), partial=spawned("PartialState", True), cpu=spawned("cpu=True"),
                 group=spawned("", backend="gloo"),
                 group_and_partial=spawned("PartialState", backend="gloo"),
+                beside_jax=[*xmp.spawn(world, ("",), nprocs=2, runtime="jax")],
                 launched=[*xmp.launch(world, ("",), nprocs=2, runtime="cpu")],
                 alone=[*xmp.spawn(world, ("",), nprocs=1, runtime="cpu")],
             )
@@ -60,7 +61,7 @@ TWO = [[2, rank, [10, 20, 30], "DistributedDataParallel"] for rank in (0, 1)]
 def test_every_way_to_make_it_gives_the_world_of_the_launch(stage: Stage) -> None:
     said = stage.run(WORLDS, timeout=60).said
     assert said.pop("alone") == [[1, 0, [10, 20, 30], "Linear"]]
-    assert list(said.values()) == [TWO] * 6
+    assert list(said.values()) == [TWO] * 7
 
 
 def test_in_processes_that_another_launcher_started(stage: Stage) -> None:

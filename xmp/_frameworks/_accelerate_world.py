@@ -21,6 +21,7 @@ from xmp._replica_info import ReplicaInfo
 __all__ = ["AccelerateWorld"]
 
 _MODULE = "accelerate.state"
+_JAX = "jax"
 
 
 class AccelerateWorld:
@@ -43,7 +44,7 @@ class AccelerateWorld:
             return
         self._refuse_another_world()
         self._pid = os.getpid()
-        if self._info.settings.get("device_type") == "cpu":
+        if self._info.settings.get("device_type") == "cpu" or self._info.runtime == _JAX:
             self._withdraw = on_import(_MODULE, self._patch)
 
     def remove(self) -> None:
@@ -61,9 +62,13 @@ class AccelerateWorld:
         @functools.wraps(original)
         def init(state: Any, cpu: bool = False, **kwargs: Any) -> None:
             # A process that the replica forks is none of the launch's world.
-            original(state, cpu=cpu or os.getpid() == self._pid, **kwargs)
+            original(state, cpu=cpu or (os.getpid() == self._pid and self._on_cpu()), **kwargs)
 
         self._patched.__init__ = init
+
+    def _on_cpu(self) -> bool:
+        """Whether torch is; beside JAX, which has the devices, it may have GPUs as well."""
+        return self._info.runtime != _JAX or not sys.modules["torch"].cuda.is_available()
 
     def _refuse_another_world(self) -> None:
         module = sys.modules.get(_MODULE)

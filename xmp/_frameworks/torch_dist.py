@@ -87,7 +87,11 @@ def attach(info: ReplicaInfo) -> TorchDist:
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
-    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set."""
+    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
+
+    For programs that use torch beside another framework: accelerate's state fits it.
+    """
+    AccelerateWorld(info).install()  # of several replicas, which end without restoring it
     rendezvous = _installed_rendezvous()
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
