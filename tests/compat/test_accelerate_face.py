@@ -100,6 +100,33 @@ def test_its_launchers_train_as_accelerates_do(stage: Stage) -> None:
     assert said["simple"] == [2, 2]
 
 
+WITHOUT_GUARD = """
+    from in_script import say
+    from xmp.compat.accelerate import debug_launcher, notebook_launcher
+
+    def inner(outer):
+        from accelerate import PartialState
+        from accelerate.utils import gather_object
+        state = PartialState()
+        ranks = gather_object([state.process_index])
+        if state.is_main_process:
+            say(inner=[outer, ranks])
+
+    def train():
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        if accelerator.is_main_process:
+            debug_launcher(inner, (accelerator.num_processes,), num_processes=3)
+        accelerator.wait_for_everyone()
+
+    notebook_launcher(train, num_processes=2)
+"""
+
+
+def test_a_script_without_a_guard_and_a_launch_in_a_replica(stage: Stage) -> None:
+    assert stage.run(WITHOUT_GUARD, timeout=60).said == {"inner": [2, [0, 1, 2]]}
+
+
 SCRIPT = """
     import os
     import torch

@@ -56,7 +56,7 @@ def notebook_launcher(
             that variable as it is.
         use_port: the port at which the replicas meet. "29500" on one host means any free port;
             another number is exactly that port.
-        master_addr: the address of the first host, on every host.
+        master_addr: the address of the first host, on every host; a single one meets on loopback.
         node_rank, num_nodes: the index of this host, and how many hosts make this call.
         rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id: torch's rendezvous, "static" or "c10d". On
             one host nothing has to be found, and these change nothing but for a static endpoint
