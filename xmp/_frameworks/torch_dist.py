@@ -18,6 +18,7 @@ from xmp._framework import Members
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
+from ._accelerate_world import AccelerateWorld
 from ._jax_apart import JaxApart
 from ._reduce import fold, is_array
 from ._torch_backends import checked, on_loopback, planned, refuse_other
@@ -88,7 +89,11 @@ def attach(info: ReplicaInfo) -> TorchDist:
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
-    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set."""
+    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
+
+    For programs that use torch beside another framework: accelerate's state fits it.
+    """
+    AccelerateWorld(info).install()  # of several replicas, which end without restoring it
     rendezvous = _installed_rendezvous()
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
@@ -148,11 +153,17 @@ class TorchDist:
         self._found_a_group = found_a_group
         self.jax: JaxApart | None = None
         self._groups = HostGroups(info)
+        self._accelerate = AccelerateWorld(info)
         self._within: Any = None  # a process group; None for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
     def choose_device(self) -> None:
-        """Make this replica's device the current one, unless it is the CPU."""
+        """Make this replica's device the current one; on the CPU, that of accelerate.
+
+        Raises:
+            RuntimeError: accelerate has a state of another world already.
+        """
+        self._accelerate.install()
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).set_device(self._index)
 
@@ -240,7 +251,8 @@ class TorchDist:
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous."""
+        """Destroy the process group, restore torch's rendezvous, and accelerate's state."""
+        self._accelerate.remove()
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized() and not self._found_a_group:
             dist.destroy_process_group()

@@ -169,6 +169,10 @@ def _as_numpy(array: Any) -> Any:
     return numpy.asarray(array)
 
 
+_ACCELERATE, _OF_THE_WORLD = "accelerate.state", ("PartialState", "AcceleratorState")
+"""An unpickled one keeps the world that it had, apart from what ``Accelerator()`` shares (1.15)."""
+
+
 class CallPickler(_Pickler):
     """For what enters the replicas: notes what touches a device, shares CPU tensors."""
 
@@ -189,6 +193,11 @@ class CallPickler(_Pickler):
             return self._tensor(obj)
         elif _is_semaphore(obj):
             _check_semaphore(obj)
+        elif type(obj).__module__ == _ACCELERATE and type(obj).__name__ in _OF_THE_WORLD:
+            raise TypeError(
+                "accelerate's state describes the world of this process, and a replica has another "
+                "one. Make the Accelerator, PartialState or TrainingArguments inside the function"
+            )
         elif not self._sharing and (reduced := self._private(obj)) is not NotImplemented:
             return reduced
         elif is_test_case(obj):
