@@ -1,0 +1,61 @@
+"""Lightning on xmp: ``import xmp.compat.lightning``, then ``Trainer(strategy="xmp", devices=2)``.
+
+The names, arguments and results are those of Lightning 2.6 with ``strategy="ddp_spawn"``. The
+import registers "xmp", "xmp_find_unused_parameters_true" and "xmp_find_unused_parameters_false"
+with ``lightning`` and with the standalone ``pytorch_lightning``, whichever the program imports,
+before or after this module. ``XmpStrategy`` is the class of the one that is imported first, and of
+``lightning`` where both are; the other's is ``_of_pytorch_lightning.XmpStrategy``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+from xmp._errors import PlanError
+from xmp._imports import on_import
+
+if TYPE_CHECKING:
+    from ._of_lightning import XmpStrategy
+
+__all__ = ["XmpStrategy"]
+
+_TRAINERS = {"lightning.pytorch": "_of_lightning", "pytorch_lightning": "_of_pytorch_lightning"}
+"""The package of each Trainer, and the module here with what xmp makes for it."""
+
+
+def _installed() -> None:
+    """Have every one of Lightning's packages register xmp's strategies when it is imported."""
+    for package, own in _TRAINERS.items():
+        on_import(package, lambda _, name=own: _import(name))  # type: ignore[misc]
+
+
+def _import(own: str) -> Any:
+    return importlib.import_module(f"{__name__}.{own}")
+
+
+def _package() -> str:
+    """The package that the program has imported; else one that is installed."""
+    for package in _TRAINERS:
+        if package in sys.modules:
+            return package
+    for package in _TRAINERS:
+        if importlib.util.find_spec(package.partition(".")[0]) is not None:
+            return package
+    raise PlanError(
+        "xmp.compat.lightning needs Lightning: neither lightning nor pytorch_lightning is "
+        "installed. pip install lightning"
+    )
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name != "XmpStrategy":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _import(_TRAINERS[_package()]).XmpStrategy
+
+
+_installed()
