@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
+from ._results import restore, state_of
 from ._start import start
 
 __all__ = ["TrainerLaunching"]
+
+_STATE = "xmp"
 
 
 class TrainerLaunching:
@@ -23,7 +28,7 @@ class TrainerLaunching:
         self._options = options
         self._already_fit = False
         self.procs: list[Any] = []
-        """The replicas of the latest launch; xmp's names for them are those of ``Process``."""
+        """The replicas of the latest launch: they have the attributes of ``Process``."""
 
     @property
     def is_interactive_compatible(self) -> bool:
@@ -33,16 +38,37 @@ class TrainerLaunching:
     def launch(
         self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any
     ) -> Any:
-        """Run ``function`` in every replica; returns what that of rank 0 returned."""
+        """Run ``function`` in every replica; returns what that of rank 0 returned.
+
+        Raises what ``xmp.spawn`` raises.
+        """
         snapshot = self._lightnings._GlobalStateSnapshot.capture()
-        call = (self, trainer, function, args, kwargs, snapshot)
-        context = start(self._strategy, run_in_replica, call, self._options)
+        others = {"trainer": trainer, "strategy.launcher": self, "the global state": snapshot}
+        context = start(
+            self._strategy, run_in_replica, function, args, kwargs, others, self._options
+        )
         self.procs = context.processes
         output = context.results()[0]
         if trainer is None:
             return output
-        self._recover_results_in_main_process(output, trainer)  # type: ignore[attr-defined]
+        self._recover_results_in_main_process(output, trainer)
         return output.trainer_results
+
+    def _recover_results_in_main_process(self, output: Any, trainer: Any) -> None:
+        super()._recover_results_in_main_process(output, trainer)  # type: ignore[misc]
+        if output.weights_path is not None:  # Lightning 2.6 leaves the folder that it made
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(output.weights_path))
+
+    def get_extra_results(self, trainer: Any) -> dict[str, Any]:
+        """What rank 0 sends besides the results: Lightning's, and the state of the Trainer."""
+        theirs: dict[str, Any] = super().get_extra_results(trainer)  # type: ignore[misc]
+        return {**theirs, _STATE: state_of(trainer)}
+
+    def update_main_process_results(self, trainer: Any, extra: dict[str, Any]) -> None:
+        """Give this process's Trainer what ``get_extra_results`` of rank 0 has returned."""
+        super().update_main_process_results(trainer, extra)  # type: ignore[misc]
+        restore(trainer, extra[_STATE])
 
     def __getstate__(self) -> dict[str, Any]:
         # Replicas need neither; an observer's function might not be picklable.
@@ -50,17 +76,18 @@ class TrainerLaunching:
 
 
 def run_in_replica(
-    launcher: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     trainer: Any,
-    function: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
+    launcher: Any,
     snapshot: Any,
+    function: Callable[..., Any],
 ) -> Any:
     """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
     lightnings, strategy = launcher._lightnings, launcher._strategy
     snapshot.restore()
-    args, kwargs = lightnings._disable_module_memory_sharing((args, kwargs))
+    callbacks = [vars(each) for each in getattr(trainer, "callbacks", ())]
+    lightnings._disable_module_memory_sharing((args, kwargs, callbacks))
     strategy.begin_in_replica()
     results = function(*args, **kwargs)
     if trainer is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from xmp._errors import XmpError
+
 from ._options import split
-from ._start import check_accelerator, is_started
+from ._start import check_accelerator, check_place, is_started
 
 __all__ = ["TrainerOnXmp", "register"]
 
@@ -25,7 +27,6 @@ class TrainerOnXmp:
     """
 
     _launcher_class: Any
-    strategy_name = "xmp"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         own, theirs = split(type(self), options)
@@ -41,7 +42,24 @@ class TrainerOnXmp:
     def begin_in_replica(self) -> None:
         """Take this replica's place, before any of Lightning's code runs in it."""
         this: Any = self
+        device = this.parallel_devices[0]
+        if device.type != "cpu":  # a replica sees the launch's devices, from 0
+            this.parallel_devices = [
+                type(device)(device.type, index) for index in range(this.num_processes)
+            ]
         this.set_world_ranks()
+        check_place(this)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Add advice where DDP has found parameters without a gradient."""
+        if isinstance(exception, XmpError):
+            if _UNUSED in str(exception):
+                exception._add(_ADVICE)
+            return
+        exception.args = tuple(
+            _ADVICE if isinstance(each, str) and _UNUSED in each else each
+            for each in exception.args
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_xmp_options": {}}  # type: ignore[misc]
@@ -58,6 +76,16 @@ def register(registry: Any, strategy: Any) -> None:
             **flags,
         )
 
+
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+"""Of torch's message (torch 2.13, torch/csrc/distributed/c10d/reducer.cpp)."""
+
+_ADVICE = (
+    "It looks like your LightningModule has parameters that were not used in producing the loss "
+    "returned by training_step. If that is intended, have DDP look for them: "
+    "Trainer(strategy='xmp_find_unused_parameters_true'), or "
+    "XmpStrategy(find_unused_parameters=True)."
+)
 
 _NAMES: dict[str, dict[str, Any]] = {
     "": {},
