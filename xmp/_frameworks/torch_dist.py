@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from xmp._framework import Members
 from xmp._replica_info import ReplicaInfo
 
-from . import _exchange, _trees
+from . import _exchange, _ranks_at_import, _trees
 from ._reduce import fold, is_array
 from ._torch_backends import checked, on_loopback, planned, refuse_other
 from ._torch_leaves import finish, fits, is_numeric
@@ -61,6 +61,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
+    _ranks_at_import.correct(info)
     if "jax_platforms" in info.settings and "jax" in sys.modules:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ._hooks import check_hooks
 from ._results import restore, state_of
 from ._start import start
 
@@ -42,6 +43,8 @@ class TrainerLaunching:
 
         Raises what ``xmp.spawn`` raises.
         """
+        if trainer is not None and trainer.training:
+            check_hooks(self._strategy)
         snapshot = self._lightnings._GlobalStateSnapshot.capture()
         others = {"trainer": trainer, "strategy.launcher": self, "the global state": snapshot}
         context = start(

@@ -7,6 +7,7 @@ from typing import Any
 from pytorch_lightning.strategies import DDPStrategy, StrategyRegistry
 from pytorch_lightning.strategies.launchers import multiprocessing as launchers
 
+from ._hooks import CommHooks
 from ._launcher import TrainerLaunching
 from ._strategy import TrainerOnXmp, register
 
@@ -19,7 +20,7 @@ class XmpLauncher(TrainerLaunching, launchers._MultiProcessingLauncher):  # type
     _lightnings: Any = launchers
 
 
-class XmpStrategy(TrainerOnXmp, DDPStrategy):  # type: ignore[misc]
+class XmpStrategy(TrainerOnXmp, CommHooks, DDPStrategy):  # type: ignore[misc]
     __doc__ = TrainerOnXmp.__doc__
     _launcher_class = XmpLauncher
 
