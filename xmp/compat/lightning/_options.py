@@ -49,8 +49,7 @@ def _of_lightning(strategy: type) -> set[str]:
     """The parameters of Lightning's strategy, and of DDP, to which it passes the others."""
     from torch.nn.parallel import DistributedDataParallel
 
-    owners = [each.__dict__["__init__"] for each in strategy.__mro__ if "__init__" in vars(each)]
-    lightnings = next(f for f in owners if not str(f.__module__).startswith("xmp."))
-    names = {*inspect.signature(lightnings).parameters}
-    names |= {*inspect.signature(DistributedDataParallel.__init__).parameters}
-    return names - {"self", "kwargs", "module", "device_ids"}
+    owners = (DistributedDataParallel, *strategy.__mro__)
+    makers = [vars(each)["__init__"] for each in owners if "__init__" in vars(each)]
+    names = {name for maker in makers for name in inspect.signature(maker).parameters}
+    return names - {"self", "args", "options", "kwargs", "module", "device_ids"}

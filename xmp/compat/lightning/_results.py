@@ -4,7 +4,7 @@ Lightning's launchers (2.6, strategies/launchers/multiprocessing.py) bring back 
 state, the callback metrics and the path of the best model. Here also: the logged metrics, the
 callbacks' states (the best score, early stopping's counts), how far the loops are (so that
 ``current_epoch``, ``global_step`` and a second ``fit`` are right), ``should_stop``,
-``received_sigterm``, and which version of their folder the loggers write to.
+``received_sigterm``, and the folder to which the loggers write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def state_of(trainer: Any) -> bytes:
         "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
         "should_stop": trainer.should_stop,
         "received_sigterm": trainer.received_sigterm,
-        "versions": [getattr(each, "_version", None) for each in trainer.loggers],
+        "loggers": [_logger_state(each) for each in trainer.loggers],
     }
     buffer = io.BytesIO()
     torch.save(found, buffer)
@@ -53,9 +53,20 @@ def restore(trainer: Any, state: bytes) -> None:
     trainer.fit_loop.epoch_loop._batches_that_stepped = found["stepped"]
     trainer.should_stop = found["should_stop"]
     trainer._signal_connector.received_sigterm = found["received_sigterm"]
-    for logger, version in zip(trainer.loggers, found["versions"]):
-        if version is not None:
-            logger._version = version
+    for logger, said in zip(trainer.loggers, found["loggers"]):
+        vars(logger).update(said)
+
+
+def _logger_state(logger: Any) -> dict[str, Any]:
+    """Attributes by which later launches, and ``log_dir``, go on with the same folder.
+
+    CSVLogger's writer deletes an earlier writer's file (lightning 2.6, fabric/loggers/csv_logs.py).
+    """
+    names = ["_version"]
+    if type(getattr(logger, "_experiment", None)).__name__ == "ExperimentWriter":
+        names += ["_experiment"]
+    state = {name: getattr(logger, name, None) for name in names}
+    return {name: value for name, value in state.items() if value is not None}
 
 
 def _keyed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from xmp._errors import XmpError
 
+from ._batch_norm import for_cpu
 from ._options import split
 from ._start import check_accelerator, check_place, is_started
 
@@ -49,6 +50,13 @@ class TrainerOnXmp:
             ]
         this.set_world_ranks()
         check_place(this)
+
+    def setup(self, trainer: Any) -> None:
+        """As Lightning's; ``sync_batchnorm`` works on the CPU as well."""
+        this: Any = self
+        if this._layer_sync is not None and this.root_device.type == "cpu":
+            this._layer_sync = for_cpu(this._layer_sync)
+        super().setup(trainer)  # type: ignore[misc]
 
     def on_exception(self, exception: BaseException) -> None:
         """Add advice where DDP has found parameters without a gradient."""
