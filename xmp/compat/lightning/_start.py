@@ -16,7 +16,7 @@ from xmp._launcher import as_for_spawn
 from xmp._spawn import launched
 from xmp._types import WorldByHand
 
-__all__ = ["check_accelerator", "check_place", "is_started", "start"]
+__all__ = ["check_accelerator", "check_place", "check_started", "is_started", "start"]
 
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
 """The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
@@ -26,6 +26,24 @@ def is_started(environment: Any) -> bool:
     """Whether a launcher has already started a process for every device; this is one of them."""
     external = environment is not None and environment.creates_processes_externally
     return bool(external) or per_device.started(os.environ) is not None
+
+
+def check_started(strategy: Any) -> None:
+    """Raise PlanError where the processes that are there are not those that Lightning counts on.
+
+    Data would be split among more processes than there are, or the group would wait for them.
+    """
+    from xmp import _inside
+
+    count, hosts = strategy.num_processes, strategy.num_nodes
+    known = _inside.is_replica() or per_device.started(os.environ) is not None
+    if known and _inside.world_size() != count * hosts:
+        raise PlanError(
+            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but this is "
+            f"one of {_inside.world_size()} that a launcher has already started. Give devices= "
+            "and num_nodes= as the launcher has them, or start the program without it."
+        )
+    strategy.cluster_environment.validate_settings(num_devices=count, num_nodes=hosts)
 
 
 def check_accelerator(accelerator: Any, devices: Any) -> None:
