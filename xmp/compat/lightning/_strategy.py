@@ -37,7 +37,7 @@ class TrainerOnXmp:
     def _configure_launcher(self) -> None:
         this: Any = self
         check_accelerator(this.accelerator, this.parallel_devices)
-        if not is_started(this.cluster_environment):
+        if not is_started(this):
             self._launcher = self._launcher_class(self, self._xmp_options)
 
     def begin_in_replica(self) -> None:
