@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.support.stage import Stage
@@ -9,10 +11,8 @@ from tests.support.stage import Stage
 SHORT = """
     import json, sys
 
-    import {package} as pl
+    {imports}
     from {package}.demos.boring_classes import BoringModel
-
-    import xmp.compat.lightning
     from xmp.compat.lightning import XmpStrategy
 
     class Model(BoringModel):
@@ -31,14 +31,18 @@ SHORT = """
         )
         trainer.fit(model)
         assert not (model.layer.weight == before).all()
+        theirs = next(c.__module__ for c in XmpStrategy.__mro__ if c.__name__ == "DDPStrategy")
         both = sorted(name for name in sys.modules if name.startswith("xmp.compat.lightning._of_"))
-        print(json.dumps([trainer.global_step, XmpStrategy.__mro__[2].__module__, both]))
+        print(json.dumps([trainer.global_step, theirs, both]))
 """
 
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_either_package_has_its_own_strategy(package: str, stage: Stage) -> None:
-    said = stage.run(SHORT.replace("{package}", package), timeout=150).json()
+    imports = ["import xmp.compat.lightning", f"import {package} as pl"]  # in any order
+    ordered = imports if package == "pytorch_lightning" else imports[::-1]
+    source = SHORT.replace("{package}", package).replace("{imports}", "; ".join(ordered))
+    said = stage.run(source, timeout=150).json()
     own = "_of_pytorch_lightning" if package == "pytorch_lightning" else "_of_lightning"
     assert said == [3, f"{package}.strategies.ddp", [f"xmp.compat.lightning.{own}"]]
 
@@ -249,6 +253,18 @@ REFUSED = """
         trainer(plugins=[Place()]).fit(Says())
         print("wanted", os.environ["PLACE"])
 
+        os.environ.update(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2",
+                          OMPI_COMM_WORLD_LOCAL_RANK="1", OMPI_COMM_WORLD_LOCAL_SIZE="2")
+        said = text(trainer, xmp.PlanError)
+        assert "Open MPI has started this process" in said and "LightningEnvironment" in said, said
+        world = dict(RANK="1", WORLD_SIZE="4", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
+        os.environ.update(world)
+        said = text(trainer, xmp.PlanError)
+        assert "has started 4" in said and "Give devices=4" in said, said
+        for name in [*os.environ]:
+            if name.startswith("OMPI") or name in world:
+                del os.environ[name]
+
         os.environ.update(NNODES="2", NODE_RANK="0", MASTER_ADDR="10.3.0.1")
         said = text(lambda: trainer().fit(model), xmp.PlanError)
         assert "Trainer(num_nodes=2)" in said, said
@@ -325,3 +341,38 @@ FAILS = """
 @pytest.mark.failing
 def test_failures_name_the_rank_that_caused_them(stage: Stage) -> None:
     assert stage.run(FAILS, timeout=150).json() == "done"
+
+
+INTERRUPTED = """
+    import lightning.pytorch as pl
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    import xmp.compat.lightning
+
+    class Waits(BoringModel):
+        def on_train_batch_end(self, *_):
+            open(f"in-fn-{self.global_rank}", "w").close()
+
+    class Seen(pl.Callback):
+        def on_exception(self, trainer, model, error):
+            print(type(error).__name__, trainer.state.status, flush=True)
+
+    if __name__ == "__main__":
+        trainer = pl.Trainer(
+            strategy="xmp", accelerator="cpu", devices=2, max_epochs=-1, limit_val_batches=0,
+            callbacks=[Seen()], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )
+        trainer.fit(Waits())
+"""
+
+
+@pytest.mark.failing
+def test_ctrl_c_ends_as_lightning_ends(stage: Stage) -> None:
+    process = stage.start(INTERRUPTED)
+    stage.in_function(process, replicas=2)
+    process.send_signal(signal.SIGINT)
+    done = stage.outcome(process)
+    assert (done.code, done.out) == (1, "KeyboardInterrupt TrainerStatus.INTERRUPTED\n"), done
+    assert "Detected KeyboardInterrupt, attempting graceful shutdown" in done.err
+    stage.gone()

@@ -63,10 +63,10 @@ def _logger_state(logger: Any) -> dict[str, Any]:
     CSVLogger's writer deletes an earlier writer's file (lightning 2.6, fabric/loggers/csv_logs.py).
     """
     names = ["_version"]
-    if type(getattr(logger, "_experiment", None)).__name__ == "ExperimentWriter":
+    own = vars(logger)
+    if type(own.get("_experiment")).__name__ == "ExperimentWriter":
         names += ["_experiment"]
-    state = {name: getattr(logger, name, None) for name in names}
-    return {name: value for name, value in state.items() if value is not None}
+    return {name: own[name] for name in names if own.get(name) is not None}
 
 
 def _keyed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -98,7 +98,10 @@ def _restore_callback(callback: Any, state: bytes | None) -> None:
         return
     if "best_model_path" in found and "dirpath" in found and hasattr(callback, "dirpath"):
         callback.dirpath = found["dirpath"]  # else ModelCheckpoint takes it for another run's
-    callback.load_state_dict(found)
+    try:
+        callback.load_state_dict(found)
+    except Exception as error:  # it may need what its hooks have made in the replicas
+        _log.warning("the state of %s does not come back: %r", type(callback).__name__, error)
 
 
 def _progress(trainer: Any) -> Iterator[Any]:

@@ -16,34 +16,39 @@ from xmp._launcher import as_for_spawn
 from xmp._spawn import launched
 from xmp._types import WorldByHand
 
-__all__ = ["check_accelerator", "check_place", "check_started", "is_started", "start"]
+__all__ = ["check_accelerator", "check_place", "is_started", "start"]
 
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
 """The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
 
 
-def is_started(environment: Any) -> bool:
-    """Whether a launcher has already started a process for every device; this is one of them."""
-    external = environment is not None and environment.creates_processes_externally
-    return bool(external) or per_device.started(os.environ) is not None
+def is_started(strategy: Any) -> bool:
+    """Whether a launcher has already started a process for every device; this is one of them.
 
-
-def check_started(strategy: Any) -> None:
-    """Raise PlanError where the processes that are there are not those that Lightning counts on.
-
-    Data would be split among more processes than there are, or the group would wait for them.
+    Raises PlanError where Lightning does not see that, or asks for another number of processes.
     """
-    from xmp import _inside
-
-    count, hosts = strategy.num_processes, strategy.num_nodes
-    known = _inside.is_replica() or per_device.started(os.environ) is not None
-    if known and _inside.world_size() != count * hosts:
+    environment, count = strategy.cluster_environment, strategy.num_processes
+    found = per_device.launches_apart(os.environ) or per_device.started(os.environ)
+    if environment is not None and environment.creates_processes_externally:
+        environment.validate_settings(num_devices=count, num_nodes=strategy.num_nodes)
+        _check_size(found, count, strategy.num_nodes)
+        return True
+    if found is not None:
         raise PlanError(
-            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but this is "
-            f"one of {_inside.world_size()} that a launcher has already started. Give devices= "
-            "and num_nodes= as the launcher has them, or start the program without it."
+            f"{found.launcher} has started this process for one device ({found.given}), but "
+            f"Lightning's {type(environment).__name__} does not see that. Give the Trainer or "
+            f"Fabric the environment of that launcher as plugins=, or {found.advice}."
         )
-    strategy.cluster_environment.validate_settings(num_devices=count, num_nodes=hosts)
+    return False
+
+
+def _check_size(found: per_device.Started | None, count: int, hosts: int) -> None:
+    if found is not None and found.info.world_size != count * hosts:
+        raise PlanError(
+            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but "
+            f"{found.launcher} has started {found.info.world_size} ({found.given}). Give "
+            f"devices={found.info.local_world_size}."
+        )
 
 
 def check_accelerator(accelerator: Any, devices: Any) -> None:

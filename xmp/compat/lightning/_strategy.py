@@ -8,7 +8,7 @@ from xmp._errors import XmpError
 
 from ._batch_norm import for_cpu
 from ._options import split
-from ._start import check_accelerator, check_place, check_started, is_started
+from ._start import check_accelerator, check_place, is_started
 
 __all__ = ["TrainerOnXmp", "register"]
 
@@ -37,9 +37,7 @@ class TrainerOnXmp:
     def _configure_launcher(self) -> None:
         this: Any = self
         check_accelerator(this.accelerator, this.parallel_devices)
-        if is_started(this.cluster_environment):
-            check_started(this)
-        else:
+        if not is_started(this):
             self._launcher = self._launcher_class(self, self._xmp_options)
 
     def begin_in_replica(self) -> None:
