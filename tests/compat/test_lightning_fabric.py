@@ -131,3 +131,36 @@ def test_lightnings_own_launcher_brings_back_the_same(stage: Stage) -> None:
     said = stage.run(PEER, "lightning", timeout=120).json()
     assert said.pop("loss") == pytest.approx(LOSS, rel=1e-5)
     assert said == EXPECTED
+
+
+IN_REPLICAS = """
+    import json
+
+    import xmp
+    import xmp.compat.lightning
+
+    def here(rank):
+        from lightning.fabric import Fabric
+
+        def number(fabric):
+            return fabric.all_reduce(fabric.to_device(ranks()), reduce_op="sum").item()
+
+        def ranks():
+            import torch
+            return torch.tensor(float(rank + 1))
+
+        options = {"accelerator": "cpu", "strategy": "xmp"}
+        try:
+            Fabric(devices=4, **options)
+        except ValueError as error:
+            return Fabric(devices=2, **options).launch(number), str(error)
+
+    if __name__ == "__main__":
+        print(json.dumps(list(xmp.spawn(here, nprocs=2))))
+"""
+
+
+def test_in_replicas_it_takes_these(stage: Stage) -> None:
+    for total, refused in stage.run(IN_REPLICAS, timeout=120).json():
+        assert total == 3.0
+        assert "this is a replica of 2. Give devices=2" in refused

@@ -32,6 +32,7 @@ def is_started(strategy: Any) -> bool:
     if environment is not None and environment.creates_processes_externally:
         environment.validate_settings(num_devices=count, num_nodes=strategy.num_nodes)
         _check_size(found, count, strategy.num_nodes)
+        _check_size_here(count, strategy.num_nodes)
         return True
     if found is not None:
         raise PlanError(
@@ -48,6 +49,18 @@ def _check_size(found: per_device.Started | None, count: int, hosts: int) -> Non
             f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but "
             f"{found.launcher} has started {found.info.world_size} ({found.given}). Give "
             f"devices={found.info.local_world_size}."
+        )
+
+
+def _check_size_here(count: int, hosts: int) -> None:
+    """The same in a replica of xmp's, of which Lightning knows only that it has a LOCAL_RANK."""
+    from xmp import _inside
+
+    if _inside.is_replica() and _inside.world_size() != count * hosts:
+        raise PlanError(
+            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but this is a "
+            f"replica of {_inside.world_size()}. Give devices={_inside.local_world_size()}, or "
+            "another strategy for a training in this replica alone."
         )
 
 
