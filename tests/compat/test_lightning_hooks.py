@@ -81,6 +81,10 @@ PROGRAM = f"""{BEGIN}
         apart = (layers[0].weight - layers[1].weight).abs().max().item()
         return {{"weights": weights[0], "apart": apart}}
 
+    class WithoutOptimizer(Model):
+        def configure_optimizers(self):
+            return None
+
     def refused(**options):
         try:
             trained(**options)
@@ -105,6 +109,9 @@ PROGRAM = f"""{BEGIN}
             "local, reduced, by hand": by_hand(3, 5, True),
             "local, reduced": trained(
                 ddp_comm_state=state(3), model_averaging_period=5, **local_hook
+            ),
+            "nothing": trained(
+                WithoutOptimizer(), ddp_comm_state=state(1), model_averaging_period=1, **local_hook
             ),
             "refused": [
                 refused(ddp_comm_state=state(3), **local_hook),
@@ -137,6 +144,7 @@ def test_hooks_and_local_sgd(stage: Stage) -> None:
         assert said[name]["weights"] == pytest.approx(expected["weights"], abs=1e-6)
         assert said[name]["apart"] == pytest.approx(expected["apart"], abs=1e-6)
     assert said["local"]["apart"] > 1e-4, "three steps after the last average"
+    assert said["nothing"]["apart"] == 0
     no_period, period, wrapper, bf16, group = said["refused"]
     assert "model averaging period is not provided to DDP strategy" in no_period
     assert "model_averaging_period=0: give a whole number" in period

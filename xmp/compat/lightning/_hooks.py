@@ -89,7 +89,7 @@ class CommHooks:
         this: Any = self
         period, start = this._model_averaging_period, this._ddp_comm_state.start_localSGD_iter
         _check_period(period)
-        count = len(this.optimizers)  # each has its steps, the hook counts those of all
+        count = max(1, len(this.optimizers))  # each has its steps, the hook counts those of all
         this.optimizers = [averaged(each, period, start // count) for each in this.optimizers]
 
     def __getstate__(self) -> dict[str, Any]:

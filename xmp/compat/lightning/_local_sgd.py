@@ -14,8 +14,10 @@ from torch.distributed.optim import (
 __all__ = ["LocalSGDOptimizer", "averaged"]
 
 
-def averaged(optimizer: Any, period: int, warmup: int) -> LocalSGDOptimizer:
+def averaged(optimizer: Any, period: int, warmup: int) -> Any:
     """The optimizer, wrapped: every ``period`` steps it averages, after ``warmup`` steps.
+
+    One without parameters, as Lightning makes for a module that has none, stays as it is.
 
     Raises ValueError for an optimizer that is distributed itself.
     """
@@ -26,6 +28,8 @@ def averaged(optimizer: Any, period: int, warmup: int) -> LocalSGDOptimizer:
             "Currently model averaging cannot work with a distributed optimizer of type "
             f"{type(optimizer).__name__}: return a plain one from configure_optimizers"
         )
+    if not any(group["params"] for group in optimizer.param_groups):
+        return optimizer
     return LocalSGDOptimizer(optimizer, PeriodicModelAverager(period, warmup_steps=warmup))
 
 
