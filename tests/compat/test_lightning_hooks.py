@@ -39,14 +39,16 @@ BEGIN = """
             firsts = self.all_gather(self.layer.weight.detach())
             self.trainer.callback_metrics["apart"] = (firsts[0] - firsts[1]).abs().max()
 
-    def trained(model=None, **options):
+    def trained(model=None, epochs=2, before=None, **options):
         model = model or Model()
         trainer = L.Trainer(
-            accelerator="cpu", devices=2, max_epochs=2, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False,
-            strategy=XmpStrategy(**options),
+            accelerator="cpu", devices=2, max_epochs=epochs, logger=False,
+            enable_checkpointing=epochs == 1, enable_progress_bar=False,
+            enable_model_summary=False, strategy=XmpStrategy(**options),
         )
-        trainer.fit(model, torch.utils.data.DataLoader(DATA, batch_size=2))
+        trainer.fit(model, torch.utils.data.DataLoader(DATA, batch_size=2), ckpt_path=before)
+        if epochs == 1:
+            return trainer.checkpoint_callback.best_model_path
         apart = trainer.callback_metrics["apart"].item()
         return {"weights": model.layer.weight.flatten().tolist(), "apart": apart}
 """
@@ -110,6 +112,12 @@ PROGRAM = f"""{BEGIN}
             "local, reduced": trained(
                 ddp_comm_state=state(3), model_averaging_period=5, **local_hook
             ),
+            "local, reduced, in two runs": trained(
+                before=trained(
+                    epochs=1, ddp_comm_state=state(3), model_averaging_period=5, **local_hook
+                ),
+                ddp_comm_state=state(3), model_averaging_period=5, **local_hook
+            ),
             "nothing": trained(
                 WithoutOptimizer(), ddp_comm_state=state(1), model_averaging_period=1, **local_hook
             ),
@@ -144,6 +152,8 @@ def test_hooks_and_local_sgd(stage: Stage) -> None:
         assert said[name]["weights"] == pytest.approx(expected["weights"], abs=1e-6)
         assert said[name]["apart"] == pytest.approx(expected["apart"], abs=1e-6)
     assert said["local"]["apart"] > 1e-4, "three steps after the last average"
+    two_runs = said["local, reduced, in two runs"]["weights"]
+    assert two_runs == pytest.approx(said["local, reduced"]["weights"], abs=1e-6)
     assert said["nothing"]["apart"] == 0
     no_period, period, wrapper, bf16, group = said["refused"]
     assert "model averaging period is not provided to DDP strategy" in no_period
