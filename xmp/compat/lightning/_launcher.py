@@ -90,10 +90,19 @@ def run_in_replica(
     """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
     lightnings, strategy = launcher._lightnings, launcher._strategy
     snapshot.restore()
-    callbacks = [vars(each) for each in getattr(trainer, "callbacks", ())]
-    lightnings._disable_module_memory_sharing((args, kwargs, callbacks))
+    lightnings._disable_module_memory_sharing((args, kwargs, _modules_of_callbacks(trainer)))
     strategy.begin_in_replica()
     results = function(*args, **kwargs)
     if trainer is not None:
         results = launcher._collect_rank_zero_results(trainer, results)
     return lightnings.move_data_to_device(results, "cpu") if strategy.local_rank == 0 else None
+
+
+def _modules_of_callbacks(trainer: Any) -> list[Any]:
+    """The modules that callbacks have, such as an average of the weights: each replica's own."""
+    from torch.nn import Module
+
+    callbacks = [] if trainer is None else trainer.callbacks
+    return [
+        value for each in callbacks for value in vars(each).values() if isinstance(value, Module)
+    ]

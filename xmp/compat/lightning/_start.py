@@ -30,7 +30,6 @@ def is_started(strategy: Any) -> bool:
     environment, count = strategy.cluster_environment, strategy.num_processes
     found = per_device.launches_apart(os.environ) or per_device.started(os.environ)
     if environment is not None and environment.creates_processes_externally:
-        environment.validate_settings(num_devices=count, num_nodes=strategy.num_nodes)
         _check_size(found, count, strategy.num_nodes)
         _check_size_here(count, strategy.num_nodes)
         return True

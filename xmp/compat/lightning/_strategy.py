@@ -51,6 +51,16 @@ class TrainerOnXmp:
         this.set_world_ranks()
         check_place(this)
 
+    def setup_environment(self) -> None:
+        """As Lightning's, after the check that its own script launcher makes: of the world's size.
+
+        That raises ValueError (lightning 2.6, ClusterEnvironment.validate_settings).
+        """
+        this: Any = self
+        if this.launcher is None:
+            this.cluster_environment.validate_settings(this.num_processes, this.num_nodes)
+        super().setup_environment()  # type: ignore[misc]
+
     def setup(self, trainer: Any) -> None:
         """As Lightning's; ``sync_batchnorm`` works on the CPU as well."""
         this: Any = self
