@@ -40,7 +40,7 @@ class FabricLaunching:
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run ``function`` in every replica; returns what that of rank 0 returned, on the CPU.
+        """Run ``function`` in every replica; returns what local rank 0 returned, on the CPU.
 
         What Fabric has wrapped comes back as the program's own model, optimizer or data loader.
         Raises what ``xmp.spawn`` raises.
@@ -91,7 +91,7 @@ def run_in_replica(
     args, kwargs = lightnings._disable_module_memory_sharing((args, kwargs))
     strategy.begin_in_replica()
     results = function(*args, **kwargs)
-    if strategy.global_rank != 0:
+    if strategy.local_rank != 0:
         return None
     return lightnings.move_data_to_device(launcher.unwrapped(results), "cpu")
 
