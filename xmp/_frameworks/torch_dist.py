@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from xmp._framework import Members
 from xmp._replica_info import ReplicaInfo
 
-from . import _exchange, _trees
+from . import _exchange, _ranks_at_import, _trees
 from ._accelerate_world import AccelerateWorld
 from ._jax_apart import JaxApart
 from ._reduce import fold, is_array
@@ -64,6 +64,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
     framework.jax = JaxApart(info)
+    _ranks_at_import.correct(info)
     if "jax_platforms" in info.settings and "jax" in sys.modules:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
