@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import pytest
 
+import xmp
 from tests.support.stage import Stage
 
 SHORT = """
@@ -376,3 +378,39 @@ def test_ctrl_c_ends_as_lightning_ends(stage: Stage) -> None:
     assert (done.code, done.out) == (1, "KeyboardInterrupt TrainerStatus.INTERRUPTED\n"), done
     assert "Detected KeyboardInterrupt, attempting graceful shutdown" in done.err
     stage.gone()
+
+
+OF_TWO_HOSTS = """
+    import lightning.pytorch as pl
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    import xmp.compat.lightning
+
+    class Says(BoringModel):
+        def on_train_start(self):
+            print(self.global_rank, self.local_rank, self.trainer.world_size, flush=True)
+
+    if __name__ == "__main__":
+        trainer = pl.Trainer(
+            strategy="xmp", accelerator="cpu", devices=1, num_nodes=2, max_steps=2,
+            limit_val_batches=0, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )
+        model = Says()
+        trainer.fit(model)
+        print(trainer.global_step, model.layer.weight.sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_two_hosts_by_the_variables_that_lightning_reads(stage: Stage) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    place = {"MASTER_ADDR": xmp.host_facts().address, "MASTER_PORT": str(port)}
+    hosts = [stage.start(OF_TWO_HOSTS, env={**place, "NODE_RANK": str(n)}) for n in (0, 1)]
+    done = [stage.outcome(host, timeout=150) for host in hosts]
+    assert [each.code for each in done] == [0, 0], done
+    ranks, ends = zip(*(each.out.splitlines() for each in done))
+    assert ranks == ("0 0 2", "1 0 2")
+    assert ends[0] == ends[1]
+    assert ends[0].startswith("2 ")
