@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import signal
+import socket
 
 import pytest
 
+import xmp
 from tests.support.stage import Stage
 
 SHORT = """
@@ -279,100 +280,37 @@ def test_what_is_refused_before_a_process_exists(stage: Stage) -> None:
     assert met == wanted.replace("wanted", "met at localhost")
 
 
-FAILS = """
-    import json, os, sys
-
-    import torch
-    import lightning.pytorch as pl
-    from lightning.fabric.plugins.environments import LightningEnvironment
-    from lightning.pytorch.demos.boring_classes import BoringModel
-
-    import xmp
-    import xmp.compat.lightning
-
-    class Fails(BoringModel):
-        def training_step(self, batch, index):
-            if index == 2 and self.global_rank == 1:
-                raise ValueError("no such label")
-            return super().training_step(batch, index)
-
-    class Unused(BoringModel):
-        def __init__(self):
-            super().__init__()
-            self.extra = torch.nn.Linear(2, 2)
-
-    class Seen(pl.Callback):
-        def on_exception(self, trainer, model, error):
-            seen.append(error)
-
-    class Rank(LightningEnvironment):
-        def global_rank(self):
-            return 0
-
-    def fit(model, strategy="xmp", **options):
-        trainer = pl.Trainer(
-            strategy=strategy, accelerator="cpu", devices=2, max_steps=4, limit_val_batches=0,
-            callbacks=[Seen()], logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, **options,
-        )
-        try:
-            trainer.fit(model)
-        except xmp.ReplicaRaised as error:
-            assert seen.pop() is error and trainer.state.status == "interrupted"
-            assert not any(each.is_alive() for each in trainer.strategy.launcher.procs)
-            return error
-
-    if __name__ == "__main__":
-        seen = []
-        error = fit(Fails())
-        assert (error.rank, type(error.__cause__)) == (1, ValueError), error
-        assert str(error).endswith("ValueError: no such label"), str(error)
-
-        error = fit(Unused())
-        assert "Trainer(strategy='xmp_find_unused_parameters_true')" in str(error), str(error)
-        assert fit(Unused(), "xmp_find_unused_parameters_true") is None
-
-        error = fit(BoringModel(), plugins=[Rank()])
-        assert "Rank says that this is rank 0 of 2, but xmp has started it as rank 1" in str(error)
-        print(json.dumps("done"))
-"""
-
-
-@pytest.mark.failing
-def test_failures_name_the_rank_that_caused_them(stage: Stage) -> None:
-    assert stage.run(FAILS, timeout=150).json() == "done"
-
-
-INTERRUPTED = """
+OF_TWO_HOSTS = """
     import lightning.pytorch as pl
     from lightning.pytorch.demos.boring_classes import BoringModel
 
     import xmp.compat.lightning
 
-    class Waits(BoringModel):
-        def on_train_batch_end(self, *_):
-            open(f"in-fn-{self.global_rank}", "w").close()
-
-    class Seen(pl.Callback):
-        def on_exception(self, trainer, model, error):
-            print(type(error).__name__, trainer.state.status, flush=True)
+    class Says(BoringModel):
+        def on_train_start(self):
+            print(self.global_rank, self.local_rank, self.trainer.world_size, flush=True)
 
     if __name__ == "__main__":
         trainer = pl.Trainer(
-            strategy="xmp", accelerator="cpu", devices=2, max_epochs=-1, limit_val_batches=0,
-            callbacks=[Seen()], logger=False, enable_checkpointing=False,
+            strategy="xmp", accelerator="cpu", devices=1, num_nodes=2, max_steps=2,
+            limit_val_batches=0, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,
         )
-        trainer.fit(Waits())
+        model = Says()
+        trainer.fit(model)
+        print(trainer.global_step, model.layer.weight.sum().item())
 """
 
 
-@pytest.mark.failing
-def test_ctrl_c_ends_as_lightning_ends(stage: Stage) -> None:
-    process = stage.start(INTERRUPTED)
-    stage.in_function(process, replicas=2)
-    process.send_signal(signal.SIGINT)
-    done = stage.outcome(process)
-    assert (done.code, done.out) == (1, "KeyboardInterrupt TrainerStatus.INTERRUPTED\n"), done
-    assert "Detected KeyboardInterrupt, attempting graceful shutdown" in done.err
-    stage.gone()
+@pytest.mark.slow
+def test_two_hosts_by_the_variables_that_lightning_reads(stage: Stage) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    place = {"MASTER_ADDR": xmp.host_facts().address, "MASTER_PORT": str(port)}
+    hosts = [stage.start(OF_TWO_HOSTS, env={**place, "NODE_RANK": str(n)}) for n in (0, 1)]
+    done = [stage.outcome(host, timeout=150) for host in hosts]
+    assert [each.code for each in done] == [0, 0], done
+    ranks, ends = zip(*(each.out.splitlines() for each in done))
+    assert ranks == ("0 0 2", "1 0 2")
+    assert ends[0] == ends[1]
+    assert ends[0].startswith("2 ")

@@ -141,20 +141,33 @@ def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
             f"{type(environment).__name__} has a world of {environment.world_size()} processes, "
             f"but devices={count} and num_nodes={hosts} make {hosts * count}. Change one of them."
         )
-    plan = _verbs.plan(
-        *(count,), runtime=call.runtime, devices=call.devices, env=call.env, threads=call.threads,
-        bind=call.bind,
-    )  # fmt: skip
-    if plan.world_size == hosts * count:
+    found = _world_of_variables(call, count, hosts)
+    if found == hosts * count:
         return None
     if hosts == 1:
         raise PlanError(
-            f"devices={count}, num_nodes=1: but this host's variables name "
-            f"{plan.world_size // count} hosts. Give Trainer(num_nodes={plan.world_size // count}),"
-            " or unset the variables that `xmp plan` names."
+            f"devices={count}, num_nodes=1: but this host's variables name {found // count} hosts. "
+            f"Give Trainer(num_nodes={found // count}), or unset the variables that `xmp plan` "
+            "names."
         )
     start = environment.node_rank() * count
     return WorldByHand(start, hosts * count, environment.main_address, environment.main_port)
+
+
+def _world_of_variables(call: SimpleNamespace, count: int, hosts: int) -> int:
+    """The replicas of the hosts that the environment names; 0 where it names them in part.
+
+    Lightning reads NODE_RANK, MASTER_ADDR and MASTER_PORT, and has the number from ``num_nodes``.
+    """
+    try:
+        return _verbs.plan(
+            *(count,), runtime=call.runtime, devices=call.devices, env=call.env,
+            threads=call.threads, bind=call.bind,
+        ).world_size  # fmt: skip
+    except PlanError:
+        if hosts == 1:
+            raise
+        return 0
 
 
 def check_place(strategy: Any) -> None:
