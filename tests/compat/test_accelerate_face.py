@@ -14,6 +14,8 @@ from tests.support.stage import Stage
 from tests.support.torchrun import torchrun
 from xmp.compat.accelerate import debug_launcher, notebook_launcher
 
+pytestmark = pytest.mark.peers
+
 # --- the same trainings --------------------------------------------------------------------------
 
 TRAINS = """

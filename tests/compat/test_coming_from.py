@@ -23,12 +23,13 @@ PEERS = {
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("page", pages("default", ("after",)), ids=lambda page: page.name)
 def test_what_runs_on_xmp_prints_what_the_page_shows(stage: Stage, page: Page) -> None:
     same_lines(stage, page, "default", ("after",))
 
 
-@pytest.mark.methods  # the peers start by "spawn" and "fork": seconds for each program
+@pytest.mark.peers
 @pytest.mark.parametrize("page", pages("default", ("before",)), ids=lambda page: page.name)
 def test_the_peer_prints_the_same(stage: Stage, page: Page) -> None:
     same_lines(stage, page, "default", ("before",))

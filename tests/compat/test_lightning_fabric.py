@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 TRAIN = """
     import json, os, sys
     import torch

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 BEGIN = """
     import json, sys
     import torch

@@ -9,6 +9,8 @@ import pytest
 import xmp
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 SHORT = """
     import json, sys
 

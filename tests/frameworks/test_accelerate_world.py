@@ -7,6 +7,8 @@ import pytest
 from tests.support.stage import Stage
 from tests.support.torchrun import torchrun
 
+pytestmark = pytest.mark.peers
+
 WORLDS = """
     import os, sys
     import accelerate

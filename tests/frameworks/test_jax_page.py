@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.stage import ROOT, Stage
 
+pytestmark = pytest.mark.peers
+
 PAGE = Path(ROOT, "docs/coming-from/jax.md")
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 replicas = partial(any_replicas, runtime="jax")
 GLOBAL = np.arange(32, dtype="float32").reshape(8, 4)
 """The global batch: eight samples, which two or four processes share."""

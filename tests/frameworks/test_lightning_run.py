@@ -10,6 +10,8 @@ import pytest
 from tests.support.stage import Outcome, Stage
 from tests.support.torchrun import without_abort
 
+pytestmark = pytest.mark.peers
+
 SCRIPT = """
     import json, os, sys
 

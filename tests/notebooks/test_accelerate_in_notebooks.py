@@ -11,7 +11,7 @@ import pytest
 from tests.support.notebook_kernel import text_of
 from tests.support.stage import ROOT
 
-pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
+pytestmark = [pytest.mark.first_pass, pytest.mark.failing, pytest.mark.peers]
 
 Kernel = Callable[..., list[dict[str, Any]]]
 PAGE = (ROOT / "docs" / "coming-from" / "accelerate.md").read_text()

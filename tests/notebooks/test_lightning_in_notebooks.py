@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.notebook_kernel import text_of
 
-pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
+pytestmark = [pytest.mark.first_pass, pytest.mark.failing, pytest.mark.peers]
 
 CELLS = (
     """
