@@ -184,6 +184,7 @@ REFUSED = """
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
     from lightning.pytorch.accelerators import CPUAccelerator
     from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.tuner import Tuner
 
     import xmp
     import xmp.compat.lightning
@@ -267,6 +268,21 @@ REFUSED = """
         for name in [*os.environ]:
             if name.startswith("OMPI") or name in world:
                 del os.environ[name]
+
+        os.environ["LOCAL_RANK"] = "1"  # left over
+        last = trainer()
+        last.fit(model)
+        assert (last.world_size, last.strategy.launcher is not None) == (2, True)
+        os.environ["GROUP_RANK"] = "1"
+        said = text(lambda: trainer().fit(model), xmp.PlanError)
+        assert "node_rank=1. Unset NODE_RANK and GROUP_RANK" in said, said
+        del os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
+
+        model.lr = 0.1
+        search = trainer()
+        said = text(lambda: Tuner(search).lr_find(model), xmp.PlanError)
+        assert "LearningRateFinder finds nothing with strategy='xmp'" in said, said
+        search.fit(model)
 
         os.environ.update(NNODES="2", NODE_RANK="0", MASTER_ADDR="10.3.0.1")
         said = text(lambda: trainer().fit(model), xmp.PlanError)

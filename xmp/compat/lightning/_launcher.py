@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from xmp._errors import PlanError
+
 from ._hooks import check_hooks
 from ._results import restore, state_of
 from ._start import start
@@ -45,6 +47,7 @@ class TrainerLaunching:
         """
         if trainer is not None and trainer.training:
             check_hooks(self._strategy)
+            _refuse_search(trainer)
         snapshot = self._lightnings._GlobalStateSnapshot.capture()
         others = {"trainer": trainer, "strategy.launcher": self, "the global state": snapshot}
         context = start(
@@ -77,6 +80,23 @@ class TrainerLaunching:
     def __getstate__(self) -> dict[str, Any]:
         # Replicas need neither; an observer's function might not be picklable.
         return {**self.__dict__, "procs": [], "_options": {}}
+
+
+def _refuse_search(trainer: Any) -> None:
+    """Raise PlanError for ``Tuner.lr_find``, whose result would stay in the replicas.
+
+    It ends the fit by an exception, and reads a callback of this process (Lightning 2.6,
+    tuner/tuning.py). The callback is taken away again, which it does itself after a success alone.
+    """
+    for each in trainer.callbacks:
+        if getattr(each, "_early_exit", False):
+            trainer.callbacks = [other for other in trainer.callbacks if other is not each]
+            name = type(each).__name__
+            raise PlanError(
+                f"a Tuner's {name} finds nothing with strategy='xmp': its result would stay in the "
+                "replicas. Search with Trainer(devices=1, strategy='auto'), or give "
+                f"Trainer(callbacks=[{name}()]), which searches in the replicas."
+            )
 
 
 def run_in_replica(

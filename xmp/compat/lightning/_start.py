@@ -18,6 +18,8 @@ from xmp._types import WorldByHand
 
 __all__ = ["check_accelerator", "check_place", "is_started", "start"]
 
+_OF_A_LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE"}
+"""What Lightning's documentation has one set for processes that are started by hand."""
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
 """The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
 
@@ -29,7 +31,7 @@ def is_started(strategy: Any) -> bool:
     """
     environment, count = strategy.cluster_environment, strategy.num_processes
     found = per_device.launches_apart(os.environ) or per_device.started(os.environ)
-    if environment is not None and environment.creates_processes_externally:
+    if environment is not None and _is_external(environment):
         _check_size(found, count, strategy.num_nodes)
         _check_size_here(count, strategy.num_nodes)
         return True
@@ -40,6 +42,19 @@ def is_started(strategy: Any) -> bool:
             f"Fabric the environment of that launcher as plugins=, or {found.advice}."
         )
     return False
+
+
+def _is_external(environment: Any) -> bool:
+    """Whether the environment is that of processes which another launcher has started.
+
+    Lightning's own says so wherever LOCAL_RANK is set (2.6, LightningEnvironment); alone, without a
+    word on where the processes meet or how many they are, that is left over from another launch.
+    """
+    from xmp import _inside
+
+    own = type(environment).__name__ == "LightningEnvironment"
+    left_over = own and not _inside.is_replica() and os.environ.keys().isdisjoint(_OF_A_LAUNCHER)
+    return environment.creates_processes_externally and not left_over
 
 
 def _check_size(found: per_device.Started | None, count: int, hosts: int) -> None:
@@ -140,6 +155,12 @@ def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
         raise PlanError(
             f"{type(environment).__name__} has a world of {environment.world_size()} processes, "
             f"but devices={count} and num_nodes={hosts} make {hosts * count}. Change one of them."
+        )
+    node = environment.node_rank()
+    if hosts == 1 and node != 0:
+        raise PlanError(
+            f"num_nodes=1, but {type(environment).__name__} has node_rank={node}. Unset NODE_RANK "
+            "and GROUP_RANK, or give Trainer(num_nodes=…)."
         )
     found = _world_of_variables(call, count, hosts)
     if found == hosts * count:
