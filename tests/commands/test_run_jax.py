@@ -125,7 +125,10 @@ def test_what_a_script_uses(tmp_path: Path, case: str) -> None:
 SETS_VARIABLES = """
 import os, sys
 os.environ["JAX_ENABLE_X64"] = "1"
-os.environ["JAX_NUM_CPU_DEVICES"] = "2"
+if "xla" in sys.argv:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+else:
+    os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 if "one" in sys.argv:
     if os.environ["RANK"] == "0":
         import jax
@@ -149,6 +152,7 @@ def test_variables_that_the_script_sets_for_jax(stage: Stage, options: tuple[str
     found = shown(run(stage, *options, "train.py"))
     assert found == [{"rank": rank, **said} for rank in range(number)]
     if options[2:]:
+        assert shown(run(stage, *options, "train.py", "xla")) == found
         alone = run(stage, *options, "train.py", "one")
         assert (alone.code, alone.out) == (0, "True\n"), "rank 1 joins when it ends"
 

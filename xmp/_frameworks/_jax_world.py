@@ -16,6 +16,7 @@ import functools
 import inspect
 import ipaddress
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from ._listening import wait_for_listener
 __all__ = ["JaxWorld"]
 
 _MODULES = ("jax._src.distributed", "jax.distributed")
+_HOST_DEVICES = "--xla_force_host_platform_device_count"
 _LINGER = 5.0
 """Seconds; the supervisor waits less for failures that came first but are heard of later."""
 _CONNECTING = ("initialization_timeout",)
@@ -180,8 +182,11 @@ class JaxWorld:
     def _shown(self, name: str) -> Any:
         """The planned value; on CPUs JAX ignores ids, and a replica has all of its own devices."""
         value = self._planned()[name]
-        count = self._info.settings.get("num_cpu_devices")
-        return list(range(int(count))) if value is None and count else value
+        count = int(self._info.settings.get("num_cpu_devices", 0))
+        if value is not None or not count:
+            return value
+        in_flags = re.findall(rf"{_HOST_DEVICES}=(\d+)", os.environ.get("XLA_FLAGS", ""))
+        return list(range(count if count > 0 else int((in_flags or ["1"])[-1])))
 
     def _planned(self) -> dict[str, Any]:
         return {
