@@ -12,11 +12,17 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-__all__ = ["on_import", "site_folders", "without_collections"]
+__all__ = [
+    "is_no_package_of_others",
+    "is_the_programs_own",
+    "on_import",
+    "site_folders",
+    "without_collections",
+]
 
 Hook = Callable[[ModuleType], None]
 
@@ -58,6 +64,32 @@ def site_folders() -> tuple[str, ...]:
     if site is not None:
         folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
     return tuple(folder + os.sep for folder in folders)
+
+
+def is_no_package_of_others(origin: str | None) -> bool:
+    """Whether a module of a framework's name comes from the user's files, such as ``jax.py``.
+
+    Not so a checkout of the framework: those of torch, torch_xla, JAX and Paddle have a module or
+    package ``version``.
+    """
+    if not origin or origin.startswith(site_folders()):
+        return False
+    folder, name = os.path.split(origin)
+    versions = (os.path.join(folder, each) for each in ("version.py", "version"))
+    return name != "__init__.py" or not any(map(os.path.exists, versions))
+
+
+def is_the_programs_own(name: str) -> bool:
+    """Whether the program's module of this name is not the installed one, which it hides."""
+    try:
+        module = sys.modules.get(name)
+        spec = PathFinder.find_spec(name) if module is None else None
+        origin = spec.origin if spec is not None else getattr(module, "__file__", None)
+        if not is_no_package_of_others(origin):
+            return False
+        return PathFinder.find_spec(name, [*site_folders()]) is not None
+    except Exception:  # what finders of other packages raise
+        return False
 
 
 class _Finder:

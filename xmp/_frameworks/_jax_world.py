@@ -49,6 +49,7 @@ class JaxWorld:
         self._rounds = 0
         self._joining = False
         self._undo: list[Callable[[], None]] = []
+        self._state: Any = None
         self._initialize: Callable[..., None] | None = None
         self._places = _places(coordinator)
 
@@ -67,9 +68,9 @@ class JaxWorld:
 
     def join(self, **wishes: Any) -> None:
         """Connect to the other replicas; ``wishes`` are further parameters of ``initialize``."""
+        import jax
         from jax._src import distributed
 
-        jax = sys.modules["jax"]
         self._keep_sigterm(jax)
         if _is_loopback(self._coordinator):
             self._connect_on_loopback(jax)
@@ -81,6 +82,8 @@ class JaxWorld:
         elif not self._rounds:
             atexit.register(self._linger)
         self._wishes = {**self._wishes, **wishes}
+        # Kept: at the end, sys.modules["jax"] may be the user's own module, or none.
+        self._state = distributed.global_state
         self._joining = True
         try:
             initialize = self._initialize or distributed.initialize
@@ -97,7 +100,7 @@ class JaxWorld:
         self._undo.clear()
         self._initialize = None
         if self._rounds:
-            sys.modules["jax"].distributed.shutdown()
+            self._state.shutdown()
 
     def _answering(self, initialize: Callable[..., None]) -> Callable[..., None]:
         """``initialize`` of the module or of its state, which differ in their parameters' order."""
@@ -136,9 +139,12 @@ class JaxWorld:
             if not xla_bridge.backends_are_initialized():
                 self.join(**wishes)
             elif self._info.world_size > 1:
+                held = (
+                    "in the world that it has left" if self._rounds else "as those of one process"
+                )
                 raise RuntimeError(
-                    "jax.distributed.initialize(): JAX has initialised its devices as those of one "
-                    "process. Call it before the first use of a device"
+                    f"jax.distributed.initialize(): JAX has initialised its devices {held}. "
+                    "Call it before the first use of a device"
                 )
             return
         lasting = {n: value for n, value in wishes.items() if n not in _CONNECTING}

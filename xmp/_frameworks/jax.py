@@ -54,11 +54,18 @@ def jax_module() -> Any:
     """jax, imported when it is first needed.
 
     Raises:
-        RuntimeError: it is not installed.
+        RuntimeError: it is not installed, or hidden by a module of the program's.
     """
     try:
         import jax
+        import jax._src
     except ImportError as error:
+        hiding = getattr(sys.modules.get("jax"), "__file__", None)
+        if hiding:
+            raise RuntimeError(
+                f"the replica needs JAX, and {hiding} is imported in its place: rename that, or "
+                'use runtime="cpu"'
+            ) from error
         raise RuntimeError(
             f"the replica needs JAX, which cannot be imported ({error}); "
             'install it (pip install "xmp-spawn[jax]") or use runtime="cpu"'
