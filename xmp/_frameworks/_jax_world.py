@@ -16,6 +16,7 @@ import functools
 import inspect
 import ipaddress
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -172,7 +173,9 @@ class JaxWorld:
 
     def _agrees(self, name: str, value: Any) -> bool:
         if name in ("coordinator_address", "coordinator_bind_address"):
-            return isinstance(value, str) and _plain(value) in self._places
+            if not isinstance(value, str):
+                return False
+            return _plain(value) in self._places or any(_same(value, p) for p in self._places)
         if name == "local_device_ids":
             return self._are_ours(value)
         planned = self._planned()[name]
@@ -284,6 +287,25 @@ def _plain(address: str) -> str:
     """One spelling for all names of loopback."""
     port = address.rpartition(":")[2]
     return f"localhost:{port}" if _is_loopback(address) else address
+
+
+def _same(given: str, place: str) -> bool:
+    """Whether another name leads to the same port, as the host's own does to loopback's."""
+    (name, _, port), (host, _, number) = given.rpartition(":"), place.rpartition(":")
+    if port != number or not name:
+        return False
+    own = _is_loopback(place)
+    ours = {*_addresses(host), *(_addresses(socket.gethostname()) if own else ())}
+    theirs = _addresses(name.strip("[]"))
+    loopback = own and any(_is_loopback(f"{address}:0") for address in theirs)
+    return loopback or not ours.isdisjoint(theirs)
+
+
+def _addresses(name: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    except (OSError, UnicodeError):
+        return set()
 
 
 def _words(arguments: Mapping[str, Any]) -> str:

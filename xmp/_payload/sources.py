@@ -10,6 +10,8 @@ import os
 import warnings
 import zipfile
 
+from xmp._imports import without_collections
+
 __all__ = ["MOST", "parsed"]
 
 MOST = 1 << 19
@@ -24,7 +26,7 @@ def parsed(path: str, most: int = MOST) -> ast.Module:
     source = _read(path, most + 1)
     if len(source) > most:
         return ast.Module([], [])
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_collections():
         warnings.simplefilter("ignore")  # the program says them itself
         try:
             return ast.parse(source, os.path.abspath(path))

@@ -20,6 +20,7 @@ __all__ = [
     "imported_modules",
     "imports_of_file",
     "installed_imports",
+    "runs_later",
 ]
 
 _WRITES = ("setdefault", "update", "putenv", "pop")
@@ -90,12 +91,17 @@ def at_the_top(tree: ast.Module) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = [*tree.body[::-1]]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            continue
-        if isinstance(node, ast.If) and _is_for_types(node.test):
+        if runs_later(node):
             continue
         yield node
         waiting += [*ast.iter_child_nodes(node)][::-1]
+
+
+def runs_later(node: ast.AST) -> bool:
+    """Whether what is inside runs at a call, or is read by type checkers alone."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return True
+    return isinstance(node, ast.If) and _is_for_types(node.test)
 
 
 def _is_for_types(test: ast.expr) -> bool:
