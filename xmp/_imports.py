@@ -7,6 +7,7 @@ prepared. So what xmp does to a library waits until the import system loads it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import os
@@ -19,6 +20,7 @@ from typing import Any
 __all__ = [
     "is_no_package_of_others",
     "is_the_programs_own",
+    "loaded_framework",
     "on_import",
     "site_folders",
     "without_collections",
@@ -72,11 +74,11 @@ def is_no_package_of_others(origin: str | None) -> bool:
     Not so a checkout of the framework: those of torch, torch_xla, JAX and Paddle have a module or
     package ``version``.
     """
-    if not origin or origin.startswith(site_folders()):
-        return False
-    folder, name = os.path.split(origin)
+    folder, name = os.path.split(origin or "")
     versions = (os.path.join(folder, each) for each in ("version.py", "version"))
-    return name != "__init__.py" or not any(map(os.path.exists, versions))
+    if name == "__init__.py" and any(map(os.path.exists, versions)):
+        return False
+    return bool(origin) and not str(origin).startswith(site_folders())
 
 
 def is_the_programs_own(name: str) -> bool:
@@ -84,12 +86,21 @@ def is_the_programs_own(name: str) -> bool:
     try:
         module = sys.modules.get(name)
         spec = PathFinder.find_spec(name) if module is None else None
-        origin = spec.origin if spec is not None else getattr(module, "__file__", None)
-        if not is_no_package_of_others(origin):
-            return False
-        return PathFinder.find_spec(name, [*site_folders()]) is not None
+        return _hides(name, spec.origin if spec is not None else getattr(module, "__file__", None))
     except Exception:  # what finders of other packages raise
         return False
+
+
+def loaded_framework(name: str) -> Any:
+    """The framework, if it is loaded: not a module of the user's of that name, nor None."""
+    module = sys.modules.get(name)
+    return None if module is None or is_the_programs_own(name) else module
+
+
+@functools.lru_cache(maxsize=64)
+def _hides(name: str, origin: str | None) -> bool:
+    installed = is_no_package_of_others(origin) and PathFinder.find_spec(name, [*site_folders()])
+    return bool(installed)
 
 
 class _Finder:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import ipaddress
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +23,7 @@ from typing import Any
 from xmp._inside import channel
 from xmp._replica_info import ReplicaInfo
 
+from ._jax_addresses import is_loopback, leads_to, meeting_places
 from ._jax_wire import FOREVER
 from ._listening import wait_for_listener
 
@@ -52,7 +51,7 @@ class JaxWorld:
         self._undo: list[Callable[[], None]] = []
         self._state: Any = None
         self._initialize: Callable[..., None] | None = None
-        self._places = _places(coordinator)
+        self._places = meeting_places(coordinator)
 
     def install(self, distributed: Any) -> None:
         """Answer ``initialize()`` from here on; ``distributed`` is ``jax._src.distributed``."""
@@ -73,7 +72,7 @@ class JaxWorld:
         from jax._src import distributed
 
         self._keep_sigterm(jax)
-        if _is_loopback(self._coordinator):
+        if is_loopback(self._coordinator):
             self._connect_on_loopback(jax)
         if self._rounds and self._info.host_index == 0:
             # Rank 0 comes here when it has left the service of the last round.
@@ -173,9 +172,7 @@ class JaxWorld:
 
     def _agrees(self, name: str, value: Any) -> bool:
         if name in ("coordinator_address", "coordinator_bind_address"):
-            if not isinstance(value, str):
-                return False
-            return _plain(value) in self._places or any(_same(value, p) for p in self._places)
+            return isinstance(value, str) and any(leads_to(value, each) for each in self._places)
         if name == "local_device_ids":
             return self._are_ours(value)
         planned = self._planned()[name]
@@ -266,46 +263,6 @@ class JaxWorld:
 def _set(module: str, initialize: Callable[..., None]) -> None:
     if module in sys.modules:
         sys.modules[module].initialize = initialize  # type: ignore[attr-defined]
-
-
-def _is_loopback(coordinator: str) -> bool:
-    """Whether an "address:port" is on this host alone."""
-    host = coordinator.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _places(coordinator: str) -> set[str]:
-    """By which names a program may know where the replicas meet: JAX's port, and torch's."""
-    store = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
-    return {_plain(coordinator), *([_plain(":".join(map(str, store)))] if all(store) else [])}
-
-
-def _plain(address: str) -> str:
-    """One spelling for all names of loopback."""
-    port = address.rpartition(":")[2]
-    return f"localhost:{port}" if _is_loopback(address) else address
-
-
-def _same(given: str, place: str) -> bool:
-    """Whether another name leads to the same port, as the host's own does to loopback's."""
-    (name, _, port), (host, _, number) = given.rpartition(":"), place.rpartition(":")
-    if port != number or not name:
-        return False
-    own = _is_loopback(place)
-    ours = {*_addresses(host), *(_addresses(socket.gethostname()) if own else ())}
-    theirs = _addresses(name.strip("[]"))
-    loopback = own and any(_is_loopback(f"{address}:0") for address in theirs)
-    return loopback or not ours.isdisjoint(theirs)
-
-
-def _addresses(name: str) -> set[str]:
-    try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
-    except (OSError, UnicodeError):
-        return set()
 
 
 def _words(arguments: Mapping[str, Any]) -> str:

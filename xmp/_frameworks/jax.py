@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._imports import on_import
+from xmp._imports import loaded_framework, on_import
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -209,7 +209,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     return torch is not None and isinstance(leaf, torch.Tensor)
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xmp._framework import Members
+from xmp._imports import loaded_framework
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _ranks_at_import, _trees
@@ -65,7 +66,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     framework = TorchDist(info, rendezvous, found_a_group)
     framework.jax = JaxApart(info)
     _ranks_at_import.correct(info)
-    if "jax_platforms" in info.settings and "jax" in sys.modules:
+    if "jax_platforms" in info.settings and loaded_framework("jax") is not None:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
     return ready(framework, info, framework.choose_device)
