@@ -23,6 +23,7 @@ __all__ = [
     "loaded_framework",
     "on_import",
     "site_folders",
+    "why_missing",
     "without_collections",
 ]
 
@@ -95,6 +96,14 @@ def loaded_framework(name: str) -> Any:
     """The framework, if it is loaded: not a module of the user's of that name, nor None."""
     module = sys.modules.get(name)
     return None if module is None or is_the_programs_own(name) else module
+
+
+def why_missing(name: str, package: str, error: ImportError) -> str:
+    """Why a replica cannot import this framework, and what to do; ``package`` is pip's word."""
+    hiding = getattr(sys.modules.get(name), "__file__", None)
+    if is_the_programs_own(name) and hiding:
+        return f"and the program has imported {hiding} in its place: rename that"
+    return f"which cannot be imported ({error}); install it (pip install {package})"
 
 
 @functools.lru_cache(maxsize=64)

@@ -251,13 +251,40 @@ multihost_utils.process_allgather(jnp.ones(3))
 """
 
 
+OWN_TORCH = """
+import torch, numpy, xmp
+
+def f(rank, value):
+    return torch.x + rank, value
+
+def sums(rank):
+    return xmp.all_reduce(1)
+
+if __name__ == "__main__":
+    print(*xmp.spawn(f, ({"a": [1]},), nprocs=2))
+    xmp.spawn(sums, nprocs=2)
+"""
+SETS_AND_HIDES = "import os\nos.environ['JAX_ENABLE_X64'] = '1'\n" + OWN_JAX
+
+
 @pytest.mark.failing
-def test_the_mesh_for_a_module_of_the_users_called_jax(stage: Stage) -> None:
+@pytest.mark.parametrize("source", [OWN_JAX, SETS_AND_HIDES], ids=["early", "late"])
+def test_the_mesh_for_a_module_of_the_users_called_jax(stage: Stage, source: str) -> None:
     stage.write("x = 1", "jax.py")
-    stage.write(OWN_JAX, "train.py")
+    stage.write(source, "train.py")
     done = run(stage, "-n", "2", "--runtime", "jax", "train.py")
-    assert "the replica needs JAX, and " in done.err
-    assert "jax.py is imported in its place: rename that" in done.err
+    assert "the replica needs JAX, and the program has imported " in done.err
+    assert "jax.py in its place: rename that" in done.err
+
+
+@pytest.mark.failing
+def test_modules_of_the_users_called_torch_and_numpy(stage: Stage) -> None:
+    for name in ("torch", "numpy"):
+        stage.write("x = 1", f"{name}.py")
+    stage.write(OWN_TORCH, "train.py")
+    done = stage.python("train.py")
+    assert done.out == "(1, {'a': [1]}) (2, {'a': [1]})\n"
+    assert "the replica needs torch, and the program has imported " in done.err
 
 
 @pytest.mark.failing

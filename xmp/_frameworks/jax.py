@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._imports import loaded_framework, on_import
+from xmp._imports import loaded_framework, on_import, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -60,16 +60,8 @@ def jax_module() -> Any:
         import jax
         import jax._src
     except ImportError as error:
-        hiding = getattr(sys.modules.get("jax"), "__file__", None)
-        if hiding:
-            raise RuntimeError(
-                f"the replica needs JAX, and {hiding} is imported in its place: rename that, or "
-                'use runtime="cpu"'
-            ) from error
-        raise RuntimeError(
-            f"the replica needs JAX, which cannot be imported ({error}); "
-            'install it (pip install "xmp-spawn[jax]") or use runtime="cpu"'
-        ) from error
+        missing = why_missing("jax", '"xmp-spawn[jax]"', error)
+        raise RuntimeError(f'the replica needs JAX, {missing} or use runtime="cpu"') from error
     return jax
 
 
@@ -165,6 +157,7 @@ class _Late(Jax):
         super().leave()
 
     def _join(self, jax: Any) -> None:
+        jax_module()  # refuses a module of the program's
         _configure(jax, {})  # the import has read the plan's variables, or the script's own
         self._world = _joined(self._info)
 
