@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
+from ._imports import is_the_programs_own
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
@@ -47,7 +48,8 @@ def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:
     names = names_used(call.fn)
     if plan.framework.endswith("torch_dist") and not names.isdisjoint(_COLLECTIVES):
         names.add("torch")
-    return tuple(name for name in _COMPANIONS if name in names and known.frameworks.get(name))
+    found = (name for name in _COMPANIONS if name in names and known.frameworks.get(name))
+    return tuple(name for name in found if not is_the_programs_own(name))
 
 
 def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
@@ -97,7 +99,8 @@ def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Req
     if families.keys() & {*known.loaded}:
         return request
     inside = {name.partition(".")[0] for name in modules_imported(fn)}
-    return replace(request, uses=tuple(name for name in families if name in inside))
+    used = (name for name in families if name in inside and not is_the_programs_own(name))
+    return replace(request, uses=tuple(used))
 
 
 def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:

@@ -103,7 +103,7 @@ def _run_in_replicas(program: Program) -> None:
         unique=uuid.uuid4().hex,
         started=time.time(),
     )
-    used, late = frameworks_used(program.source, sys.path[0])
+    used, late = frameworks_used(program.source, sys.path[0], program.package)
     request = Request(imports=_imports(program), uses=used, late=late)
     launch(request, Call(run_in_replica, (run,), program=True), True)
 
@@ -115,7 +115,7 @@ def _imports(program: Program) -> tuple[str, ...]:
     try:
         return imports_of_file(program.source, sys.path[0])
     except (OSError, SyntaxError, ValueError):
-        return ()  # of a zip file, or without its source
+        return ()  # without its source
 
 
 def status_of(error: ReplicaError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,24 @@ USES = {
         ("jax",),
     ),
     "no Python": ("import (", ()),
+    "below packages without an init": ("import bare.sub.part\n", ("jax",)),
+    "the package around a module": ("import around.part\n", ("jax",)),
+    "torch at the top, JAX in a function": ("import torch\ndef f():\n    import jax\n", ("torch",)),
+    "own modules of a framework's name": ("import paddle, flax, own_too\n", ("torch",)),
+    "a long module": ("import long\n", ()),
+    "a module that is no Python": ("import broken, own\n", ("jax",)),
+    "a module of deep nesting": ("import deep, own\n", ("jax",)),
 }
 OWN = {
+    "bare/sub/part.py": "import jax\n",
+    "around/__init__.py": "import jax\n",
+    "around/part.py": "",
+    "paddle.py": "",
+    "flax/__init__.py": "",
+    "own_too.py": "import torch\n",
+    "long.py": "import jax\n" + "x = 1\n" * 100_000,
+    "broken.py": "import (\n\0",
+    "deep.py": "x = 1" + " + 1" * 20_000 + "\n",
     "own.py": "import jax\n",
     "outer.py": "import inner\nimport outer\n",
     "inner.py": "import own\n",
@@ -116,10 +133,73 @@ def test_what_a_script_uses(tmp_path: Path, case: str) -> None:
     source, expected = USES[case]
     for name, text in {**OWN, "script.py": source}.items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = frameworks_used(str(tmp_path / "script.py"), str(tmp_path))
     assert found == (expected, "ENABLE_X64" in source)
+
+
+def test_what_a_module_of_a_package_and_a_zip_file_use(tmp_path: Path) -> None:
+    files = {
+        "pk/__init__.py": "",
+        "pk/__main__.py": "from . import core\n",
+        "pk/train.py": "from .core import *\n",
+        "pk/deep/low.py": "from ..core import jax\n",
+        "pk/core.py": "import jax.numpy\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for file, package in (("__main__", "pk"), ("train", "pk"), ("deep/low", "pk.deep")):
+        source = str(tmp_path / "pk" / f"{file}.py")
+        assert frameworks_used(source, str(tmp_path), package).frameworks == ("jax",), file
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("__main__.py", "import core")
+        file.writestr("core.py", "import pk.core")
+        file.writestr("pk/__init__.py", "")
+        file.writestr("pk/core.py", "import jax")
+    used = frameworks_used(str(archive / "__main__.py"), str(archive))
+    assert used.frameworks == ("jax",)
+
+
+OWN_JAX = """
+import json, os, sys
+import torch, jax
+print(json.dumps({"rank": int(os.environ["RANK"]), "own": jax.x}), flush=True)
+"""
+LOSES_JAX = """
+import json, os, sys
+import jax
+print(json.dumps({"rank": int(os.environ["RANK"]), "world": jax.process_count()}), flush=True)
+del sys.modules["jax"]
+"""
+SPAWNS = """
+import xmp, jax
+
+def f(rank):
+    return jax.x
+
+if __name__ == "__main__":
+    print(*xmp.spawn(f, nprocs=2), xmp.plan(2).runtime)
+"""
+
+
+def test_a_module_of_the_users_called_jax(stage: Stage) -> None:
+    stage.write("x = 1", "jax.py")
+    stage.write(OWN_JAX, "train.py")
+    stage.write(SPAWNS, "spawns.py")
+    done = run(stage, "-n", "2", "train.py")
+    assert shown(done) == [{"rank": rank, "own": 1} for rank in range(2)]
+    spawned = stage.python("spawns.py")
+    assert (spawned.out, spawned.err) == ("1 1 cpu\n", "")
+
+
+def test_jax_that_the_script_removes(stage: Stage) -> None:
+    stage.write(LOSES_JAX, "train.py")
+    done = run(stage, "-n", "2", "train.py")
+    assert shown(done) == [{"rank": rank, "world": 2} for rank in range(2)]
 
 
 SETS_VARIABLES = """
@@ -173,6 +253,42 @@ if jax.process_index() == int(sys.argv[1]):
     os._exit(9)
 multihost_utils.process_allgather(jnp.ones(3))
 """
+
+
+OWN_TORCH = """
+import torch, numpy, xmp
+
+def f(rank, value):
+    return torch.x + rank, value
+
+def sums(rank):
+    return xmp.all_reduce(1)
+
+if __name__ == "__main__":
+    print(*xmp.spawn(f, ({"a": [1]},), nprocs=2))
+    xmp.spawn(sums, nprocs=2)
+"""
+SETS_AND_HIDES = "import os\nos.environ['JAX_ENABLE_X64'] = '1'\n" + OWN_JAX
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("source", [OWN_JAX, SETS_AND_HIDES], ids=["early", "late"])
+def test_the_mesh_for_a_module_of_the_users_called_jax(stage: Stage, source: str) -> None:
+    stage.write("x = 1", "jax.py")
+    stage.write(source, "train.py")
+    done = run(stage, "-n", "2", "--runtime", "jax", "train.py")
+    assert "the replica needs JAX, and the program has imported " in done.err
+    assert "jax.py in its place: rename that" in done.err
+
+
+@pytest.mark.failing
+def test_modules_of_the_users_called_torch_and_numpy(stage: Stage) -> None:
+    for name in ("torch", "numpy"):
+        stage.write("x = 1", f"{name}.py")
+    stage.write(OWN_TORCH, "train.py")
+    done = stage.python("train.py")
+    assert done.out == "(1, {'a': [1]}) (2, {'a': [1]})\n"
+    assert "the replica needs torch, and the program has imported " in done.err
 
 
 @pytest.mark.failing

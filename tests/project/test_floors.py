@@ -42,7 +42,7 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
-    "_probe": {"_marks", "_proc", "_signals"},
+    "_probe": {"_imports", "_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-import ipaddress
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 from xmp._inside import channel
 from xmp._replica_info import ReplicaInfo
 
+from ._jax_addresses import is_loopback, leads_to, meeting_places
 from ._jax_wire import FOREVER
 from ._listening import wait_for_listener
 
@@ -51,8 +51,9 @@ class JaxWorld:
         self._rounds = 0
         self._joining = False
         self._undo: list[Callable[[], None]] = []
+        self._state: Any = None
         self._initialize: Callable[..., None] | None = None
-        self._places = _places(coordinator)
+        self._places = meeting_places(coordinator)
 
     def install(self, distributed: Any) -> None:
         """Answer ``initialize()`` from here on; ``distributed`` is ``jax._src.distributed``."""
@@ -69,11 +70,11 @@ class JaxWorld:
 
     def join(self, **wishes: Any) -> None:
         """Connect to the other replicas; ``wishes`` are further parameters of ``initialize``."""
+        import jax
         from jax._src import distributed
 
-        jax = sys.modules["jax"]
         self._keep_sigterm(jax)
-        if _is_loopback(self._coordinator):
+        if is_loopback(self._coordinator):
             self._connect_on_loopback(jax)
         if self._rounds and self._info.host_index == 0:
             # Rank 0 comes here when it has left the service of the last round.
@@ -83,6 +84,8 @@ class JaxWorld:
         elif not self._rounds:
             atexit.register(self._linger)
         self._wishes = {**self._wishes, **wishes}
+        # Kept: at the end, sys.modules["jax"] may be the user's own module, or none.
+        self._state = distributed.global_state
         self._joining = True
         try:
             initialize = self._initialize or distributed.initialize
@@ -99,7 +102,7 @@ class JaxWorld:
         self._undo.clear()
         self._initialize = None
         if self._rounds:
-            sys.modules["jax"].distributed.shutdown()
+            self._state.shutdown()
 
     def _answering(self, initialize: Callable[..., None]) -> Callable[..., None]:
         """``initialize`` of the module or of its state, which differ in their parameters' order."""
@@ -138,9 +141,12 @@ class JaxWorld:
             if not xla_bridge.backends_are_initialized():
                 self.join(**wishes)
             elif self._info.world_size > 1:
+                held = (
+                    "in the world that it has left" if self._rounds else "as those of one process"
+                )
                 raise RuntimeError(
-                    "jax.distributed.initialize(): JAX has initialised its devices as those of one "
-                    "process. Call it before the first use of a device"
+                    f"jax.distributed.initialize(): JAX has initialised its devices {held}. "
+                    "Call it before the first use of a device"
                 )
             return
         lasting = {n: value for n, value in wishes.items() if n not in _CONNECTING}
@@ -168,7 +174,7 @@ class JaxWorld:
 
     def _agrees(self, name: str, value: Any) -> bool:
         if name in ("coordinator_address", "coordinator_bind_address"):
-            return isinstance(value, str) and _plain(value) in self._places
+            return isinstance(value, str) and any(leads_to(value, each) for each in self._places)
         if name == "local_device_ids":
             return self._are_ours(value)
         planned = self._planned()[name]
@@ -262,27 +268,6 @@ class JaxWorld:
 def _set(module: str, initialize: Callable[..., None]) -> None:
     if module in sys.modules:
         sys.modules[module].initialize = initialize  # type: ignore[attr-defined]
-
-
-def _is_loopback(coordinator: str) -> bool:
-    """Whether an "address:port" is on this host alone."""
-    host = coordinator.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _places(coordinator: str) -> set[str]:
-    """By which names a program may know where the replicas meet: JAX's port, and torch's."""
-    store = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
-    return {_plain(coordinator), *([_plain(":".join(map(str, store)))] if all(store) else [])}
-
-
-def _plain(address: str) -> str:
-    """One spelling for all names of loopback."""
-    port = address.rpartition(":")[2]
-    return f"localhost:{port}" if _is_loopback(address) else address
 
 
 def _words(arguments: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._imports import on_import
+from xmp._imports import loaded_framework, on_import, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -54,15 +54,14 @@ def jax_module() -> Any:
     """jax, imported when it is first needed.
 
     Raises:
-        RuntimeError: it is not installed.
+        RuntimeError: it is not installed, or hidden by a module of the program's.
     """
     try:
         import jax
+        import jax._src
     except ImportError as error:
-        raise RuntimeError(
-            f"the replica needs JAX, which cannot be imported ({error}); "
-            'install it (pip install "xmp-spawn[jax]") or use runtime="cpu"'
-        ) from error
+        missing = why_missing("jax", '"xmp-spawn[jax]"', error)
+        raise RuntimeError(f'the replica needs JAX, {missing} or use runtime="cpu"') from error
     return jax
 
 
@@ -158,6 +157,7 @@ class _Late(Jax):
         super().leave()
 
     def _join(self, jax: Any) -> None:
+        jax_module()  # refuses a module of the program's
         _configure(jax, {})  # the import has read the plan's variables, or the script's own
         self._world = _joined(self._info)
 
@@ -202,7 +202,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     return torch is not None and isinstance(leaf, torch.Tensor)
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xmp._framework import Members
+from xmp._imports import loaded_framework, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _ranks_at_import, _trees
@@ -65,7 +66,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     framework = TorchDist(info, rendezvous, found_a_group)
     framework.jax = JaxApart(info)
     _ranks_at_import.correct(info)
-    if "jax_platforms" in info.settings and "jax" in sys.modules:
+    if "jax_platforms" in info.settings and loaded_framework("jax") is not None:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
     return ready(framework, info, framework.choose_device)
@@ -120,16 +121,15 @@ def torch_module() -> Any:
     """torch, imported when it is first needed.
 
     Raises:
-        RuntimeError: it is not installed, or built without torch.distributed.
+        RuntimeError: it is not installed, hidden by a module of the program's, or built without
+            torch.distributed.
     """
     try:
         import torch
         import torch.distributed
     except ImportError as error:
-        raise RuntimeError(
-            f"the replica needs torch, which cannot be imported ({error}); "
-            'install it (pip install "xmp-spawn[torch]") or use runtime="jax"'
-        ) from error
+        missing = why_missing("torch", '"xmp-spawn[torch]"', error)
+        raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error
     if not torch.distributed.is_available():
         raise RuntimeError(
             "this build of torch has no torch.distributed; install a build that has it"

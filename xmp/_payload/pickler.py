@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 import cloudpickle
 
 from xmp import _signals
+from xmp._imports import loaded_framework
 
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
@@ -81,7 +82,7 @@ def _is_jax_array(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
@@ -121,7 +122,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _private(self, obj: Any) -> Any:
         """Reduce torch's tensors and storages to private out-of-band buffers."""
-        torch = sys.modules.get("torch")
+        torch = loaded_framework("torch")
         if torch is None:
             return NotImplemented
         if isinstance(obj, torch.Tensor):

@@ -143,12 +143,13 @@ def _ending(failure: Failure) -> Iterator[str]:
     2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
     """
     traceback = with_source(failure.traceback.rstrip())
-    if failure.kind == "raised":
+    ended = failure.signal_name or failure.exit_code is not None
+    if failure.kind == "raised" or not ended:  # or it was interrupted, and is ending still
         yield f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}"
         return
     yield traceback
-    how = f"signal {failure.signal_name}" if failure.signal_name else ""
-    ending = how or f"exit code {failure.exit_code}"
+    code = f"exit code {failure.exit_code}"
+    ending = f"signal {failure.signal_name}" if failure.signal_name else code
     yield f"process {failure.local_rank} terminated with {ending}"
 
 
