@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,47 @@ def test_each_replica_has_a_pretended_chip_of_its_own() -> None:
     assert dict(os.environ) == before
 
 
+def chips() -> int:
+    return xmp.plan(runtime="fake").world_size
+
+
+def test_pretended_chips_are_left_in_any_order_and_entered_again() -> None:
+    before = dict(os.environ)
+    two, eight = fake_chips(2), fake_chips(8)
+    for first, then, left in ((two, eight, 8), (eight, two, 2)):
+        with ExitStack() as stack:
+            first.__enter__()
+            stack.enter_context(then)
+            first.__exit__(None, None, None)
+            assert chips() == left
+        assert dict(os.environ) == before
+    with two, eight, two:
+        assert chips() == 2
+    assert dict(os.environ) == before
+
+
+def test_pretended_chips_are_those_of_all_threads() -> None:
+    before = dict(os.environ)
+
+    def entered(count: int) -> int:
+        with fake_chips(count):
+            return chips()
+
+    with ThreadPoolExecutor(1) as pool:
+        with fake_chips(2):
+            assert pool.submit(entered, 2).result() == 2
+            refused = pool.submit(entered, 8)
+            with pytest.raises(xmp.PlanError, match=r"\(8\): another thread .* fake_chips\(2\)"):
+                refused.result()
+            assert chips() == 2
+        assert pool.submit(entered, 8).result() == 8
+    assert dict(os.environ) == before
+
+
 def test_a_number_of_chips_that_is_none_is_refused() -> None:
-    with pytest.raises(xmp.PlanError, match="count=0: give a number of chips from 1 up"):
-        fake_chips(0)
+    for count in (0, -1, 16, 10**9):
+        with pytest.raises(xmp.PlanError, match=f"count={count}: give a number .* from 1 to 8"):
+            fake_chips(count)
     with pytest.raises(TypeError, match="count must be a whole number, not str"):
         fake_chips("8")  # type: ignore[arg-type]
 

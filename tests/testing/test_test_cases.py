@@ -16,6 +16,12 @@ from tests.support.stage import Stage
 class TestMethods(unittest.TestCase):
     """Of this file's own runner, which is pytest."""
 
+    shared: int
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.shared = 4
+
     def setUp(self) -> None:
         self.number = 3
         self.addCleanup(self.seen().append, "cleaned up")
@@ -31,6 +37,9 @@ class TestMethods(unittest.TestCase):
 
     def fails(self, rank: int) -> None:
         self.assertEqual(rank, self.number - 3)
+
+    def needs_the_class(self, rank: int) -> int:
+        return self.shared + rank
 
     def skips(self, rank: int) -> None:
         self.skipTest("in a replica")
@@ -54,6 +63,32 @@ class TestMethods(unittest.TestCase):
         with self.assertRaisesRegex(xmp.ReplicaRaised, "rank 1 .* raised AssertionError: 1 != 0"):
             xmp.spawn(self.fails, nprocs=2, runtime="cpu")
 
+    @pytest.mark.failing
+    def test_what_only_the_class_here_has_is_named(self) -> None:
+        said = r"TestMethods\.shared exists in this process only: .* without what setUpClass"
+        with self.assertRaisesRegex(xmp.ReplicaRaised, said):
+            xmp.spawn(self.needs_the_class, nprocs=2, runtime="cpu")
+        with self.assertRaises(xmp.ReplicaRaised) as caught:
+            xmp.spawn(needs_what_is_nowhere, nprocs=2, runtime="cpu")
+        self.assertNotIn("exists in this process only", str(caught.exception))
+
+
+def needs_what_is_nowhere(rank: int) -> None:
+    TestMethods.no_such_name  # type: ignore[attr-defined] # noqa: B018
+
+
+class TestAsync(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.number = 3
+
+    def body(self, rank: int) -> int:
+        self.assertEqual(self.number, 3)
+        return rank
+
+    async def test_a_method_is_a_function(self) -> None:
+        results = xmp.spawn(self.body, nprocs=2, runtime="cpu")
+        self.assertEqual(list(results), [0, 1])
+
 
 def test_the_runner_of_unittest_counts_a_skip(stage: Stage) -> None:
     stage.write(
@@ -69,6 +104,13 @@ def test_the_runner_of_unittest_counts_a_skip(stage: Stage) -> None:
 
             def test_passes(self):
                 self.assertEqual(list(xmp.spawn(abs, nprocs=2, runtime="cpu")), [0, 1])
+
+        class TestAsync(unittest.IsolatedAsyncioTestCase):
+            def body(self, rank):
+                return rank
+
+            async def test_body(self):
+                self.assertEqual(list(xmp.spawn(self.body, nprocs=2, runtime="cpu")), [0, 1])
         """,
         "test_suite.py",
     )

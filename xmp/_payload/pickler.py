@@ -226,12 +226,13 @@ def without_its_run(test: Any) -> Any:
 
     Its outcome leads to the whole runner (CPython 3.10 to 3.13, unittest/case.py), its cleanups are
     to run once, in the launcher, and pytest sets the method that it runs as an attribute (pytest 9,
-    _pytest/unittest.py).
+    _pytest/unittest.py). IsolatedAsyncioTestCase has its loop in "_asyncio…" (async_case.py).
     """
     reduced = test.__reduce_ex__(5)
     if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
         return reduced
     state = {**reduced[2], "_outcome": None, "_cleanups": []}
+    state.update({name: None for name in state if name.startswith("_asyncio")})
     state.pop(getattr(test, "_testMethodName", ""), None)
     return (*reduced[:2], state, *reduced[3:])
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
-from xmp._payload.script import is_below_guard, main_source
 from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._processes.system.processes import CPU_TIME
 from xmp._watch import STOPPED, UNKNOWN, is_victim
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
+from .only_here import only_here
 from .out_of_memory import OomFinding
 from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
@@ -52,7 +52,6 @@ _CPU_TIME = (
     "Raise it before the launch; replicas inherit it from this process."
 )
 _LINES_AFTER_TRACEBACK = 10
-_UNDEFINED = re.compile(r"name '(\w+)' is not defined.*", re.DOTALL)
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
 
 
@@ -99,7 +98,7 @@ def build(
         *_evidence(cause),
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
-        _below_guard(cause),
+        only_here(cause.error_type, cause.message),
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
@@ -181,19 +180,6 @@ def _last_lines(failure: Failure) -> Iterator[str]:
     known = failure.message or failure.hung_up
     if failure.kind == "exit" and not known and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
-
-
-def _below_guard(cause: Failure) -> str:
-    """The script has that name, but not where an import of the script would set it."""
-    found = _UNDEFINED.fullmatch(cause.message) if cause.error_type == "NameError" else None
-    source = main_source() if found else None
-    if found is None or source is None or not is_below_guard(source.path, found[1]):
-        return ""
-    return (
-        f"{found[1]} exists in this process only: replicas import {source.path} up to its first "
-        'launch, without what is below `if __name__ == "__main__":`.\n'
-        f"Set {found[1]} above that line, or pass it in args."
-    )
 
 
 def _divergence(cause: Failure, results: Collection[int]) -> str:

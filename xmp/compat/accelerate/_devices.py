@@ -158,7 +158,7 @@ def refuse_state() -> None:
         raise PlanError(
             "To launch a multi-device training from your notebook, the `Accelerator` should only "
             "be initialized inside your training function, and this process has initialized one. "
-            "Restart your notebook and make sure no cells initializes an `Accelerator`."
+            "Restart your notebook, and make sure that no cell initializes an `Accelerator`."
         )
 
 

@@ -66,5 +66,9 @@ if not TYPE_CHECKING:
         own = _TRAINERS if name == "XmpStrategy" else _FABRICS
         return getattr(_import(own[_package(own)]), name)
 
+    def __dir__() -> list[str]:
+        """The classes, which no namespace has before their first use, and no name of ours."""
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
 
 _installed()
