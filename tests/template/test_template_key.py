@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
-
 import pytest
 
 from tests.support.stage import Outcome, Stage
@@ -336,24 +333,3 @@ def test_a_package_from_elsewhere_needs_another_template(stage: Stage) -> None:
     assert {each[0] for each in said["one"]} == {"one"}
     assert {each[0] for each in said["two"]} == {"two"}
     assert said["one"][0][1] != said["two"][0][1]
-
-
-def test_a_package_that_no_new_template_would_take_from_here_needs_none(stage: Stage) -> None:
-    """As debugpy does in a kernel: it imports from a folder that is in sys.path for a moment."""
-    for where in ("vendored", "installed"):
-        (stage.folder / where).mkdir()
-        (stage.folder / where / "twice_there.py").write_text(f"WHERE = {where!r}\n")
-    source = """
-    import json, os, sys, xmp
-    sys.path[:0] = [os.path.abspath("vendored"), os.path.abspath("installed")]
-    import twice_there
-    del sys.path[0]
-    exec("def where(rank):\\n import twice_there\\n return twice_there.WHERE")
-    xmp.preload("twice_there")
-    replicas = [list(xmp.spawn(where, nprocs=2, runtime="cpu")) for _ in range(4)]
-    print(json.dumps([twice_there.WHERE, *replicas]))
-    """
-    done = stage.python("-c", textwrap.dedent(source), env={"XMP_LOG": "debug"})
-    assert "fits" in done.err
-    assert "does not fit" not in done.err, done.err
-    assert json.loads(done.out) == ["vendored", *[["installed"] * 2] * 4]

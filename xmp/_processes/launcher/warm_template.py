@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import PathFinder
 
 from xmp._payload.script import MainSource
 from xmp._processes.messages.connection import Connection
@@ -55,7 +54,7 @@ class WarmTemplate(ForkServerHandle):
             return f"{name} has changed, which an import may read"
         # Where the files of top-level packages agree, so do those of the modules inside.
         packages = self.imported.packages.items()
-        others = [name for name, file in packages if _is_other_here(name, file)]
+        others = [name for name, file in packages if _file_here(name) not in ("", file)]
         return f"{others[0]} comes from another file here" if others else ""
 
     def _changed_variable(self, key: TemplateKey) -> str:
@@ -124,18 +123,5 @@ class WarmTemplate(ForkServerHandle):
             self._holder[1].drop()
 
 
-def _is_other_here(name: str, file: str) -> bool:
-    """Whether a new template would import that package from another file.
-
-    It need not, where this process has another: debugpy imports pydevd_plugins from a folder that
-    it takes out of sys.path again, and omegaconf brings a package of that name (debugpy 1.8,
-    debugpy/_vendored/__init__.py).
-    """
-    here = str(getattr(sys.modules.get(name), "__file__", None) or "")
-    if here in ("", file):
-        return False
-    try:
-        spec = PathFinder.find_spec(name)
-    except (ImportError, OSError, ValueError):
-        return True  # what a folder's own finder raises
-    return spec is None or str(spec.origin or "") != file
+def _file_here(name: str) -> str:
+    return str(getattr(sys.modules.get(name), "__file__", None) or "")
