@@ -75,7 +75,7 @@ class JaxApart(JaxWorld):
         A replica ends without that (``os._exit``), and a coordinator's end would abort the others.
         """
         if not self._found and _client() is not None and os.getpid() == self._pid:
-            sys.modules["jax._src.distributed"].global_state.shutdown()
+            sys.modules["jax._src.distributed"].shutdown()
 
     def _patch(self, distributed: ModuleType) -> None:
         if os.getpid() == self._pid:

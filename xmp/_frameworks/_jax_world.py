@@ -51,7 +51,7 @@ class JaxWorld:
         self._rounds = 0
         self._joining = False
         self._undo: list[Callable[[], None]] = []
-        self._state: Any = None
+        self._public: Any = None
         self._initialize: Callable[..., None] | None = None
         self._places = meeting_places(coordinator)
 
@@ -85,7 +85,7 @@ class JaxWorld:
             atexit.register(self._linger)
         self._wishes = {**self._wishes, **wishes}
         # Kept: at the end, sys.modules["jax"] may be the user's own module, or none.
-        self._state = distributed.global_state
+        self._public = jax.distributed
         self._joining = True
         try:
             initialize = self._initialize or distributed.initialize
@@ -102,7 +102,7 @@ class JaxWorld:
         self._undo.clear()
         self._initialize = None
         if self._rounds:
-            self._state.shutdown()
+            self._public.shutdown()
 
     def _answering(self, initialize: Callable[..., None]) -> Callable[..., None]:
         """``initialize`` of the module or of its state, which differ in their parameters' order."""
