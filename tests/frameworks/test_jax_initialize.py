@@ -13,6 +13,8 @@ import xmp
 from tests.support.frameworks import replicas as any_replicas
 from tests.support.stage import Script
 
+pytestmark = pytest.mark.peers
+
 replicas = partial(any_replicas, runtime="jax", nprocs=2)
 
 AGREEING: list[dict[str, Any]] = [

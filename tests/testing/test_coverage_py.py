@@ -11,6 +11,8 @@ import pytest
 from tests.support.launching import METHODS
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
 (SETTINGS,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 BEGIN = """
 import time, unittest
 

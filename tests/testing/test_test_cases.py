@@ -12,6 +12,8 @@ import pytest
 import xmp
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 
 class TestMethods(unittest.TestCase):
     """Of this file's own runner, which is pytest."""

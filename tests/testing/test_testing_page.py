@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 FAILING = {"test_errors.py", "test_timeouts.py"}
