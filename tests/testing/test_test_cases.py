@@ -15,7 +15,7 @@ from tests.support.stage import Stage
 pytestmark = pytest.mark.peers
 
 
-class TestMethods(unittest.TestCase):
+class TestOwnMethods(unittest.TestCase):
     """Of this file's own runner, which is pytest."""
 
     shared: int
@@ -67,7 +67,7 @@ class TestMethods(unittest.TestCase):
 
     @pytest.mark.failing
     def test_what_only_the_class_here_has_is_named(self) -> None:
-        said = r"TestMethods\.shared exists in this process only: .* without what setUpClass"
+        said = r"TestOwnMethods\.shared exists in this process only: .* without what setUpClass"
         with self.assertRaisesRegex(xmp.ReplicaRaised, said):
             xmp.spawn(self.needs_the_class, nprocs=2, runtime="cpu")
         with self.assertRaises(xmp.ReplicaRaised) as caught:
@@ -76,7 +76,7 @@ class TestMethods(unittest.TestCase):
 
 
 def needs_what_is_nowhere(rank: int) -> None:
-    TestMethods.no_such_name  # type: ignore[attr-defined] # noqa: B018
+    TestOwnMethods.no_such_name  # type: ignore[attr-defined] # noqa: B018
 
 
 class TestAsync(unittest.IsolatedAsyncioTestCase):
