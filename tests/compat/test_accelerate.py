@@ -13,6 +13,7 @@ PROGRAM = """
 
     import torch.multiprocessing
     from accelerate import Accelerator, debug_launcher, notebook_launcher
+    from accelerate_training import last_loss
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     import xmp
@@ -28,17 +29,8 @@ PROGRAM = """
         rank = accelerator.process_index
         if fails and rank == 1:
             raise ValueError("no such label")
-        torch.manual_seed(0)
-        model, data = torch.nn.Linear(4, 1), torch.arange(32.0).reshape(8, 4) / 32
-        loader = torch.utils.data.DataLoader(data, batch_size=2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        for batch in loader:
-            loss = model(batch).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        results[rank] = accelerator.gather(loss.detach()).sum()
+        loss = last_loss(accelerator)
+        results[rank] = accelerator.gather(loss).sum()
         accelerator.end_training()
 
     def outcome(launcher, *args, **options):

@@ -25,23 +25,15 @@ TRAINS = """
     import accelerate
     import torch
     from accelerate import Accelerator, PartialState
+    from accelerate_training import last_loss
     from in_script import say
     import xmp.compat.accelerate as ours
 
     def train(results, first=lambda: None):
         first()
         accelerator = Accelerator(cpu=True)
-        torch.manual_seed(0)
-        model, data = torch.nn.Linear(4, 1), torch.arange(32.0).reshape(8, 4) / 32
-        loader = torch.utils.data.DataLoader(data, batch_size=2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        for batch in loader:
-            loss = model(batch).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        results[accelerator.process_index] = accelerator.gather(loss.detach()).sum()
+        loss = last_loss(accelerator)
+        results[accelerator.process_index] = accelerator.gather(loss).sum()
         accelerator.end_training()
 
     def ran(launcher, *args, of=train, **options):
@@ -130,24 +122,14 @@ def test_a_script_without_a_guard_and_a_launch_in_a_replica(stage: Stage) -> Non
 
 
 SCRIPT = """
-    import os
-    import torch
     from accelerate import Accelerator
+    from accelerate_training import last_loss
     from in_script import say
 
     def main():
         accelerator = Accelerator(cpu=True)
-        torch.manual_seed(0)
-        model, data = torch.nn.Linear(4, 1), torch.arange(32.0).reshape(8, 4) / 32
-        loader = torch.utils.data.DataLoader(data, batch_size=2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        for batch in loader:
-            loss = model(batch).square().mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        losses = accelerator.gather(loss.detach().float()).tolist()
+        loss = last_loss(accelerator)
+        losses = accelerator.gather(loss.float()).tolist()
         say(**{f"rank {accelerator.process_index}": [accelerator.num_processes,
             accelerator.mixed_precision, accelerator.state.debug, losses]})
         accelerator.end_training()

@@ -218,7 +218,7 @@ def test_a_process_can_be_closed_once_it_has_ended() -> None:
 def interrupted(rank: int) -> None:
     if rank == 0:
         raise KeyboardInterrupt
-    time.sleep(60)
+    never_returns()
 
 
 def test_a_replica_that_raises_keyboard_interrupt() -> None:
