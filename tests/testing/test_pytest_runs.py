@@ -11,10 +11,11 @@ from tests.support.stage import Stage
 pytestmark = pytest.mark.peers
 
 BEGIN = """
-import time, unittest
+import pathlib, unittest
 
 import pytest
 import xmp
+from waiting import until
 
 def launched(fn, how, **options):
     options.setdefault("nprocs", 2)
@@ -120,9 +121,11 @@ def fails(rank):
     assert answer == 43, "the answer of the replicas"
 
 def skips_where_another_fails(rank):
+    skips = pathlib.Path(__file__).with_name("skips")
     if rank == 1:
+        skips.touch()
         pytest.skip("by rank 1")
-    time.sleep(0.01)
+    until(skips.exists)
     raise ValueError("a failure wins")
 
 def test_spawn():
