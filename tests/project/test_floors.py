@@ -28,6 +28,7 @@ FLOORS = (
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
+    {"_carrier"},
     {"_host", "_here", "_as_rank"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands", "compat"},

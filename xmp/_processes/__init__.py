@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .messages.timeline import StartTimeline, Timeline
     from .replica.seeding import seed_all
     from .system.descriptors import standard_numbers_taken
+    from .system.interpreter import fresh_interpreter
     from .terminal.progress import said_here
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "StartTimeline",
     "Timeline",
     "event_stream",
+    "fresh_interpreter",
     "launch",
     "said_here",
     "seed_all",
@@ -62,6 +64,7 @@ _LAZY = {
     "StartTimeline": "messages.timeline",
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
+    "fresh_interpreter": "system.interpreter",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",
