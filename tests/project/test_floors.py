@@ -208,7 +208,7 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", sorted(FLOORS[5] | FLOORS[6] | {"__init__"}))
+@pytest.mark.parametrize("name", sorted(FLOORS[6] | FLOORS[7] | {"__init__"}))
 def test_the_engine_is_entered_by_its_face(name: str) -> None:
     inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
     beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]
