@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from ._errors import PlanError
 from ._framework import AveragingOptions
+from ._imports import loaded_framework
 from ._inside.identity import ReplicaState, current, framework_of
 
 __all__ = ["data_parallel", "wrap"]
@@ -212,7 +212,7 @@ def _check_flag(name: str, value: Any) -> None:
 
 
 def _refuse_what_is_no_module(model: Any) -> None:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         return
     if isinstance(model, type) and torch is not None and issubclass(model, torch.nn.Module):

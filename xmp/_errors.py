@@ -37,6 +37,8 @@ class XmpError(Exception):
 
     history: Sequence[Exception] = ()
     """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
+    _render_traceback_: ClassVar[Callable[[Any], list[str]]]
+    """IPython calls this to show the error; the module that knows notebooks sets it."""
     _ending: str = ""
     """What the message must end with, whatever is added to it."""
 
@@ -98,8 +100,6 @@ class ReplicaError(XmpError, RuntimeError):
     """What the other replicas had already returned, by rank."""
     stacks: Mapping[int, str] = {}
     """The Python stacks of the replicas that were still alive, as text, by rank."""
-    _render_traceback_: ClassVar[Callable[[Any], list[str]]]
-    """IPython calls this to show the error; the module that knows notebooks sets it."""
 
     def _repr_html_(self) -> str:
         """A table of what happened to each rank, for notebooks."""

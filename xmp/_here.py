@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _breakpoint, _inside, _planner, _ports, _signals
 from ._excepthook import excepthook_kept
 from ._framework import Framework
-from ._host import host_facts, plan_for, refuse_unready
+from ._host import host_facts, plan_for, refuse_unready, with_uses
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
 from ._replica_info import ReplicaInfo
 from ._types import Observer, Request
@@ -34,6 +34,7 @@ def run_here(
     """Run ``fn`` as the only replica; the caller restores the environment afterwards."""
     called = time.monotonic_ns()
     known = host_facts()
+    request = with_uses(request, fn, known)
     draft = plan_for(request, known)
     refuse_unready(draft)
     with _ports.lease(draft.needs) as lease:

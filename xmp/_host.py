@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
-from ._payload.hints import names_used
+from ._imports import is_the_programs_own
+from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
 from ._runtimes._extra import check_read_at_import
@@ -20,7 +21,15 @@ from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 if TYPE_CHECKING:
     from ._processes import Call, Launch, ProcessContext, Results
 
-__all__ = ["host_facts", "launch", "launch_bare", "plan_for", "refuse_unready", "warm_up"]
+__all__ = [
+    "host_facts",
+    "launch",
+    "launch_bare",
+    "plan_for",
+    "refuse_unready",
+    "warm_up",
+    "with_uses",
+]
 
 _COMPANIONS = {
     "torch": ("numpy", "numpy.random", "torch.distributed", "torch.nn.parallel"),
@@ -39,7 +48,8 @@ def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:
     names = names_used(call.fn)
     if plan.framework.endswith("torch_dist") and not names.isdisjoint(_COLLECTIVES):
         names.add("torch")
-    return tuple(name for name in _COMPANIONS if name in names and known.frameworks.get(name))
+    found = (name for name in _COMPANIONS if name in names and known.frameworks.get(name))
+    return tuple(name for name in found if not is_the_programs_own(name))
 
 
 def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
@@ -70,6 +80,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     called = time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
+    request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -78,6 +89,18 @@ def _attempt(request: Request, call: Call) -> Launch:
     except XmpError as error:
         error._add(draft.choice)
         raise
+
+
+def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:
+    """The request with the frameworks that the function imports, which may decide the runtime."""
+    if request.runtime is not None or request.uses or request.imports:
+        return request
+    families = dict.fromkeys(each.family for each in _runtimes.runtimes() if each.family)
+    if families.keys() & {*known.loaded}:
+        return request
+    inside = {name.partition(".")[0] for name in modules_imported(fn)}
+    used = (name for name in families if name in inside and not is_the_programs_own(name))
+    return replace(request, uses=tuple(used))
 
 
 def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:

@@ -7,16 +7,25 @@ prepared. So what xmp does to a library waits until the import system loads it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-__all__ = ["on_import", "site_folders", "without_collections"]
+__all__ = [
+    "is_no_package_of_others",
+    "is_the_programs_own",
+    "loaded_framework",
+    "on_import",
+    "site_folders",
+    "why_missing",
+    "without_collections",
+]
 
 Hook = Callable[[ModuleType], None]
 
@@ -58,6 +67,49 @@ def site_folders() -> tuple[str, ...]:
     if site is not None:
         folders |= set(site.getsitepackages()) | {site.getusersitepackages()}
     return tuple(folder + os.sep for folder in folders)
+
+
+def is_no_package_of_others(origin: str | None) -> bool:
+    """Whether a module of a framework's name comes from the user's files, such as ``jax.py``.
+
+    Not so a checkout of the framework: those of torch, torch_xla, JAX and Paddle have a module or
+    package ``version``.
+    """
+    folder, name = os.path.split(origin or "")
+    versions = (os.path.join(folder, each) for each in ("version.py", "version"))
+    if name == "__init__.py" and any(map(os.path.exists, versions)):
+        return False
+    return bool(origin) and not str(origin).startswith(site_folders())
+
+
+def is_the_programs_own(name: str) -> bool:
+    """Whether the program's module of this name is not the installed one, which it hides."""
+    try:
+        module = sys.modules.get(name)
+        spec = PathFinder.find_spec(name) if module is None else None
+        return _hides(name, spec.origin if spec is not None else getattr(module, "__file__", None))
+    except Exception:  # what finders of other packages raise
+        return False
+
+
+def loaded_framework(name: str) -> Any:
+    """The framework, if it is loaded: not a module of the user's of that name, nor None."""
+    module = sys.modules.get(name)
+    return None if module is None or is_the_programs_own(name) else module
+
+
+def why_missing(name: str, package: str, error: ImportError) -> str:
+    """Why a replica cannot import this framework, and what to do; ``package`` is pip's word."""
+    hiding = getattr(sys.modules.get(name), "__file__", None)
+    if is_the_programs_own(name) and hiding:
+        return f"and the program has imported {hiding} in its place: rename that"
+    return f"which cannot be imported ({error}); install it (pip install {package})"
+
+
+@functools.lru_cache(maxsize=64)
+def _hides(name: str, origin: str | None) -> bool:
+    installed = is_no_package_of_others(origin) and PathFinder.find_spec(name, [*site_folders()])
+    return bool(installed)
 
 
 class _Finder:

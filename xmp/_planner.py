@@ -13,7 +13,7 @@ from ._clusters import Placement, manual, placement
 from ._errors import PlanError
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
-from ._runtime_choice import GENERIC, choose, said_of
+from ._runtime_choice import GENERIC, NAMED, choose, said_of
 from ._runtimes import Job, Place, Runtime, Share
 from ._runtimes._checks import (
     check_environment,
@@ -232,7 +232,17 @@ def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[st
         settings["backend"] = runtime.default_backend if auto else job.request.backend
     elif job.request.grouped and _can_group(runtime, place.facts, settings):
         settings["backend"] = runtime.default_backend
+    if job.request.late:
+        settings["late"] = "1"
+    if _jax_is_apart(runtime, job.request, place.facts):
+        settings["jax_apart"] = "1"
     return settings
+
+
+def _jax_is_apart(runtime: Runtime, request: Request, facts: HostFacts) -> bool:
+    """Whether a program that uses JAX may have been given another runtime without asking for it."""
+    chosen = request.runtime is None and not facts.env.get(NAMED)
+    return chosen and runtime.family != "jax" and bool(facts.frameworks.get("jax"))
 
 
 def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) -> bool:
@@ -248,7 +258,7 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
     """What a template may import: the launcher's packages, but not the two that look for chips."""
-    wanted = list(runtime.needs_packages)
+    wanted = [] if request.late else list(runtime.needs_packages)
     if request.backend is not None or (request.grouped and runtime.backends):
         wanted.append(GENERIC)
     installed = [name for name in wanted if facts.frameworks.get(name)]

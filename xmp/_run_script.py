@@ -91,6 +91,7 @@ def _refuse_half_an_identity() -> None:
 def _run_in_replicas(program: Program) -> None:
     """Run the program in one replica per device; raises as ``spawn`` does."""
     from ._host import launch
+    from ._payload.frameworks_used import frameworks_used
     from ._processes import Call
     from ._script_runs import ScriptRun, run_in_replica
     from ._types import Request
@@ -102,7 +103,8 @@ def _run_in_replicas(program: Program) -> None:
         unique=uuid.uuid4().hex,
         started=time.time(),
     )
-    request = Request(imports=_imports(program))
+    used, late = frameworks_used(program.source, sys.path[0], program.package)
+    request = Request(imports=_imports(program), uses=used, late=late)
     launch(request, Call(run_in_replica, (run,), program=True), True)
 
 
@@ -113,7 +115,7 @@ def _imports(program: Program) -> tuple[str, ...]:
     try:
         return imports_of_file(program.source, sys.path[0])
     except (OSError, SyntaxError, ValueError):
-        return ()  # of a zip file, or without its source
+        return ()  # without its source
 
 
 def status_of(error: ReplicaError) -> int:

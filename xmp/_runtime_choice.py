@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from . import _runtimes
 from ._errors import PlanError
 from ._runtimes import Runtime
 from ._types import HostFacts, Request
 
-__all__ = ["GENERIC", "choose", "said_of"]
+__all__ = ["GENERIC", "NAMED", "choose", "said_of"]
 
 GENERIC = "torch"
 """Every torch-based framework imports it, so it decides only where none of those is loaded."""
@@ -53,6 +54,8 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
             return runtime, setting
     able = _with_backend(request.backend, able)
     families = _loaded_families(facts, able)
+    if not families:
+        families = _loaded_families(replace(facts, loaded=request.uses), able)
     if families == [GENERIC]:
         first = _for_generic(facts, able)
         return first, f"{_loaded(GENERIC, request)}; {first.possible(facts)}"
@@ -71,8 +74,9 @@ def _with_backend(backend: str | None, able: Sequence[Runtime]) -> Sequence[Runt
 
 
 def _loaded(family: str, request: Request) -> str:
-    by_program = family in {name.partition(".")[0] for name in request.imports}
-    return f"the script imports {family}" if by_program else f"{family} is loaded"
+    if family in {name.partition(".")[0] for name in request.imports}:
+        return f"the script imports {family}"
+    return f"the program uses {family}" if family in request.uses else f"{family} is loaded"
 
 
 def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from xmp import _inside
+from xmp._imports import loaded_framework
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor"]
 
@@ -153,7 +154,7 @@ def _turn(key: str) -> AbstractContextManager[None]:
 def _moved(model: Any, device: Any) -> Any:
     if hasattr(model, "to"):
         return model.to(device)
-    jax = sys.modules.get("jax")
+    jax = loaded_framework("jax")
     if jax is not None:
         return jax.device_put(model, device)
     raise TypeError(
@@ -163,7 +164,7 @@ def _moved(model: Any, device: Any) -> Any:
 
 
 def _first_weights(model: Any, key: str, channel: _inside.Channel) -> Any:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         return channel.share(key, lambda: model)
     mine = _tensors(model)

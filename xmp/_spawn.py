@@ -81,8 +81,11 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             _signals.returned()
             return result
         except XmpError as error:
-            if _users_frames(error.__traceback__) is not None:
-                raise  # the function ran in this process: its frames are the user's
+            frames = _users_frames(error.__traceback__)
+            if frames is not None:  # the function ran in this process: its frames are the user's
+                raise error.with_traceback(frames)  # noqa: B904 - its cause and context stay
+            if "IPython" in sys.modules:
+                from ._processes import render as render  # its module says how to show it there
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             raise error.with_traceback(None) from error.__cause__
         except BaseException as error:
@@ -93,7 +96,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
                 _suggest(function, kwargs, error)
                 if _refused(error):
                     raise error.with_traceback(None) from error.__cause__
-            raise
+            if _users_frames(error.__traceback__) is None and not _is_skip(error):
+                raise  # xmp's frames show what went wrong in it
+            raise _shortened(error)  # noqa: B904 - its cause and context stay
 
     # A traceback says `in spawn`, the function that the user called.
     call.__code__ = call.__code__.replace(co_name=function.__name__)
@@ -111,7 +116,7 @@ def _refused(error: TypeError) -> bool:
     while frames.tb_next is not None:
         frames = frames.tb_next
     name = str(frames.tb_frame.f_globals.get("__name__"))
-    return name in _REFUSING or name.startswith("xmp.compat.")
+    return name in _REFUSING or name.startswith(("xmp.compat.", "xmp.testing."))
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -120,9 +125,15 @@ def _users_frames(frames: TracebackType | None) -> TracebackType | None:
     return users_frames(frames)
 
 
-def _shortened(error: KeyboardInterrupt) -> KeyboardInterrupt:
+def _shortened(error: BaseException) -> BaseException:
     """Without xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
     return error.with_traceback(_users_frames(error.__traceback__))
+
+
+def _is_skip(error: BaseException) -> bool:
+    from ._test_outcomes import is_skip
+
+    return is_skip(error)
 
 
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:

@@ -79,6 +79,10 @@ class Request:
     """Extra variables per local rank, or one entry for all."""
     imports: tuple[str, ...] = ()
     """Modules that the program will import: their packages count as loaded."""
+    uses: tuple[str, ...] = ()
+    """Frameworks that it imports otherwise: they decide where none is loaded."""
+    late: bool = False
+    """It first changes a variable that their import reads: they must not be imported before it."""
     store_port: int = 0
     """MASTER_PORT of a job of one host, or the first of Paddle's ports; 0: free ones."""
     world: WorldByHand | HostsByHand | None = None

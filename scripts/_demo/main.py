@@ -19,7 +19,7 @@ import killed  # noqa: E402
 import training  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-KAGGLE = Path(__file__).parents[2] / "tests/plans/kaggle-v5e-8.facts.json"
+KAGGLE = Path(__file__).parents[2] / "xmp/testing/facts/kaggle-v5e-8.json"
 RUNTIMES = ("cpu", "jax", "cuda")
 
 

@@ -16,6 +16,7 @@ from xmp.__main__ import main
 from xmp._errors import PlanError
 from xmp._runtimes._variables import REPORTED
 from xmp._types import Request
+from xmp.testing._recorded import FOLDER
 
 LAUNCHERS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
@@ -28,7 +29,7 @@ LAUNCHERS = (
     *("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_ADDRESS"),
     *("PJRT_DEVICE", "XRT_TPU_CONFIG", "XMP_RUNTIME", "JAX_PLATFORMS", "PET_NNODES"),
 )
-RECORDED = sorted((Path(__file__).parents[1] / "plans").glob("*.facts.json"))
+RECORDED = sorted(FOLDER.glob("*.json"))
 DEEP = 100_000
 HOSTILE = {
     "deep": "[" * DEEP + "]" * DEEP,

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 PROGRAM = """
     import json, sys
 

@@ -15,6 +15,8 @@ import xmp
 from tests.support.stage import Stage
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.peers
+
 
 def works(rank_word: str) -> int:
     return int(rank_word) + 10

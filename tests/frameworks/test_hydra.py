@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.stage import Stage
 
+pytestmark = pytest.mark.peers
+
 APP = '''
 """After Hydra's own first example, with a log and the folders that it names."""
 import json

@@ -40,8 +40,12 @@ def test_the_mesh_is_up_when_the_function_starts(method: str) -> None:
     assert found == [((rank, 4, 1), ("cpu", True, 4), 10) for rank in range(4)]
 
 
-def test_several_devices_in_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+@pytest.mark.parametrize(
+    "variable",
+    ["JAX_NUM_CPU_DEVICES=2", "XLA_FLAGS=--xla_force_host_platform_device_count=2"],
+)
+def test_several_devices_in_a_replica(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(*variable.split("=", 1))
     found = replicas(mesh)
     assert [each[0] for each in found] == [(0, 2, 2), (1, 2, 2)]
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.stage import Outcome, Stage
 from tests.support.torchrun import torchrun
 
+pytestmark = pytest.mark.peers
+
 PROGRAM = '''
 """After torch's own example of torchrun: a model, gradients averaged, a checkpoint of rank 0."""
 import gc, json, os, sys

@@ -213,3 +213,17 @@ def test_a_process_can_be_closed_once_it_has_ended() -> None:
     assert context.join() is True
     assert list(context.results()) == [None, None]
     second.close()
+
+
+def interrupted(rank: int) -> None:
+    if rank == 0:
+        raise KeyboardInterrupt
+    time.sleep(60)
+
+
+def test_a_replica_that_raises_keyboard_interrupt() -> None:
+    with pytest.raises(xmp.ReplicaDied) as caught:
+        launch("forkserver", interrupted)
+    assert " was interrupted (KeyboardInterrupt)" in str(caught.value)
+    assert "exit code None" not in str(caught.value)
+    assert "\n    raise KeyboardInterrupt\n" in str(caught.value)

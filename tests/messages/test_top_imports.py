@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from xmp._payload.sources import MOST, parsed
 from xmp._payload.top_imports import find_module, installed_imports
 
 
@@ -62,3 +64,51 @@ def test_a_module_is_found_without_an_import_of_its_package(tmp_path: Path) -> N
     assert spec.origin == str(package / "train.py")
     assert find_module("never_imported.other.train", [str(tmp_path)]) is None
     assert not [name for name in sys.modules if name.startswith("never_imported")]
+
+
+def test_a_module_is_found_below_packages_without_an_init(tmp_path: Path) -> None:
+    (tmp_path / "bare" / "sub").mkdir(parents=True)
+    (tmp_path / "bare" / "sub" / "part.py").write_text("")
+    spec = find_module("bare.sub.part", [str(tmp_path)])
+    assert spec is not None
+    assert spec.origin == str(tmp_path / "bare" / "sub" / "part.py")
+    assert imports("import bare.sub.part, bare.sub.missing, numpy", tmp_path) == ("numpy",)
+
+
+class _FailingFinder:
+    def find_spec(self, name: str, target: object = None) -> None:
+        raise RuntimeError("a finder of another package")
+
+
+def test_a_finder_that_fails_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.path_importer_cache, "/failing", _FailingFinder())  # type: ignore[arg-type]
+    assert find_module("anything", ["/failing"]) is None
+
+
+HOSTILE = {
+    "a long sum": "import numpy\nx = 1" + " + 1" * 5000,
+    "a long chain": "import numpy\nif x == 0: y\n"
+    + "".join(f"elif x == {n}: y\n" for n in range(900)),
+    "brackets": "x = " + "[" * 150 + "]" * 150,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_deep_trees_end_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(HOSTILE[name])
+    assert [*installed_imports(parsed(str(path)), str(tmp_path))] in ([], ["numpy"])
+
+
+def test_long_files_are_not_read_and_zip_files_are(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    path.write_text("import numpy\n" + "#" * MOST)
+    assert not parsed(str(path)).body
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("__main__.py", "import numpy")
+        file.writestr("package/long.py", "#" * 10 * MOST)
+    assert installed_imports(parsed(str(archive / "__main__.py")), str(archive)) == ("numpy",)
+    assert not parsed(str(archive / "package" / "long.py")).body
+    with pytest.raises(OSError, match="missing"):
+        parsed(str(archive / "missing.py"))

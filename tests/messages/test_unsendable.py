@@ -55,6 +55,14 @@ def cycle() -> list[Any]:
     return found
 
 
+def refers_back() -> Any:
+    """As Lightning's Trainer: its first part can be pickled no more than it, which it refers to."""
+    owner = Thing()
+    owner.helpers = [Thing(owner=owner)]
+    owner.callbacks = [Thing(owner=owner, kept={"lock": LOCK})]
+    return owner
+
+
 def nested() -> list[Any]:
     found: list[Any] = []
     for _ in range(100_000):
@@ -81,6 +89,7 @@ UNSENDABLE: list[tuple[Any, str]] = [
     (lambda x=LOCK: x, "args[0]'s default of x (lock)"),
     (Thing(x=LOCK).__init__, "args[0].__self__.x (lock)"),
     (cycle(), "args[0][1] (lock)"),
+    (refers_back(), "args[0].callbacks[0].kept['lock'] (lock)"),
     (nested(), "args[0] (list)"),
     (module(), "args[0].extra's global LOCK (lock)"),
     (i for i in ()),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.notebook_kernel import BEGIN, text_of
-from tests.support.stage import Stage
+from tests.support.stage import ROOT, Stage
 
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
 
@@ -96,3 +96,42 @@ if __name__ == '__main__':
 """
     shown = stage.run(source).err.splitlines()
     assert [line for line in shown if "info" in line] == []
+
+
+LIBRARY = """
+import logging
+log = logging.getLogger(__name__)
+log.setLevel('INFO')
+if not logging.getLogger().hasHandlers():
+    log.addHandler(logging.StreamHandler())
+    log.propagate = False
+logging.getLogger(f'{__name__}.part').setLevel('INFO')
+"""
+"""It sets up its log when it is imported, as Lightning does."""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_library_that_sets_up_its_own(method: str, stage: Stage) -> None:
+    stage.write(LIBRARY, "noisy.py")
+    source = f"""
+import logging
+import noisy
+import xmp
+logging.getLogger('noisy.part').setLevel('ERROR')
+
+def at_load(rank):
+    noisy.log.info('loaded %d', rank)
+    logging.getLogger('noisy.part').info('not this')
+
+def inside(rank):
+    import noisy
+    noisy.log.info('inside %d', rank)
+
+for fn in at_load, inside:
+    xmp.spawn(fn, nprocs=2, runtime='cpu', start_method={method!r})
+"""
+    process = stage.start(source, file=False, env={"PYTHONPATH": f"{stage.folder}:{ROOT}"})
+    done = stage.outcome(process)
+    assert done.code == 0, done.err
+    shown = sorted(line for line in done.err.splitlines() if line[-2:] in (" 0", " 1", "is"))
+    assert shown == ["inside 0", "inside 1", "loaded 0", "loaded 1"], done.err

@@ -1,6 +1,6 @@
 """Recorded facts of real kinds of hosts, and the plans made of them, compared word by word.
 
-``python tests/test_plan_golden.py`` writes the plans again; review the difference.
+``python tests/plans/test_plan_golden.py`` writes the plans again; review the difference.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from xmp import _planner
 from xmp.__main__ import main
 from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
+from xmp.testing import RECORDED, recorded_facts
+from xmp.testing._recorded import FOLDER
 
 PLANS = Path(__file__).parent
-NAMES = sorted(path.name.removesuffix(".facts.json") for path in PLANS.glob("*.facts.json"))
+NAMES = RECORDED
 
 
 def facts_of(name: str) -> HostFacts:
-    return _planner.facts_from_json(json.loads((PLANS / f"{name}.facts.json").read_text()))
+    return recorded_facts(name)
 
 
 def cases_of(name: str) -> list[dict[str, Any]]:
@@ -49,7 +51,7 @@ def test_the_plans_of_a_recorded_host(name: str) -> None:
 def test_the_command_plans_every_recorded_host(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", "--facts", str(PLANS / f"{name}.facts.json")]) == 0
+    assert main(["plan", "--facts", str(FOLDER / f"{name}.json")]) == 0
     assert capsys.readouterr().out.startswith("runtime ")
 
 

@@ -38,9 +38,22 @@ def test_an_unknown_runtime_is_refused_with_what_was_probably_meant(
             _planner.plan(request, known)
         guess, _, allowed = str(caught.value).partition("Allowed: ")
         assert [word for word in meant if word not in guess] == []
-        assert allowed.startswith(", ".join(_runtimes.names()))
+        assert allowed.startswith(", ".join(n for n in _runtimes.names() if n != "fake"))
     with pytest.raises(PlanError, match=r"runtime='zebra' is not known. Allowed: .*cuda.*cpu"):
         _planner.plan(Request(runtime="zebra"), here)
+
+
+@pytest.mark.parametrize("name", ["fak", "fakes", "faker"])
+def test_a_typo_does_not_show_the_runtime_of_tests(name: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        _planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
+    assert re.findall("fake[^rs]", str(caught.value)) == []
+
+
+@pytest.mark.parametrize("name", ["Fake", "FAKE ", "fake:0"])
+def test_the_runtime_of_tests_is_named_where_it_is_meant(name: str) -> None:
+    with pytest.raises(PlanError, match=r'meant "fake"\. Allowed: .*paddle, fake, cpu, or leave'):
+        _planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
 
 
 def test_a_guess_names_only_what_there_is() -> None:

@@ -24,14 +24,14 @@ FLOORS = (
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
-    | {"_signals", "_own_handlers", "_excepthook"},
+    | {"_signals", "_own_handlers", "_excepthook", "_test_outcomes"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
     {"_carrier"},
     {"_host", "_here", "_as_rank"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
-    {"__init__", "__main__", "_commands", "compat"},
+    {"__init__", "__main__", "_commands", "compat", "testing"},
 )
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = FLOORS[0] | FLOORS[1]
@@ -43,7 +43,7 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors"},
-    "_probe": {"_marks", "_proc", "_signals"},
+    "_probe": {"_imports", "_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},

@@ -22,3 +22,13 @@ def test_a_quick_start_needs_no_words() -> None:
 def test_a_slow_start_names_its_largest_parts() -> None:
     line = slow_start(taking(6))
     assert line.startswith("the start took 6.0 s: script and call loaded 6.0 s, import torch 2")
+
+
+def test_the_first_start_says_how_to_begin_early() -> None:
+    ready = 8 * SECOND
+    timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)
+    assert slow_start(StartTimeline({0: timeline})) == (
+        "the start took 7.0 s: imports that later launches share 7.0 s. "
+        "xmp.preload() at the top of the program starts them in the background"
+    )
+    assert "preload" not in slow_start(taking(6))

@@ -299,6 +299,45 @@ def test_a_preload_that_is_imported_again_starts_nothing(
         assert set(below) <= replicas
 
 
+VENDORED = """
+    import os, sys, time
+    import in_script, xmp
+
+    SITE = os.environ["USERS_SITE"]
+    INNER = os.path.join(SITE, "goodone", "vendored")
+
+    def look(rank):
+        return [in_script.template_above(), "goodone" in sys.modules, "twice" in sys.modules]
+
+    if __name__ == "__main__":
+        for folder in (SITE, INNER):
+            os.makedirs(os.path.join(folder, "twice"), exist_ok=True)
+            open(os.path.join(folder, "twice", "__init__.py"), "w").close()
+        import goodone
+        sys.path.insert(0, INNER)  # as debugpy does, for as long as it imports
+        import twice
+        sys.path.remove(INNER)
+        assert twice.__file__.startswith(INNER)
+        end, found = time.monotonic() + 15, []
+        while not (found and found[-1][1]) and time.monotonic() < end:
+            found.append(xmp.spawn(look, nprocs=1, runtime="cpu", start_method="forkserver")[0])
+            time.sleep(0.1)  # while it is idle, the template tries
+        found.append(xmp.spawn(look, nprocs=1, runtime="cpu", start_method="forkserver")[0])
+        in_script.say(found=found)
+"""
+
+
+def test_a_package_that_another_one_contains_is_not_taken_for_an_installed_one(
+    stage: Stage,
+) -> None:
+    """A template would import the other one of that name, and would not fit the next launch."""
+    outcome = launch(stage, "", "", source=VENDORED)
+    assert outcome.code == 0, outcome.err
+    found = outcome.said["found"]
+    assert len({template for template, *_ in found}) == 1
+    assert found[-1][1:] == [True, False]
+
+
 @pytest.mark.slow
 def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
     """The real thing: scikit-learn and what it brings."""

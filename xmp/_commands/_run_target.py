@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
 from xmp._errors import PlanError, XmpError
+from xmp._payload.frameworks_used import Uses, frameworks_used
 from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._script_runs import script_folder
 
@@ -26,6 +27,8 @@ class Target(NamedTuple):
     """As in ``ScriptRun``."""
     imports: tuple[str, ...] = ()
     """The installed modules that it imports at its top."""
+    uses: Uses = Uses()
+    """The frameworks that it uses beside these."""
 
 
 def read(options: argparse.Namespace) -> Target:
@@ -33,23 +36,36 @@ def read(options: argparse.Namespace) -> Target:
     if options.no_python:
         return _program(options)
     if options.module:
-        path, folder = _module_file(options.target), os.getcwd()
-        return Target("module", _imports(path, folder) if path else ())
+        path, package = _module_file(options.target)
+        return _python("module", path, os.getcwd(), package) if path else Target("module")
     path = options.target
     if os.path.isdir(path):
         return _folder(path)
     if not os.path.isfile(path):
         raise PlanError(f"{path} does not exist: give the path of a script, or -m and a module")
     if zipfile.is_zipfile(path):
-        return Target("folder")
-    return Target("path", _imports(path, script_folder(path)))
+        return _zip_file(path)
+    return _python("path", path, script_folder(path))
 
 
 def _folder(path: str) -> Target:
     main = os.path.join(path, "__main__.py")
     if not os.path.isfile(main):
         raise PlanError(f"{path} is a folder without a __main__.py: give the path of a script")
-    return Target("folder", _imports(main, path))
+    return _python("folder", main, path)
+
+
+def _zip_file(path: str) -> Target:
+    main = os.path.join(path, "__main__.py")
+    try:
+        imports = imports_of_file(main, path)
+    except (OSError, SyntaxError, ValueError):  # it may have compiled modules alone
+        imports = ()
+    return Target("folder", imports, frameworks_used(main, path))
+
+
+def _python(kind: str, path: str, folder: str, package: str = "") -> Target:
+    return Target(kind, _imports(path, folder), frameworks_used(path, folder, package))
 
 
 def _program(options: argparse.Namespace) -> Target:
@@ -75,17 +91,21 @@ def _imports(path: str, folder: str) -> tuple[str, ...]:
         raise XmpError(f"{path} cannot be compiled:\n{''.join(lines).rstrip()}") from None
 
 
-def _module_file(name: str) -> str:
-    """The source of the module; empty where it has another form. Imports nothing of it."""
+def _module_file(name: str) -> tuple[str, str]:
+    """The source of the module, empty where it has another form, and its package.
+
+    Imports nothing of it.
+    """
+    around = name.rpartition(".")[0]
     spec = _found(name)
     if spec is not None and spec.submodule_search_locations is not None:
-        spec, package = _found(f"{name}.__main__"), name
+        spec, around = _found(f"{name}.__main__"), name
         if spec is None:
-            raise PlanError(f"-m {package}: it is a package without a __main__ module")
+            raise PlanError(f"-m {name}: it is a package without a __main__ module")
     if spec is None:
         raise PlanError(f"-m {name}: there is no such module in {os.getcwd()}, or installed")
     source = spec.origin or ""
-    return source if spec.has_location and source.endswith(".py") else ""
+    return source if spec.has_location and source.endswith(".py") else "", around
 
 
 def _found(name: str) -> ModuleSpec | None:

@@ -43,7 +43,7 @@ _BOTH, _NEITHER = "3", "0"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the words that mean something here, and those that are refused by name."""
-    group = parser.add_argument_group("torchrun's words")
+    group = parser.add_argument_group("torchrun's options")
     group.add_argument("--standalone", action="store_true", help="launch on this host alone")
     group.add_argument("-t", "--tee", help="3: files in --log-dir, and shown with --prefix")
     group.add_argument("-r", "--redirects", help="3: files in --log-dir, and nothing is shown")

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         max_restarts=options.max_restarts or 0,
         started=time.time(),
     )
-    request = _request(options, target.imports)
+    request = _request(options, target)
     if _runs_here(options, request):
         return _run_here.run(request, run, options.seed)
     _launch(options, request, run)
@@ -109,7 +109,7 @@ def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> No
     launch(request, Call(run_in_replica, (run,), **how), True)
 
 
-def _request(options: argparse.Namespace, imports: tuple[str, ...]) -> Request:
+def _request(options: argparse.Namespace, target: _run_target.Target) -> Request:
     nprocs, runtime = options.nprocs, options.runtime
     if nprocs in ("auto", "gpu"):
         nprocs = None
@@ -119,7 +119,9 @@ def _request(options: argparse.Namespace, imports: tuple[str, ...]) -> Request:
     request = _checks.make_request(
         nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind
     )
-    request = replace(request, imports=imports, store_port=options.master_port or 0)
+    used, late = target.uses
+    request = replace(request, imports=target.imports, uses=used, late=late)
+    request = replace(request, store_port=options.master_port or 0)
     if options.nprocs == "gpu":
         _refuse_without_gpu(request)
     return request

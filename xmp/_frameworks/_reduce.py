@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xmp._imports import loaded_framework
+
 __all__ = ["fold", "is_array", "is_number"]
 
 _Fold = Callable[[Any, Any], Any]
@@ -22,13 +24,13 @@ def is_number(value: Any) -> bool:
     """Whether ``value`` is a Python or numpy number; a bool counts as 0 or 1."""
     if isinstance(value, (int, float, complex)):
         return True
-    numpy = sys.modules.get("numpy")
+    numpy = loaded_framework("numpy")
     return numpy is not None and isinstance(value, numpy.generic) and _numeric(value.dtype)
 
 
 def is_array(value: Any) -> bool:
     """Whether ``value`` is a numpy array of numbers."""
-    numpy = sys.modules.get("numpy")
+    numpy = loaded_framework("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and _numeric(value.dtype)
 
 

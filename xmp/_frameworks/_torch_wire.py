@@ -7,9 +7,10 @@ process group must exist. Ranks are those of the group.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from xmp._imports import loaded_framework
 
 __all__ = ["TorchWire", "without_jax"]
 
@@ -19,7 +20,7 @@ _INLINE = 504
 
 def without_jax(value: Any) -> Any:
     """A ``jax.Array`` as numpy array, so that no receiver has to start JAX's runtime."""
-    jax = sys.modules.get("jax")
+    jax = loaded_framework("jax")
     if jax is None or not isinstance(value, jax.Array):
         return value
     import numpy

@@ -6,18 +6,17 @@ use, as in any JAX program.
 
 from __future__ import annotations
 
-import inspect
-import ipaddress
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from xmp._imports import loaded_framework, on_import, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
 from ._jax_wire import FOREVER, JaxWire, coordination_client
-from ._listening import wait_for_listener
+from ._jax_world import JaxWorld
 from ._no_backends import refuse_backend
 from ._reduce import fold, is_array, is_number
 from ._torch_rendezvous import Rendezvous
@@ -29,47 +28,40 @@ __all__ = ["Jax", "attach", "enter"]
 def enter(info: ReplicaInfo) -> Jax:
     """Set platform and device count, and join ``jax.distributed`` if there are several replicas.
 
+    With ``settings["late"]`` that waits for the first import of JAX.
+
     Raises:
         RuntimeError: JAX is not installed, or this process has already initialised its devices.
     """
+    if info.settings.get("late") and "jax" not in sys.modules:
+        return _Late(info)
     jax = jax_module()
     from jax._src import xla_bridge
 
     if not xla_bridge.backends_are_initialized():  # a launcher that runs fn itself may have
         _configure(jax, info.settings)
-    coordinator = info.settings.get("coordinator")
-    joined = bool(coordinator) and info.world_size > 1
-    if coordinator and joined:
-        _keep_sigterm(jax)
-        if _is_loopback(coordinator):
-            _keep_to_loopback(jax)
-        if info.rank != 0:
-            wait_for_listener(coordinator)
-        jax.distributed.initialize(**_arguments(jax, info, coordinator))
-    if "coordinator" in info.descriptors:
-        os.close(info.descriptors["coordinator"])  # the service has bound the port beside it
+    world = _joined(info)
     # A program with torch too forms its process group by env://, as everywhere.
-    return Jax(info, joined, planned_rendezvous(info))
+    return Jax(info, world, planned_rendezvous(info))
 
 
 def attach(info: ReplicaInfo) -> Jax:
     """The same collectives in a process that another launcher started; changes nothing."""
-    return Jax(info, joined=False)
+    return Jax(info)
 
 
 def jax_module() -> Any:
     """jax, imported when it is first needed.
 
     Raises:
-        RuntimeError: it is not installed.
+        RuntimeError: it is not installed, or hidden by a module of the program's.
     """
     try:
         import jax
+        import jax._src
     except ImportError as error:
-        raise RuntimeError(
-            f"the replica needs JAX, which cannot be imported ({error}); "
-            'install it (pip install "xmp-spawn[jax]") or use runtime="cpu"'
-        ) from error
+        missing = why_missing("jax", '"xmp-spawn[jax]"', error)
+        raise RuntimeError(f'the replica needs JAX, {missing} or use runtime="cpu"') from error
     return jax
 
 
@@ -81,10 +73,13 @@ class Jax:
     """
 
     def __init__(
-        self, info: ReplicaInfo, joined: bool, rendezvous: Rendezvous | None = None
+        self,
+        info: ReplicaInfo,
+        world: JaxWorld | None = None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         self._info = info
-        self._joined = joined
+        self._world = world
         self._rendezvous = rendezvous
         self._wire = JaxWire(info.rank, info.world_size)
 
@@ -142,11 +137,29 @@ class Jax:
         return _exchange.all_gather(value, self._wire)
 
     def leave(self) -> None:
-        """Leave together: rank 0 is the coordinator, and its end would abort the others."""
+        """Leave together, and put JAX's and torch's own functions back."""
         if self._rendezvous is not None:
             self._rendezvous.remove()
-        if self._joined:
-            jax_module().distributed.shutdown()
+        if self._world is not None:
+            self._world.leave()
+
+
+class _Late(Jax):
+    """For a script that sets a variable which JAX's import reads: it joins when that is done."""
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        super().__init__(info, None, planned_rendezvous(info))
+        on_import("jax", self._join)
+
+    def leave(self) -> None:
+        """Leave together; first join those that wait for this replica, if it has not used JAX."""
+        jax_module()
+        super().leave()
+
+    def _join(self, jax: Any) -> None:
+        jax_module()  # refuses a module of the program's
+        _configure(jax, {})  # the import has read the plan's variables, or the script's own
+        self._world = _joined(self._info)
 
 
 def _configure(jax: Any, settings: Any) -> None:
@@ -162,63 +175,22 @@ def _configure(jax: Any, settings: Any) -> None:
             jax.config.update(name, value)
 
 
-def _arguments(jax: Any, info: ReplicaInfo, coordinator: str) -> dict[str, Any]:
-    """For ``jax.distributed.initialize``, as far as this version of it knows them."""
-    ids = info.settings.get("local_device_ids")
-    arguments = {
-        "coordinator_address": coordinator,
-        "num_processes": info.world_size,
-        "process_id": info.rank,
-        "local_device_ids": [int(number) for number in ids.split(",")] if ids else None,
-        "coordinator_bind_address": coordinator,
-        # Nothing is left to detect: JAX must not read the variables of Slurm, MPI or Kubernetes.
-        "cluster_detection_method": "deactivate",
-        # A replica that is done waits for the others, however long they work.
-        "shutdown_timeout_seconds": FOREVER // 1000,
-    }
-    known = inspect.signature(jax.distributed.initialize).parameters
-    return {name: value for name, value in arguments.items() if name in known}
+def _joined(info: ReplicaInfo) -> JaxWorld | None:
+    """The planned world, joined; a world of one is joined when the program asks for it."""
+    coordinator = info.settings.get("coordinator")
+    if not coordinator:
+        return None
+    from jax._src import distributed
 
-
-def _keep_sigterm(jax: Any) -> None:
-    """Switch off JAX's preemption service, unless the user has switched it on.
-
-    It catches SIGTERM and the process goes on: every failed launch would last the full grace.
-    """
-    if os.environ.get("JAX_ENABLE_PREEMPTION_SERVICE"):
-        return
-    if "jax_enable_preemption_service" in jax.config.values:
-        jax.config.update("jax_enable_preemption_service", False)
-        return
-    from jax._src import distributed  # before 0.7 there is no switch
-
-    distributed.global_state.initialize_preemption_sync_manager = lambda: None
-
-
-def _keep_to_loopback(jax: Any) -> None:
-    """Make gloo listen on loopback; by default it takes the address of the host's name.
-
-    Switch off JAX's warning about proxies as well, which loopback does not use.
-    """
-    from jax._src import xla_bridge
-
-    library, name = xla_bridge._jax, "make_gloo_tcp_collectives"
-    make = getattr(library, name)
-
-    def make_on_loopback(*arguments: Any, **named: Any) -> Any:
-        return make(*arguments, **{"hostname": "127.0.0.1", **named})
-
-    setattr(library, name, make_on_loopback)
-    if "jax_check_proxy_envs" in jax.config.values:
-        jax.config.update("jax_check_proxy_envs", False)
-
-
-def _is_loopback(coordinator: str) -> bool:
-    host = coordinator.rpartition(":")[0].strip("[]")
+    world = JaxWorld(info, coordinator)
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        world.install(distributed)
+        if info.world_size > 1:
+            world.join()
+    except BaseException:
+        world.leave()  # this may be the launcher, which goes on
+        raise
+    return world
 
 
 def _as_numpy(leaf: Any) -> Any:
@@ -230,7 +202,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     return torch is not None and isinstance(leaf, torch.Tensor)
 
 

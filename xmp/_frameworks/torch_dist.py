@@ -15,9 +15,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xmp._framework import Members
+from xmp._imports import loaded_framework, why_missing
 from xmp._replica_info import ReplicaInfo
 
-from . import _exchange, _trees
+from . import _exchange, _ranks_at_import, _trees
+from ._accelerate_world import AccelerateWorld
+from ._jax_apart import JaxApart
 from ._reduce import fold, is_array
 from ._torch_backends import checked, on_loopback, planned, refuse_other
 from ._torch_leaves import finish, fits, is_numeric
@@ -61,7 +64,9 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
-    if "jax_platforms" in info.settings and "jax" in sys.modules:
+    framework.jax = JaxApart(info)
+    _ranks_at_import.correct(info)
+    if "jax_platforms" in info.settings and loaded_framework("jax") is not None:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
     return ready(framework, info, framework.choose_device)
@@ -86,7 +91,11 @@ def attach(info: ReplicaInfo) -> TorchDist:
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
-    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set."""
+    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
+
+    For programs that use torch beside another framework: accelerate's state fits it.
+    """
+    AccelerateWorld(info).install()  # of several replicas, which end without restoring it
     rendezvous = _installed_rendezvous()
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
@@ -112,16 +121,15 @@ def torch_module() -> Any:
     """torch, imported when it is first needed.
 
     Raises:
-        RuntimeError: it is not installed, or built without torch.distributed.
+        RuntimeError: it is not installed, hidden by a module of the program's, or built without
+            torch.distributed.
     """
     try:
         import torch
         import torch.distributed
     except ImportError as error:
-        raise RuntimeError(
-            f"the replica needs torch, which cannot be imported ({error}); "
-            'install it (pip install "xmp-spawn[torch]") or use runtime="jax"'
-        ) from error
+        missing = why_missing("torch", '"xmp-spawn[torch]"', error)
+        raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error
     if not torch.distributed.is_available():
         raise RuntimeError(
             "this build of torch has no torch.distributed; install a build that has it"
@@ -144,12 +152,19 @@ class TorchDist:
         self.device_type = info.settings.get("device_type", "")
         self._index = int(info.settings.get("device_index", info.local_rank))
         self._found_a_group = found_a_group
+        self.jax: JaxApart | None = None
         self._groups = HostGroups(info)
+        self._accelerate = AccelerateWorld(info)
         self._within: Any = None  # a process group; None for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
     def choose_device(self) -> None:
-        """Make this replica's device the current one, unless it is the CPU."""
+        """Make this replica's device the current one; on the CPU, that of accelerate.
+
+        Raises:
+            RuntimeError: accelerate has a state of another world already.
+        """
+        self._accelerate.install()
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).set_device(self._index)
 
@@ -237,12 +252,15 @@ class TorchDist:
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous."""
+        """Destroy the process group, restore torch's rendezvous, and accelerate's state."""
+        self._accelerate.remove()
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized() and not self._found_a_group:
             dist.destroy_process_group()
         if self._rendezvous is not None:
             self._rendezvous.remove()
+        if self.jax is not None:
+            self.jax.leave()
 
     def _place_in_group(self) -> tuple[int, int]:
         """Rank in, and size of, the process group."""

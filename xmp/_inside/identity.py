@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from xmp._imports import loaded_framework
+
 if TYPE_CHECKING:
     from xmp._framework import Framework
     from xmp._replica_info import ReplicaInfo
@@ -232,7 +234,7 @@ def framework_of(state: ReplicaState) -> Framework | None:
 
 
 def _loaded_or_installed() -> str:
-    jax = sys.modules.get("jax")
+    jax = loaded_framework("jax")
     if jax is not None and (jax.distributed.is_initialized() or "torch" not in sys.modules):
         return _JAX
     if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:

@@ -234,14 +234,14 @@ def pack(
     torch.multiprocessing; those that only ``fn`` refers to are private copies. Raises TypeError,
     which names the argument that cannot be sent.
     """
-    from .pickler import CallPickler, Rest, by_value_modules
+    from .pickler import CallPickler, Rest, by_value_modules, rewriting
 
     stream, collector = io.BytesIO(), Collector()
     buffers: list[pickle.PickleBuffer] = []
     pickler = CallPickler(stream, buffers)
     try:
         with _lock, by_value_modules(fn), spawning(collector), _signals.as_usual():
-            pickler.dump((fn, Rest(), tuple(args), dict(kwargs)))
+            pickler.dump((*rewriting(fn), fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)
     except BaseException as error:
@@ -263,7 +263,7 @@ def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...]
     _arrived[:] = descriptors
     _loading = True
     try:
-        fn, _, args, kwargs = load_image(image)
+        *_, fn, _, args, kwargs = load_image(image)
     finally:
         _arrived.clear()
         _loading = False

@@ -17,7 +17,13 @@ from xmp import _signals
 
 from . import Collector, spawning
 from .hints import nested_codes
-from .pickler import CallPickler, OutcomePickler, by_value_modules
+from .pickler import (
+    CallPickler,
+    OutcomePickler,
+    by_value_modules,
+    is_test_case,
+    without_its_run,
+)
 
 __all__ = ["of_call", "of_result", "users_part"]
 
@@ -119,25 +125,45 @@ def _find(path: str, value: Any, reason_of: Reason) -> Culprit | None:
     reason = reason_of(value)
     if reason is None:
         return None
-    outer = found = Culprit(path, value, reason)
-    end, seen = time.monotonic() + _SECONDS, {id(value)}
-    for _ in range(_DEEPEST):
-        deeper = _inside(found, reason_of, seen, end)
-        if deeper is None:
-            return found
-        seen.add(id(deeper.value))
-        found = deeper
-    return outer  # nested too deeply for pickle: no part of it is to blame
+    outer = Culprit(path, value, reason)
+    search = _Search(reason_of, {id(value)}, time.monotonic() + _SECONDS)
+    try:
+        return search.innermost(outer, _DEEPEST) or outer
+    except RecursionError:
+        return outer
 
 
-def _inside(found: Culprit, reason_of: Reason, seen: set[int], end: float) -> Culprit | None:
-    for suffix, part in _parts(found.value):
-        if time.monotonic() > end:
-            return None
-        reason = None if id(part) in seen else reason_of(part)
-        if reason is not None:
-            return Culprit(found.path + suffix, part, reason)
-    return None
+class _Search(NamedTuple):
+    """The search for the innermost part."""
+
+    reason_of: Reason
+    seen: set[int]
+    """The ids of the parts that cannot be pickled and have been looked into."""
+    end: float
+
+    def innermost(self, found: Culprit, levels: int) -> Culprit | None:
+        """The part to blame within ``found``, or itself; None where it refers back to one seen.
+
+        An object that cannot be pickled for the sake of what contains it is not to blame.
+        """
+        if not levels:
+            raise RecursionError  # nested too deeply for pickle: no part of it is to blame
+        refers_back = False
+        for suffix, part in _parts(found.value):
+            if time.monotonic() > self.end:
+                return found
+            if id(part) in self.seen:
+                refers_back = True
+                continue
+            reason = self.reason_of(part)
+            if reason is None:
+                continue
+            self.seen.add(id(part))
+            deeper = self.innermost(Culprit(found.path + suffix, part, reason), levels - 1)
+            if deeper is not None:
+                return deeper
+            refers_back = True
+        return None if refers_back else found
 
 
 def _parts(value: Any) -> Iterator[Part]:
@@ -198,7 +224,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Part]:
 def _of_object(value: Any) -> Iterator[Part]:
     """What its class gives to pickle: attributes, items, arguments of a constructor."""
     try:
-        reduced = value.__reduce_ex__(5)
+        reduced = without_its_run(value) if is_test_case(value) else value.__reduce_ex__(5)
     except Exception:  # it says itself that it cannot be pickled
         return
     if not isinstance(reduced, tuple):

@@ -16,16 +16,28 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
 from xmp import _signals
+from xmp._imports import loaded_framework
 
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
 
-__all__ = ["CallPickler", "OutcomePickler", "Rest", "by_value_modules"]
+if TYPE_CHECKING:
+    from .rewriting import Rewriting
+
+__all__ = [
+    "CallPickler",
+    "OutcomePickler",
+    "Rest",
+    "by_value_modules",
+    "is_test_case",
+    "rewriting",
+    "without_its_run",
+]
 
 
 class Rest:
@@ -70,7 +82,7 @@ def _is_jax_array(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
@@ -110,7 +122,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _private(self, obj: Any) -> Any:
         """Reduce torch's tensors and storages to private out-of-band buffers."""
-        torch = sys.modules.get("torch")
+        torch = loaded_framework("torch")
         if torch is None:
             return NotImplemented
         if isinstance(obj, torch.Tensor):
@@ -158,6 +170,10 @@ def _as_numpy(array: Any) -> Any:
     return numpy.asarray(array)
 
 
+_ACCELERATE, _OF_THE_WORLD = "accelerate.state", ("PartialState", "AcceleratorState")
+"""An unpickled one keeps the world that it had, apart from what ``Accelerator()`` shares (1.15)."""
+
+
 class CallPickler(_Pickler):
     """For what enters the replicas: notes what touches a device, shares CPU tensors."""
 
@@ -178,8 +194,15 @@ class CallPickler(_Pickler):
             return self._tensor(obj)
         elif _is_semaphore(obj):
             _check_semaphore(obj)
+        elif type(obj).__module__ == _ACCELERATE and type(obj).__name__ in _OF_THE_WORLD:
+            raise TypeError(
+                "accelerate's state describes the world of this process, and a replica has another "
+                "one. Make the Accelerator, PartialState or TrainingArguments inside the function"
+            )
         elif not self._sharing and (reduced := self._private(obj)) is not NotImplemented:
             return reduced
+        elif is_test_case(obj):
+            return without_its_run(obj)
         return super().reducer_override(obj)
 
     def _tensor(self, tensor: Any) -> Any:
@@ -191,6 +214,27 @@ class CallPickler(_Pickler):
         if tensor.device.type == "cpu" and not tensor.is_shared():
             _check_shared_memory(tensor.untyped_storage().nbytes())
         return NotImplemented
+
+
+def is_test_case(value: Any) -> bool:
+    case = sys.modules.get("unittest.case")
+    return case is not None and isinstance(value, getattr(case, "TestCase", ()))
+
+
+def without_its_run(test: Any) -> Any:
+    """Reduce a test, whose method is the function, without what its runner has put into it.
+
+    Its outcome leads to the whole runner (CPython 3.10 to 3.13, unittest/case.py), its cleanups are
+    to run once, in the launcher, and pytest sets the method that it runs as an attribute (pytest 9,
+    _pytest/unittest.py). IsolatedAsyncioTestCase has its loop in "_asyncio…" (async_case.py).
+    """
+    reduced = test.__reduce_ex__(5)
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    state = {**reduced[2], "_outcome": None, "_cleanups": []}
+    state.update({name: None for name in state if name.startswith("_asyncio")})
+    state.pop(getattr(test, "_testMethodName", ""), None)
+    return (*reduced[:2], state, *reduced[3:])
 
 
 def _check_shared_memory(size: int) -> None:
@@ -242,6 +286,15 @@ def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
     finally:
         for module in fresh:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def rewriting(fn: Callable[..., Any]) -> Iterator[Rewriting]:
+    """What a call begins with where pytest has imported modules: replicas rewrite them, too."""
+    if _pytest_runs():
+        from .rewriting import Rewriting
+
+        found = [module for module in list(sys.modules.values()) if of_pytest(module)]
+        yield Rewriting(found, getattr(fn, "__module__", None))
 
 
 def _pytest_runs() -> bool:

@@ -18,6 +18,8 @@ class Program(NamedTuple):
     target: str
     source: str
     """The path of its file."""
+    package: str = ""
+    """That which it is part of, under ``-m``."""
 
 
 def program_of_this_process() -> Program | None:
@@ -34,7 +36,7 @@ def program_of_this_process() -> Program | None:
         return Program("path", _as_typed(path), path) if is_kept else None
     if spec.name == "__main__":
         return Program("folder", sys.argv[0], path)
-    return Program("module", spec.name, path)
+    return Program("module", spec.name, path, spec.parent or "")
 
 
 def _as_typed(path: str) -> str:

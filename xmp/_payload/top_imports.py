@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -12,15 +11,24 @@ from xmp._imports import site_folders
 from xmp._runtimes._base import matches
 from xmp._runtimes._variables import FIRST_USE, IMPORT_TIME
 
-__all__ = ["find_module", "imports_of_file", "installed_imports"]
+from .sources import parsed
+
+__all__ = [
+    "at_the_top",
+    "changes_what_imports_read",
+    "find_module",
+    "imported_modules",
+    "imports_of_file",
+    "installed_imports",
+    "runs_later",
+]
 
 _WRITES = ("setdefault", "update", "putenv", "pop")
 
 
 def imports_of_file(path: str, folder: str) -> tuple[str, ...]:
     """As ``installed_imports``; raises OSError, and SyntaxError or ValueError for no Python."""
-    with open(path, "rb") as file:
-        return installed_imports(ast.parse(file.read(), os.path.abspath(path)), folder)
+    return installed_imports(parsed(path), folder)
 
 
 def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
@@ -32,14 +40,13 @@ def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
     """
     path, places = [folder, *sys.path[1:]], site_folders()
     found: dict[str, None] = {}
-    for statement in tree.body:
-        for node in _at_the_top(statement):
-            if _changes_what_imports_read(node):
-                return tuple(found)
-            for name in _names(node):
-                spec = find_module(name, path) if _may_be_installed(name) else None
-                if spec is not None and (spec.origin or "").startswith(places):
-                    found[name] = None
+    for node in at_the_top(tree):
+        if changes_what_imports_read(node):
+            break
+        for name in imported_modules(node):
+            spec = find_module(name, path) if _may_be_installed(name) else None
+            if spec is not None and (spec.origin or "").startswith(places):
+                found[name] = None
     return tuple(found)
 
 
@@ -47,15 +54,28 @@ def find_module(name: str, path: Sequence[str], skip: int = 0) -> ModuleSpec | N
     """Where a module would be imported from; unlike importlib's, it imports no parent package.
 
     ``path`` is where its part number ``skip`` is looked for: of ``a.b`` that is ``a``, or ``b``.
+    None too where a finder fails: finders may be those of other packages.
     """
     parts, places = name.split("."), list(path)
     spec = None
     for count in range(skip, len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: count + 1]), places)
+        try:
+            spec = _spec(parts[: count + 1], places)
+            places = list((spec and spec.submodule_search_locations) or ())
+        except Exception:
+            return None
         if spec is None:
             return None
-        places = list(spec.submodule_search_locations or ())
     return spec
+
+
+def _spec(parts: Sequence[str], places: Sequence[str]) -> ModuleSpec | None:
+    try:
+        return PathFinder.find_spec(".".join(parts), places)
+    except KeyError:
+        # A package without __init__.py asks its parent in sys.modules, and that is not imported
+        # (CPython's _NamespacePath). Finders of files and zip files look at the last part alone.
+        return PathFinder.find_spec(parts[-1], places)
 
 
 def _may_be_installed(name: str) -> bool:
@@ -63,18 +83,34 @@ def _may_be_installed(name: str) -> bool:
     return root not in sys.stdlib_module_names and root != "xmp"
 
 
-def _at_the_top(statement: ast.AST) -> Iterator[ast.AST]:
-    """The statement and what runs with it, in the order of the source: no body of a function."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-        return
-    if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
-        return
-    yield statement
-    for child in ast.iter_child_nodes(statement):
-        yield from _at_the_top(child)
+def at_the_top(tree: ast.Module) -> Iterator[ast.AST]:
+    """What runs with the module, in the order of the source: no body of a function.
+
+    Without recursion: long chains of ``elif`` or ``+`` are deep trees.
+    """
+    waiting: list[ast.AST] = [*tree.body[::-1]]
+    while waiting:
+        node = waiting.pop()
+        if runs_later(node):
+            continue
+        yield node
+        waiting += [*ast.iter_child_nodes(node)][::-1]
 
 
-def _names(node: ast.AST) -> Iterable[str]:
+def runs_later(node: ast.AST) -> bool:
+    """Whether what is inside runs at a call, or is read by type checkers alone."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return True
+    return isinstance(node, ast.If) and _is_for_types(node.test)
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    """Whether the condition names ``TYPE_CHECKING``."""
+    names = (getattr(node, "id", None) or getattr(node, "attr", "") for node in ast.walk(test))
+    return "TYPE_CHECKING" in names
+
+
+def imported_modules(node: ast.AST) -> Iterable[str]:
     """What an import statement imports; of ``from a import b`` both ``a`` and ``a.b``."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -83,7 +119,7 @@ def _names(node: ast.AST) -> Iterable[str]:
     return ()
 
 
-def _changes_what_imports_read(node: ast.AST) -> bool:
+def changes_what_imports_read(node: ast.AST) -> bool:
     """Whether it writes ``os.environ``, and a variable that an import is known to read, or any."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
         return _is_environ(node.value) and _is_read_at_import([node.slice])
@@ -98,7 +134,9 @@ def _changes_what_imports_read(node: ast.AST) -> bool:
 
 
 def _is_environ(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ")
+    if isinstance(node, ast.Attribute):
+        return node.attr == "environ" and isinstance(node.value, ast.Name) and node.value.id == "os"
+    return isinstance(node, ast.Name) and node.id == "environ"
 
 
 def _is_read_at_import(names: Iterable[ast.expr]) -> bool:

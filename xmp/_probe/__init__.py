@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from xmp._imports import loaded_framework
 from xmp._runtimes._imports import NAMES
 from xmp._types import HostFacts
 
@@ -84,7 +85,7 @@ def _began(root: Path) -> dict[str, str]:
 
 def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:
     """The environment without what ``import jax`` sets where it does not know these chips."""
-    if "jax" not in sys.modules or at_start.get(metadata.SKIP, "meant"):
+    if loaded_framework("jax") is None or at_start.get(metadata.SKIP, "meant"):
         return env
     return {name: value for name, value in env.items() if name != metadata.SKIP}
 

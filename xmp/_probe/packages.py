@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from xmp._imports import is_the_programs_own
+
 from . import read
 
 __all__ = ["foreign_owners", "installed", "loaded"]
@@ -48,8 +50,10 @@ LOADED = (
 
 
 def loaded() -> tuple[str, ...]:
-    """The frameworks that this process has imported."""
-    return tuple(name for name in LOADED if name in sys.modules)
+    """The frameworks that this process has imported, not modules of the user's of such names."""
+    names = [name for name in LOADED if name in sys.modules]
+    own = {root for root in names if "." not in root and is_the_programs_own(root)}
+    return tuple(name for name in names if name.partition(".")[0] not in own)
 
 
 def installed() -> dict[str, str | None]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
     from .replica.seeding import seed_all
+    from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
     from .system.interpreter import fresh_interpreter
     from .terminal.progress import said_here
@@ -47,6 +48,7 @@ __all__ = [
     "event_stream",
     "fresh_interpreter",
     "launch",
+    "render",
     "said_here",
     "seed_all",
     "settled",
@@ -65,6 +67,7 @@ _LAZY = {
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
     "fresh_interpreter": "system.interpreter",
+    "render": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",

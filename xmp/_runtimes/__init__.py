@@ -66,10 +66,11 @@ def get(name: str, source: str = "runtime") -> Runtime:
             return runtime
     from ._meant import meant  # here: it brings difflib
 
-    guess = meant(name, names())
+    guess = meant(name, names(), [r.name for r in _table if not r.for_tests])
     instead = f" You probably meant {guess}." if guess else ""
+    allowed = (r.name for r in _table if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
-        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(names())}, or leave it out."
+        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(allowed)}, or leave it out."
     )
 
 

@@ -112,6 +112,8 @@ class Runtime:
     """Its name for pip, where that is not the package's name with hyphens."""
     automatic: bool = True
     """Whether xmp may choose it where the user names no runtime."""
+    for_tests: bool = False
+    """Whether it is for test suites alone: no error offers it to one who has not meant it."""
     store: bool = False
     """Whether its replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
     default_backend: str = ""

@@ -27,11 +27,14 @@ _OTHER_NAMES = {
 }
 
 
-def meant(name: str, names: Sequence[str]) -> str:
-    """What to write instead of ``name``; "" where there is no guess."""
+def meant(name: str, names: Sequence[str], likely: Sequence[str]) -> str:
+    """What to write instead of ``name``; "" where there is no guess.
+
+    A misspelt word is guessed to be one of the ``likely`` names alone.
+    """
     plain = name.strip().lower().replace("-", "_").partition(":")[0]
     if plain in names:
         return f'"{plain}"'
     if plain in _OTHER_NAMES:
         return _OTHER_NAMES[plain].format(name=plain)
-    return "".join(f'"{near}"' for near in get_close_matches(plain, names, 1))
+    return "".join(f'"{near}"' for near in get_close_matches(plain, likely, 1))

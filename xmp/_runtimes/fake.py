@@ -1,6 +1,7 @@
 """Pretend chips with their own variables, ports and bounds: a device runtime without a device.
 
-Programs and tests use it to see what xmp gives the replicas of a device runtime.
+Test suites use it to see what xmp gives the replicas of a device runtime; ``xmp.testing`` has the
+public side of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Fake(Runtime):
     name = "fake"
     framework = "xmp._frameworks.torch_dist"
     automatic = False
+    for_tests = True
     store = True
     default_backend = "gloo"
     backends = ("gloo",)

@@ -22,6 +22,8 @@ __all__ = ["Jax"]
 
 PLATFORMS = "JAX_PLATFORMS"  # "cpu", "tpu,cpu", "cuda"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # "4"
+_AS_XLA_FLAGS_SAY = "-1"
+"""JAX's default for that setting: one device, or --xla_force_host_platform_device_count."""
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"  # "10.0.0.1:8482"
 DOCUMENTED_PORT = 8482
 GPU_NAMES = {"cuda": ("cuda", "gpu"), "rocm": ("rocm", "gpu")}
@@ -121,9 +123,11 @@ class Jax(Runtime):
             mask = CUDA_MASK if platform == "cuda" else "HIP_VISIBLE_DEVICES"
             given[mask] = ",".join(self.chosen(job, place))
             return Share(given, f"{platform}:{local}", {**settings, "local_device_ids": str(local)})
-        # JAX_NUM_CPU_DEVICES overrides a host device count in XLA_FLAGS (JAX 0.10.2).
-        count = place.facts.env.get(CPU_DEVICES) or "1"
-        settings["num_cpu_devices"] = given[CPU_DEVICES] = count
+        # It overrides a host device count in XLA_FLAGS (JAX 0.10.2), which the script may set, too.
+        count = place.facts.env.get(CPU_DEVICES)
+        if count:
+            given[CPU_DEVICES] = count
+        settings["num_cpu_devices"] = count or _AS_XLA_FLAGS_SAY
         return Share(given, "cpu", settings)
 
     def _on_chips(

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import xmp
+import xmp.compat.accelerate as launchers
 import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
+import xmp.testing
 
 
 def train(rank: int, epochs: int) -> float:
@@ -71,3 +73,13 @@ xmp.replica().rank = 1  # refused
 dist.launcher(train, 2, 4, 2, "10.0.0.2", "23456")  # refused
 dist.launcher(nprocs=2)  # refused
 dist.get_rank()  # refused
+xmp.testing.recorded_facts(8)  # refused
+xmp.testing.fake_chips("8")  # refused
+launchers.notebook_launcher(train, (0, 1), "2")  # refused
+launchers.notebook_launcher(train, 0, 2)  # refused
+launchers.notebook_launcher(train, (0, 1), nprocs=2)  # refused
+launchers.notebook_launcher(train, (0, 1), 2, node_rank=None)  # refused
+launchers.notebook_launcher(None, (), 2)  # refused
+launchers.debug_launcher(train, (0, 1), num_processes=None)  # refused
+launchers.debug_launcher(train, (0, 1), use_port="29501")  # refused
+launchers.launch(train)  # refused

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing_extensions import assert_type
 
 import xmp
+import xmp.compat.accelerate as launchers
 import xmp.compat.megengine as dist
 import xmp.compat.torch_mp as mp
+import xmp.testing
 
 
 def train(rank: int, epochs: int, name: str = "") -> float:
@@ -172,3 +174,34 @@ def as_megengine_has_it() -> None:
     assert_type(on_every_device(epochs=3), "list[float]")
     assert_type(on_two_of_four(3), "list[str]")
     assert_type(dist.launcher(train, 2, device_type="gpu", backend="nccl")(0, 1), "list[float]")
+
+
+def tests_without_the_hardware() -> None:
+    assert_type(xmp.testing.RECORDED, "tuple[str, ...]")
+    assert_type(xmp.testing.recorded_facts("kaggle-v5e-8"), xmp.HostFacts)
+    assert_type(xmp.plan(8, facts=xmp.testing.recorded_facts("v4-32")), xmp.JobPlan)
+    with xmp.testing.fake_chips(4):
+        assert_type(xmp.spawn(train, (1,), runtime="fake"), "xmp.Results[float]")
+
+
+def of_accelerate() -> None:
+    launchers.notebook_launcher(train, (0, 1), 2)
+    launchers.notebook_launcher(lambda: print(1), num_processes=None, mixed_precision="bf16")
+    launchers.notebook_launcher(
+        train,
+        args=[0, 1],
+        num_processes=4,
+        use_port=29501,
+        master_addr="10.0.0.2",
+        node_rank=1,
+        num_nodes=2,
+        rdzv_backend="static",
+        rdzv_endpoint="10.0.0.2:29501",
+        rdzv_conf={"timeout": 900},
+        rdzv_id="none",
+        max_restarts=1,
+        monitor_interval=1,
+        log_line_prefix_template="[${rank}] ",
+    )
+    launchers.debug_launcher(train, (0, 1))
+    launchers.debug_launcher(train, [0, 1], num_processes=4)

@@ -13,6 +13,7 @@ from xmp import _log, _signals
 from xmp._errors import XmpError
 from xmp._limits import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
+from xmp._test_outcomes import is_skip
 
 from .fork_server_handle import drop_all
 from .launch import Launch
@@ -100,12 +101,15 @@ class ProcessContext(Generic[R]):
         handler end the launch before they go on; after any other exception it runs on, and
         ``join`` can be called again.
         """
+        __tracebackhide__ = True  # as for all public functions (xmp/_spawn.py)
         if grace_period is not None:
             self._launch.ask(SetGrace(_grace(grace_period)))
         seconds = _timeout(timeout)
         try:
             return self._join(seconds, enough=self._enough)
-        except (XmpError, KeyboardInterrupt) as error:
+        except BaseException as error:
+            if not _of_a_launch(error):
+                raise
             # The user's call is above, and xmp's frames below it say nothing about the failure.
             frames = _log.users_frames(error.__traceback__)
             raise error.with_traceback(frames) from error.__cause__
@@ -131,9 +135,12 @@ class ProcessContext(Generic[R]):
 
     def results(self) -> Results[R]:
         """Wait for all replicas and return what they returned; raises as ``join`` does."""
+        __tracebackhide__ = True
         try:
             return self._results()
-        except (XmpError, KeyboardInterrupt) as error:
+        except BaseException as error:
+            if not _of_a_launch(error):
+                raise
             frames = _log.users_frames(error.__traceback__)
             raise error.with_traceback(frames) from error.__cause__
 
@@ -159,6 +166,11 @@ class ProcessContext(Generic[R]):
     def __exit__(self, *_: object) -> None:
         if not self._launch.finished:
             self.terminate()
+
+
+def _of_a_launch(error: BaseException) -> bool:
+    """Whether a launch ends with it: its failure, a Ctrl-C, a skipped test."""
+    return isinstance(error, (XmpError, KeyboardInterrupt)) or is_skip(error)
 
 
 def _some(names: list[str]) -> str:

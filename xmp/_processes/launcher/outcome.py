@@ -20,6 +20,7 @@ from . import leftovers
 from .job import Job
 from .replica_process import ReplicaProcess, Reports
 from .results import ResultLimit, received
+from .skipped import real_first, skip_of
 
 __all__ = ["Outcome"]
 
@@ -109,6 +110,8 @@ class Outcome:
             process = self.processes.get(failure.rank)
             if process is not None and process.ended_by and failure.signal_name:
                 failure.why = f"{process.ended_by}() {CALLED_ON_IT}"
+        if self.overdue is None:
+            self.failures = real_first(self.failures)
         if self.failures:
             self._oom_finding = self._oom_counters.look()
 
@@ -162,5 +165,6 @@ class Outcome:
             pids = {rank: process.pid for rank, process in self.processes.items()}
             return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)
         if self.failures:
-            return replica_error.build(*known, self._oom_finding, self.ended_by)
+            skip = skip_of(self.failures)
+            return skip or replica_error.build(*known, self._oom_finding, self.ended_by)
         return self.broken

@@ -18,6 +18,7 @@ from xmp._limits import TOTAL
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
+from xmp._test_outcomes import is_skip
 
 from .job import Call, Job
 from .launch import Launch
@@ -181,7 +182,7 @@ class RestartingLaunch:
         refusal = "" if error is None else self._refusal(attempt, error)
         if refusal:
             _log.debug("no restart: %s", refusal)
-        if error is None or refusal:
+        if refusal or not isinstance(error, Exception):
             self._finish()
             return
         past, paused_for = self._past, self._paused_for
@@ -208,7 +209,7 @@ class RestartingLaunch:
         count = len(self._past)
         return replace(self._call, restart_count=count, limits=limits, grace=self.grace)
 
-    def _refusal(self, attempt: Launch, error: Exception) -> str:
+    def _refusal(self, attempt: Launch, error: BaseException) -> str:
         """Why no attempt follows; empty if one does."""
         if self._asked is not None or attempt.asked_to_end:
             return "the program or its user has ended the launch"
@@ -237,15 +238,17 @@ class RestartingLaunch:
                 self._call.telling.finish(self._failed or _error_of(self._attempt))
 
 
-def _error_of(attempt: Launch) -> Exception | None:
+def _error_of(attempt: Launch) -> BaseException | None:
     try:
         attempt.raise_error()
-    except Exception as error:
-        return error
+    except BaseException as error:
+        if isinstance(error, Exception) or is_skip(error):
+            return error
+        raise
     return None
 
 
-def _helps(attempt: Launch, error: Exception) -> bool:
+def _helps(attempt: Launch, error: BaseException) -> bool:
     """Whether another attempt may succeed, and the user has not asked for this end."""
     outcome = attempt.outcome
     if isinstance(error, ReplicaTimeout):

@@ -13,6 +13,7 @@ from typing import Any
 from xmp import _signals
 from xmp._payload import Image, load_image, pack_image
 from xmp._processes.system import linux
+from xmp._test_outcomes import received, sent
 
 __all__ = ["load_exception", "pack_exception"]
 
@@ -27,7 +28,7 @@ _ChainLink = tuple[BaseException, bool, bool]
 def pack_exception(error: BaseException) -> bytes | None:
     """The exception with its causes, or alone; None where it cannot be sent."""
     try:
-        chain = _chain(error)
+        chain = [(sent(each), direct, hidden) for each, direct, hidden in _chain(error)]
     except Exception:  # a class whose attributes are the user's code
         chain = [(error, False, False)]
     return _packed(chain) or (_packed(chain[:1]) if len(chain) > 1 else None)
@@ -71,7 +72,13 @@ def load_exception(data: bytes | None) -> BaseException | None:
     known = _classes(BaseException)
     try:
         chain: list[_ChainLink] = load_image(Image(data, len(data)))
-        return _linked([*itertools.takewhile(lambda link: _is_known(type(link[0]), known), chain)])
+        links = list[_ChainLink]()
+        for each, direct, hidden in chain:
+            error = received(each)
+            if error is None or not _is_known(type(error), known):
+                break
+            links.append((error, direct, hidden))
+        return _linked(links)
     except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
         if _signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 __all__ = ["LoggingSetup", "apply", "capture"]
 
 _STYLES = {"PercentStyle": "%", "StrFormatStyle": "{", "StringTemplateStyle": "$"}
+_OURS = "_xmp_made"
 
 
 class HandlerSetup(NamedTuple):
@@ -73,8 +74,19 @@ def _handler(handler: Any) -> HandlerSetup | None:
     return None
 
 
+def _added(logger: Any, place: int) -> bool:
+    """Whether a library has, when it was imported, added what the handler at ``place`` is for."""
+    ours = sum(getattr(each, _OURS, False) for each in logger.handlers)
+    return bool(place < len(logger.handlers) - ours)
+
+
 def apply(setup: LoggingSetup) -> None:
-    """Set the same here, with this process's streams."""
+    """Set the same here, with this process's streams.
+
+    Libraries set levels and add handlers when they are imported, as Lightning does. The launcher
+    has what they added: where they are imported here later, ours stand back for theirs. What was
+    set since their import holds again after another call.
+    """
     if not setup.loggers and not setup.disable:
         return
     import logging
@@ -86,12 +98,17 @@ def apply(setup: LoggingSetup) -> None:
         logger.propagate, logger.disabled = propagate, disabled
         if not logger.handlers:  # else its library has added its own when it was imported
             for each in handlers:
-                logger.addHandler(_made(logging, each))
+                logger.addHandler(_made(logging, each, logger))
 
 
-def _made(logging: Any, setup: HandlerSetup) -> Any:
-    handler = logging.StreamHandler(getattr(sys, setup.stream))
+def _made(logging: Any, setup: HandlerSetup, logger: Any) -> Any:
+    stream, library = getattr(sys, setup.stream), logger.name.partition(".")[0]
+    handler = logging.StreamHandler(stream)
+    if library not in sys.modules:
+        place = len(logger.handlers)
+        handler.addFilter(lambda _: library not in sys.modules or not _added(logger, place))
     handler.setLevel(setup.level)
+    setattr(handler, _OURS, True)
     if setup.form is not None:
         fmt, datefmt, style = setup.form
         handler.setFormatter(logging.Formatter(fmt, datefmt, style))

@@ -11,9 +11,12 @@ from pathlib import Path
 __all__ = ["StartTimeline", "Timeline", "slow_start"]
 
 _MOST_RANKS = 16
+_SHORTEST = 0.1
+"""Seconds of a part that is worth a word."""
 _SLOW_SECONDS = 5.0
+_UP = "template and supervisor up"
 _STAGES = (
-    ("received", "template and supervisor up"),
+    ("received", _UP),
     ("loaded", "script and call loaded"),
     ("forked", "waiting for its fork"),
     ("born", "process made"),
@@ -128,5 +131,8 @@ def slow_start(timeline: StartTimeline) -> str:
     total = timeline.last_entered()
     if total < _SLOW_SECONDS:
         return ""
-    items = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in timeline.largest())
-    return f"the start took {total:.1f} s: {items}"
+    largest = [(what, seconds) for what, seconds in timeline.largest() if seconds >= _SHORTEST]
+    plain = {_UP: "imports that later launches share"}  # in the template; the rest is milliseconds
+    items = ", ".join(f"{plain.get(what, what)} {seconds:.1f} s" for what, seconds in largest)
+    tip = ". xmp.preload() at the top of the program starts them in the background"
+    return f"the start took {total:.1f} s: {items}{tip if largest[0][0] == _UP else ''}"

@@ -73,7 +73,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     if reporter is not None:
         reporter.report_phase("importing")
     enter = framework_entry(order.framework, False, reporter)
-    load_call = loader(image, received[len(leases) :], reporter, order.main)
+    load_call = loader(image, received[len(leases) :], reporter, order.main, order.logging)
     common = CommonState(order, layout, channel, enter, load_call, leases, heartbeats)
     return Role.of(common, plan, timeline)
 

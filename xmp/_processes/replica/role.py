@@ -22,6 +22,8 @@ from . import mp_identity, seeding
 from .channel import SupervisorChannel
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.logging_setup import LoggingSetup
+
     from .heartbeat import Heartbeats
 
 __all__ = [
@@ -163,14 +165,23 @@ def loader(
     arguments: list[int],
     channel: SupervisorChannel | None,
     script: MainSource | None = None,
+    logging: LoggingSetup | None = None,
 ) -> Callable[[], Call]:
-    """What loads the call in a replica, after the script; reported like ``framework_entry``."""
+    """What loads the call in a replica, after the script; reported like ``framework_entry``.
+
+    The set-up of ``logging`` holds again after it: libraries set levels when they are imported.
+    """
 
     def load_call() -> Call:
         if channel is not None:
             channel.report_phase("importing")
         if script is not None:
             import_main(script)
-        return load(image, arguments)
+        call = load(image, arguments)
+        if logging is not None:
+            from xmp._processes.messages import logging_setup
+
+            logging_setup.apply(logging)
+        return call
 
     return load_call

@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from xmp._imports import on_import
+from xmp._imports import loaded_framework, on_import
 
 __all__ = ["OwnStreams", "seed_all", "watch_torch"]
 
@@ -46,7 +46,7 @@ class OwnStreams:
     def __init__(self) -> None:
         self._numpy = sys.modules.get("numpy.random")
         self._state = _mersenne_state(self._numpy) if self._numpy is not None else 0
-        torch = sys.modules.get("torch")
+        torch = loaded_framework("torch")
         untouched = bool(_at_import) and torch is not None and _at_import == [torch.initial_seed()]
         self._torch = torch.default_generator if torch is not None and untouched else None
 

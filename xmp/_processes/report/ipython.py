@@ -11,7 +11,7 @@ import types
 import weakref
 from typing import Any
 
-from xmp._errors import ReplicaError
+from xmp._errors import ReplicaError, XmpError
 from xmp._processes.system.interpreter import package_folder
 
 __all__ = ["render", "users_frames"]
@@ -20,11 +20,15 @@ _shown: weakref.WeakKeyDictionary[ReplicaError, int] = weakref.WeakKeyDictionary
 """The number of the execution in which each error was shown."""
 
 
-def render(error: ReplicaError) -> list[str]:
-    """The lines of the traceback; displays the table where there is a notebook."""
+def render(error: XmpError) -> list[str]:
+    """The lines of the traceback; of a ReplicaError, displays the table where there is a notebook.
+
+    IPython shows the innermost frame of a traceback even where that is hidden.
+    """
     shell: Any = sys.modules["IPython"].get_ipython()
     count = shell.execution_count
-    if getattr(shell, "kernel", None) is not None and _shown.get(error) != count:
+    notebook = getattr(shell, "kernel", None) is not None
+    if notebook and isinstance(error, ReplicaError) and _shown.get(error) != count:
         _shown[error] = count  # ipykernel asks twice
         from IPython.display import display
 
@@ -44,4 +48,4 @@ def users_frames(traceback: types.TracebackType | None) -> types.TracebackType |
 
 
 # Set here: the exceptions' own module imports nothing, and so knows no notebooks.
-ReplicaError._render_traceback_ = render
+XmpError._render_traceback_ = render

@@ -15,19 +15,19 @@ from dataclasses import replace
 from typing import Any
 
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
-from xmp._payload.script import is_below_guard, main_source
 from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._processes.system.processes import CPU_TIME
 from xmp._watch import STOPPED, UNKNOWN, is_victim
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
+from .only_here import only_here
 from .out_of_memory import OomFinding
 from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
 
-__all__ = ["CALLED_ON_IT", "build", "not_loaded"]
+__all__ = ["CALLED_ON_IT", "build", "exception_of", "not_loaded"]
 
 CALLED_ON_IT = "was called on it"
 """Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
@@ -52,7 +52,6 @@ _CPU_TIME = (
     "Raise it before the launch; replicas inherit it from this process."
 )
 _LINES_AFTER_TRACEBACK = 10
-_UNDEFINED = re.compile(r"name '(\w+)' is not defined.*", re.DOTALL)
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
 
 
@@ -61,6 +60,18 @@ def not_loaded(text: str, words: str, pickled: bytes | None) -> StartError:
     error = StartError(f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}")
     error.__cause__ = load_exception(pickled)
     return error
+
+
+def exception_of(failure: Failure) -> BaseException | None:
+    """The exception itself, if its class is known here; loaded once.
+
+    To load a class that only the replica had makes one here, which a second time would be known.
+    """
+    if failure.exception is None:
+        failure.exception = load_exception(failure.pickled)
+        if failure.exception is None:
+            failure.pickled = None
+    return failure.exception
 
 
 def build(
@@ -77,8 +88,7 @@ def build(
     ``ended_by`` says what in this process had xmp end the launch, if anything did.
     """
     for failure in failures:
-        if failure.exception is None:
-            failure.exception = load_exception(failure.pickled)
+        exception_of(failure)
         stopped = ended_by if failure.label == STOPPED else ""
         failure.why = failure.why or stopped or memory.why(failure)
     cause, *others = failures
@@ -88,7 +98,7 @@ def build(
         *_evidence(cause),
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
-        _below_guard(cause),
+        only_here(cause.error_type, cause.message),
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
@@ -132,12 +142,13 @@ def _ending(failure: Failure) -> Iterator[str]:
     2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
     """
     traceback = with_source(failure.traceback.rstrip())
-    if failure.kind == "raised":
+    ended = failure.signal_name or failure.exit_code is not None
+    if failure.kind == "raised" or not ended:  # or it was interrupted, and is ending still
         yield f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}"
         return
     yield traceback
-    how = f"signal {failure.signal_name}" if failure.signal_name else ""
-    ending = how or f"exit code {failure.exit_code}"
+    code = f"exit code {failure.exit_code}"
+    ending = f"signal {failure.signal_name}" if failure.signal_name else code
     yield f"process {failure.local_rank} terminated with {ending}"
 
 
@@ -169,19 +180,6 @@ def _last_lines(failure: Failure) -> Iterator[str]:
     known = failure.message or failure.hung_up
     if failure.kind == "exit" and not known and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
-
-
-def _below_guard(cause: Failure) -> str:
-    """The script has that name, but not where an import of the script would set it."""
-    found = _UNDEFINED.fullmatch(cause.message) if cause.error_type == "NameError" else None
-    source = main_source() if found else None
-    if found is None or source is None or not is_below_guard(source.path, found[1]):
-        return ""
-    return (
-        f"{found[1]} exists in this process only: replicas import {source.path} up to its first "
-        'launch, without what is below `if __name__ == "__main__":`.\n'
-        f"Set {found[1]} above that line, or pass it in args."
-    )
 
 
 def _divergence(cause: Failure, results: Collection[int]) -> str:

@@ -13,6 +13,7 @@ from xmp._payload import load
 from xmp._payload.script import import_main, main_is_shared
 from xmp._processes.messages import launch, launcher_state
 from xmp._processes.messages.exceptions import pack_exception
+from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.replica import breakpoints
 from xmp._processes.replica.role import Call
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
@@ -44,10 +45,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     else:
         launcher_state.apply(order.state, received.tracker)
     stdio.take_streams(received.streams)
-    if order.logging is not None:
-        from xmp._processes.messages import logging_setup
-
-        logging_setup.apply(order.logging)
+    _set_up_logging(order)
     breakpoints.install()
     if order.cell:
         from xmp._processes.replica import notebook
@@ -61,6 +59,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     os.environ.update(while_loading)
     try:
         call = inherited if inherits else _loaded(received)
+        _set_up_logging(order)  # what it has imported may have set levels
         if order.framework:
             importlib.import_module(order.framework)
     except BaseException as error:
@@ -76,6 +75,13 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     launcher_state.restore_signals(order.state)
     gc.freeze()  # a collection in a replica would unshare what was loaded here
     return call
+
+
+def _set_up_logging(order: LaunchOrder) -> None:
+    if order.logging is not None:
+        from xmp._processes.messages import logging_setup
+
+        logging_setup.apply(order.logging)
 
 
 def _loaded(received: Received) -> Call | None:

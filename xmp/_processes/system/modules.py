@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from xmp._imports import site_folders
 
@@ -22,7 +23,10 @@ def installed(names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     places = site_folders() if names else ()
-    return [name for name in names if _installed(name, places)]
+    found = [name for name in names if _installed(name, places)]
+    folders = {*places, *(folder + os.sep for folder in sys.path)}
+    vendored = {root for root in {*map(_root, found)} if _is_vendored(root, folders)}
+    return [name for name in found if _root(name) not in vendored]
 
 
 def third_party() -> tuple[str, ...]:
@@ -42,7 +46,24 @@ def _installed(name: str, places: tuple[str, ...]) -> bool:
     # A module whose spec has another name is an alias, or was made by hand.
     if not isinstance(origin, str) or getattr(spec, "name", None) != name:
         return False
-    return origin.startswith(places) and name.partition(".")[0] not in ("xmp", "pytest", "_pytest")
+    return origin.startswith(places) and _root(name) not in ("xmp", "pytest", "_pytest")
+
+
+def _is_vendored(root: str, folders: Collection[str]) -> bool:
+    """Whether the package lies where no other process would look for it.
+
+    Within another package, for example, which has imported it by a search path of its own: debugpy
+    does so with pydevd_plugins (debugpy 1.8, debugpy/_vendored/force_pydevd.py), of which omegaconf
+    installs another one.
+    """
+    module = sys.modules.get(root)
+    paths = [str(path) for path in getattr(module, "__path__", None) or ()]
+    place = paths[0] if paths else str(getattr(module, "__file__", None) or "")
+    return bool(place) and os.path.dirname(place) + os.sep not in folders
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def modules_since(count: int) -> list[str]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from xmp import _proc
+from xmp._imports import loaded_framework
 
 from . import linux
 from .modules import modules_since
@@ -87,7 +88,7 @@ def set_threads(count: int) -> None:
     for pattern, names in _SETTERS:
         for function in _functions(pattern, names):
             function(count)
-    torch = sys.modules.get("torch")
+    torch = loaded_framework("torch")
     if torch is None:
         for function in _functions(_OPENMP, ("omp_set_num_threads",)):
             function(count)

@@ -1,0 +1,58 @@
+"""Sources of the user's that xmp reads without running them: within limits, whatever they are.
+
+What this cannot read, Python reads later in a replica, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+import zipfile
+
+from xmp._imports import without_collections
+
+__all__ = ["MOST", "parsed"]
+
+MOST = 1 << 19
+"""Bytes of a file; a generated one of 1 MB takes seconds, and gigabytes where it is one of 10."""
+
+
+def parsed(path: str, most: int = MOST) -> ast.Module:
+    """The file, which may lie in a zip file; without statements if it is longer than ``most``.
+
+    Raises OSError, and SyntaxError or ValueError for what is no Python.
+    """
+    source = _read(path, most + 1)
+    if len(source) > most:
+        return ast.Module([], [])
+    with warnings.catch_warnings(), without_collections():
+        warnings.simplefilter("ignore")  # the program says them itself
+        try:
+            return ast.parse(source, os.path.abspath(path))
+        except (RecursionError, MemoryError):  # nested too deeply for a tree
+            return ast.Module([], [])
+
+
+def _read(path: str, most: int) -> bytes:
+    """The first bytes of a file."""
+    archive, inner = _archive(path)
+    if not inner:
+        with open(path, "rb") as file:
+            return file.read(most)
+    try:
+        with zipfile.ZipFile(archive) as files, files.open(inner) as member:
+            return member.read(most)
+    except Exception as error:  # a broken one raises errors of several kinds, zlib's among them
+        raise OSError(f"{path}: {error}") from error
+
+
+def _archive(path: str) -> tuple[str, str]:
+    """The file that the path names or leads through, and the rest of the path."""
+    outer, inner = path, ""
+    while not os.path.exists(outer):
+        outer, _, last = outer.rpartition(os.sep)
+        inner = f"{last}/{inner}" if inner else last
+        if not outer:
+            return path, ""
+    return (outer, inner) if os.path.isfile(outer) else (path, "")

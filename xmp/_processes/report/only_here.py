@@ -1,0 +1,67 @@
+"""What a replica has missed because it exists in the launcher's process only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from xmp._payload.script import is_below_guard, main_source
+
+__all__ = ["only_here"]
+
+_UNDEFINED = re.compile(r"name '(\w+)' is not defined.*", re.DOTALL)
+_NO_ATTRIBUTE = re.compile(r"(?:type object )?'(\w+)'(?: object)? has no attribute '(\w+)'")
+
+
+def only_here(error_type: str, message: str) -> str:
+    """What to do about this error of a replica, if it comes from that; else ""."""
+    if error_type == "NameError" and (found := _UNDEFINED.fullmatch(message)):
+        return _below_guard(found[1])
+    if error_type == "AttributeError" and (found := _NO_ATTRIBUTE.fullmatch(message)):
+        return _on_a_class(*found.groups())
+    return ""
+
+
+def _below_guard(name: str) -> str:
+    """The script has that name, but not where an import of the script would set it."""
+    source = main_source()
+    if source is None or not is_below_guard(source.path, name):
+        return ""
+    return (
+        f"{name} exists in this process only: replicas import {source.path} up to its first "
+        'launch, without what is below `if __name__ == "__main__":`.\n'
+        f"Set {name} above that line, or pass it in args."
+    )
+
+
+def _on_a_class(kind: str, name: str) -> str:
+    """The class has that attribute here: something has set it after the class was made.
+
+    An error knows only the class's name when it has travelled, so that all classes of this name
+    must have the attribute.
+    """
+    found = [each for each in _subclasses(object) if each.__name__ == kind]
+    if not found or not all(_has(each, name) for each in found):
+        return ""
+    return (
+        f"{kind}.{name} exists in this process only: replicas import the class, without what "
+        "setUpClass, a fixture or the program has set on it since.\n"
+        f"Set {name} on the object (in setUp, for a unittest.TestCase), or pass it in args."
+    )
+
+
+def _has(kind: type, name: str) -> bool:
+    return any(name in vars(base) for base in kind.__mro__)
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    """All classes below this one."""
+    seen: set[type] = set()
+    waiting = [kind]
+    while waiting:
+        below: list[type] = type.__subclasses__(waiting.pop())
+        for each in below:
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+                yield each

@@ -1,0 +1,108 @@
+"""Lightning's Fabric on xmp: its strategy, and the launcher whose function runs in replicas."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ._start import start
+from ._strategy import TrainerOnXmp
+
+__all__ = ["FabricLaunching", "FabricOnXmp"]
+
+_WRAPPED = {
+    "_FabricModule": "module",
+    "_FabricOptimizer": "optimizer",
+    "_FabricDataLoader": "_dataloader",
+}
+"""Fabric's wrappers, and where each has what the program gave it."""
+
+
+class FabricLaunching:
+    """Mixed into Lightning's ``_MultiProcessingLauncher``: Fabric refuses to launch no function."""
+
+    _lightnings: Any
+    """The module with Lightning's own launcher."""
+    _wrappers: Any
+    """The module with the classes in which Fabric wraps models, optimizers and data loaders."""
+
+    def __init__(self, strategy: Any, options: dict[str, Any]) -> None:
+        # Lightning's own __init__ checks the start method by multiprocessing's names.
+        self._strategy = strategy
+        self._start_method = options.get("start_method")
+        self._options = options
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """True: a cell of a notebook can launch."""
+        return True
+
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run ``function`` in every replica; returns what local rank 0 returned, on the CPU.
+
+        What Fabric has wrapped comes back as the program's own model, optimizer or data loader.
+        Raises what ``xmp.spawn`` raises.
+        """
+        function = _as_the_users(function)
+        snapshot = self._lightnings._GlobalStateSnapshot.capture()
+        others = {"strategy.launcher": self, "the global state": snapshot}
+        context = start(
+            self._strategy, run_in_replica, function, args, kwargs, others, self._options
+        )
+        return context.results()[0]
+
+    def unwrapped(self, results: Any) -> Any:
+        """What Fabric has wrapped, in any collection, as the program gave it to ``setup``.
+
+        DistributedDataParallel could not be loaded where there is no process group.
+        """
+        for kind, attribute in _WRAPPED.items():
+            wrapper, own = getattr(self._wrappers, kind), operator.attrgetter(attribute)
+            results = self._lightnings.apply_to_collection(results, wrapper, own)
+        return results
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Replicas need no options; an observer's function might not be picklable.
+        return {**self.__dict__, "_options": {}}
+
+
+def _as_the_users(function: Any) -> Any:
+    """Fabric's ``partial`` of the user's function, with the name and signature of that one."""
+    inner = getattr(function, "args", ())
+    if inner and callable(inner[0]):
+        function = functools.update_wrapper(
+            function, inner[0], assigned=("__qualname__",), updated=()
+        )
+    return function
+
+
+def run_in_replica(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    launcher: Any,
+    snapshot: Any,
+    function: Callable[..., Any],
+) -> Any:
+    """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
+    lightnings, strategy = launcher._lightnings, launcher._strategy
+    snapshot.restore()
+    args, kwargs = lightnings._disable_module_memory_sharing((args, kwargs))
+    strategy.begin_in_replica()
+    results = function(*args, **kwargs)
+    if strategy.local_rank != 0:
+        return None
+    return lightnings.move_data_to_device(launcher.unwrapped(results), "cpu")
+
+
+class FabricOnXmp(TrainerOnXmp):
+    __doc__ = TrainerOnXmp.__doc__
+
+    def set_world_ranks(self) -> None:
+        """As the Trainer's strategy has it."""
+        this: Any = self
+        this._set_world_ranks()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_xmp_options": {}}

@@ -1,0 +1,28 @@
+"""What ``lightning`` gets: the strategy and the launcher of its Trainer, registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.strategies.launchers import multiprocessing as launchers
+
+from ._hooks import CommHooks
+from ._launcher import TrainerLaunching
+from ._strategy import TrainerOnXmp, register
+
+__all__ = ["XmpLauncher", "XmpStrategy"]
+
+
+class XmpLauncher(TrainerLaunching, launchers._MultiProcessingLauncher):  # type: ignore[misc]
+    """Starts a Trainer of ``lightning`` in xmp's replicas."""
+
+    _lightnings: Any = launchers
+
+
+class XmpStrategy(TrainerOnXmp, CommHooks, DDPStrategy):  # type: ignore[misc]
+    __doc__ = TrainerOnXmp.__doc__
+    _launcher_class = XmpLauncher
+
+
+register(StrategyRegistry, XmpStrategy)

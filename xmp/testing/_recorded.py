@@ -1,0 +1,43 @@
+"""The facts of kinds of hosts, in the form that ``xmp facts --json`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xmp._errors import PlanError
+from xmp._spawn import public
+
+if TYPE_CHECKING:
+    from xmp._types import HostFacts
+
+__all__ = ["FOLDER", "RECORDED", "recorded_facts"]
+
+FOLDER = Path(__file__).with_name("facts")
+
+RECORDED: tuple[str, ...] = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+"""The names that ``recorded_facts`` knows."""
+
+
+@public
+def recorded_facts(name: str) -> HostFacts:
+    """Return the facts of a kind of host that this machine need not be: ``"kaggle-v5e-8"``.
+
+    ``xmp.plan(facts=recorded_facts("kaggle-v5e-8"))`` plans for it, as ``xmp plan --facts FILE``
+    does for a host on which you have run ``xmp facts --json > FILE``. ``RECORDED`` has all names.
+
+    Raises PlanError for another name, TypeError for what is not one.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, not {type(name).__name__}: {name!r}")
+    if name not in RECORDED:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, RECORDED, 1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(RECORDED)
+        raise PlanError(f"no facts are recorded as {name!r}.{meant} Recorded hosts: {known}.")
+    from xmp import _planner
+
+    return _planner.facts_from_json(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))
