@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import until
-from xmp._carrier.host_link import HostLink, Meeting
-from xmp._carrier.words import HostCard, HostFailure
+from xmp._carrier.host_link import HostLink
+from xmp._carrier.words import HostCard
 from xmp._errors import PlanError, StartError, XmpError
+from xmp._host_words import HostFailure, HostMeeting
 
 SECRET = b"of this job"
 CAUSE = HostFailure(rank=3, local_rank=1, pid=77, kind="ReplicaRaised", text="ValueError: label")
@@ -35,11 +36,10 @@ class Hosts:
         self.notices: list[str] = []
 
     def start(self, index: int, of: int, limit: float = 20.0, **other: Any) -> HostLink:
-        meeting = Meeting(
-            "127.0.0.1", self.port, other.pop("job", "7"), other.pop("secret", SECRET)
-        )
+        job, secret = other.pop("job", "7"), other.pop("secret", SECRET)
         card = {"name": f"n{index}", "replicas": 2, "xmp": "0.3.0", "python": "3.11.7", **other}
-        link = HostLink(meeting, HostCard(index, of, **card), limit)
+        meeting = HostMeeting(index, of, "127.0.0.1", self.port)
+        link = HostLink(meeting, HostCard(index, of, **card), limit, job, secret)
         link.start(self.listener.fileno() if index == 0 and not self.links else -1)
         self._stack.callback(link.leave)
         self.links.append(link)
@@ -138,10 +138,11 @@ def test_a_host_whose_launcher_ends_is_lost(hosts: Hosts) -> None:
     """Its carrier process reports that, and ends."""
     program = f"""
 import os
-from xmp._carrier.host_link import HostLink, Meeting
+from xmp._carrier.host_link import HostLink
 from xmp._carrier.words import HostCard
-link = HostLink(Meeting("127.0.0.1", {hosts.port}, "7", {SECRET!r}), HostCard(
-    1, 2, "n1", 2, "0.3.0", "3.11.7"), 20.0)
+from xmp._host_words import HostMeeting
+link = HostLink(HostMeeting(1, 2, "127.0.0.1", {hosts.port}), HostCard(
+    1, 2, "n1", 2, "0.3.0", "3.11.7"), 20.0, "7", {SECRET!r})
 link.start()
 link.come(0, print)
 print(link.pid, flush=True)
@@ -206,7 +207,7 @@ def test_an_absent_host_is_named_by_all(hosts: Hosts) -> None:
 @pytest.mark.failing
 def test_an_absent_coordinator_is_named(hosts: Hosts) -> None:
     hosts.listener.close()
-    hosts.links.append(link := HostLink(Meeting("127.0.0.1", hosts.port, "7"), HostCard(1, 2), 1.0))
+    hosts.links.append(link := HostLink(HostMeeting(1, 2, "127.0.0.1", hosts.port), HostCard(1, 2), 1.0, "7", b""))
     link.start()
     [error] = hosts.come()
     link.leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xmp._carrier.judgement import PATIENCE, SILENCE, Judgement
-from xmp._carrier.words import HostFailure
+from xmp._host_words import HostFailure
 
 CAUSE = HostFailure(1, rank=3, text="ValueError: no such label")
 SYMPTOM = HostFailure(0, rank=1, text="Connection closed by peer", symptom=True)

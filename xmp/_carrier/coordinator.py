@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from xmp._host_words import HostFailure
+
 from . import kinds
 from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, Stranger
 from .roll_call import RollCall
 from .sealed import Keys
-from .words import HostCard, HostFailure, Malformed, Refusal, decode
+from .words import HostCard, Malformed, Refusal, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -93,7 +95,7 @@ class Coordinator:
             self._refuse(self._call.overdue(self._limit))
         elif now >= self._notice:
             self._notice = now + NEXT_NOTICES
-            self._send_all(kinds.CALL, self._call.state().encode())
+            self._send_all(kinds.CALL, encode(self._call.state()))
 
     def _judge(self, now: float) -> None:
         silent = [(now - peer.heard, i) for i, peer in self._members.items() if peer.remote]
@@ -210,18 +212,18 @@ class Coordinator:
         if card.attempt == self._call.attempt + 1 and self._settled:
             self._open_attempt(card.attempt)
         if self._settled or self._call.complete() or card.attempt != self._call.attempt:
-            peer.send(kinds.REFUSED, self._too_late(card).encode())
+            peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
         self._replace_silent(card.index, peer)
         refusal = self._call.came(card)
         if refusal is not None:
-            peer.send(kinds.REFUSED, refusal.encode())
+            peer.send(kinds.REFUSED, encode(refusal))
             self._refuse(refusal)
             return
         peer.index = card.index
         self._members[card.index] = peer
         if self._call.complete():
-            self._send_all(kinds.CALL, self._call.state().encode())
+            self._send_all(kinds.CALL, encode(self._call.state()))
 
     def _replace_silent(self, index: int, peer: Peer) -> None:
         """Drop a host that came before and is silent: it has been started again."""
@@ -237,7 +239,7 @@ class Coordinator:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._settled = True
-        self._send_all(kinds.REFUSED, refusal.encode())
+        self._send_all(kinds.REFUSED, encode(refusal))
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:
         if failure.attempt == self._call.attempt:
@@ -263,7 +265,7 @@ class Coordinator:
         verdict = self._judgement.verdict
         if verdict is not None and not self._settled:
             self._settled = True
-            self._send_all(kinds.VERDICT, verdict.encode())
+            self._send_all(kinds.VERDICT, encode(verdict))
 
     def _ended(self, peer: Peer) -> None:
         self._done.add(peer.index)

@@ -11,34 +11,22 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from xmp import _processes, _signals
 from xmp._errors import PlanError, StartError
+from xmp._host_words import HostFailure, HostMeeting
 
 from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import Call, HostCard, HostFailure, Malformed, Refusal, decode
+from .words import Call, HostCard, Malformed, Refusal, decode, encode
 
-__all__ = ["HostLink", "Meeting"]
+__all__ = ["HostLink"]
 
 _END_WAIT = 3.0
 _BROKEN = "the process that connects this host with the others has ended"
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the hosts of a job meet, and how they know each other."""
-
-    address: str
-    """Host 0's, for the others."""
-    port: int
-    job: str
-    """What names the job; two jobs at one address refuse each other's hosts."""
-    secret: bytes = b""
-    """What the hosts of this job alone know; empty: whoever reaches the port may join."""
 
 
 class HostLink:
@@ -48,7 +36,14 @@ class HostLink:
     ``take_in`` reads so. All methods but ``come`` return at once. Closed by ``leave``.
     """
 
-    def __init__(self, meeting: Meeting, card: HostCard, start_timeout: float) -> None:
+    def __init__(
+        self, meeting: HostMeeting, card: HostCard, start_timeout: float, job: str, secret: bytes
+    ) -> None:
+        """``job`` names the job: two jobs at one address refuse each other's hosts.
+
+        What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
+        join.
+        """
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""
         self.all_done = False
@@ -58,6 +53,7 @@ class HostLink:
         self.progress = 0
         """How often replicas of other hosts have made progress."""
         self._meeting, self._card, self._limit = meeting, card, start_timeout
+        self._job, self._secret = job, secret
         self._calls: deque[Call] = deque()
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,8 +89,8 @@ class HostLink:
         """What the process reads from its standard input."""
         meeting = self._meeting
         return {
-            "address": meeting.address, "port": meeting.port, "job": meeting.job,
-            "secret": meeting.secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
+            "address": meeting.address, "port": meeting.port, "job": self._job,
+            "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
         }  # fmt: skip
 
     @property
@@ -117,7 +113,7 @@ class HostLink:
         """
         self.verdict, self.all_done, self._refusal = None, False, None
         self._card = replace(self._card, attempt=attempt)
-        self._say(kinds.CARD, self._card.encode())
+        self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
         while not self._complete(attempt, notice):
             if self._refusal is not None:
@@ -126,7 +122,10 @@ class HostLink:
                 raise StartError(self.verdict.text)
             if time.monotonic() >= end:
                 raise StartError(f"the roll call was not answered within {self._limit:g} s")
-            _signals.interruptible(select.select, [self], [], [], 1.0)
+            poller = select.poll()
+            poller.register(self, select.POLLIN)
+            _signals.interruptible(poller.poll, 1000)
+            _signals.deliver()
             self.take_in()
 
     def _complete(self, attempt: int, notice: Callable[[str], None]) -> bool:
@@ -143,7 +142,7 @@ class HostLink:
     def fail(self, failure: HostFailure) -> None:
         """Report how the launch has failed here. The verdict may name another cause."""
         failure = replace(failure, name=self._card.name, attempt=self._card.attempt)
-        self._say(kinds.FAILED, failure.encode())
+        self._say(kinds.FAILED, encode(failure))
 
     def done(self) -> None:
         """All replicas of this host have ended well."""

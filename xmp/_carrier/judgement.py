@@ -7,7 +7,8 @@ other one; while a host is silent, for as long as it takes to call it lost.
 
 from __future__ import annotations
 
-from .words import HostFailure
+from xmp._host_words import HostFailure
+
 
 __all__ = ["PATIENCE", "SILENCE", "SUSPICION", "Judgement"]
 

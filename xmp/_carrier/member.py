@@ -11,11 +11,13 @@ import socket
 import time
 from collections.abc import Callable
 
+from xmp._host_words import HostFailure
+
 from . import kinds
 from .judgement import SILENCE
 from .peer import Peer
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
-from .words import HostCard, HostFailure, Malformed, Refusal, decode
+from .words import HostCard, Malformed, Refusal, decode, encode
 
 __all__ = ["Member"]
 
@@ -211,11 +213,11 @@ class Member:
         from .words import Call
 
         state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
-        self._to_launcher(kinds.CALL, state.encode())
+        self._to_launcher(kinds.CALL, encode(state))
 
     def _refuse(self, text: str) -> None:
         self._settled = True
-        self._to_launcher(kinds.REFUSED, Refusal(text).encode())
+        self._to_launcher(kinds.REFUSED, encode(Refusal(text)))
 
     def _lost(self, why: str) -> None:
         """Give this host's own verdict: the coordinator is lost."""
@@ -223,7 +225,7 @@ class Member:
             self._settled = True
             text = f"{self._where} is lost: {why}"
             lost = HostFailure(0, kind="HostLost", text=text, attempt=self._card.attempt)
-            self._to_launcher(kinds.VERDICT, lost.encode())
+            self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:
         """A launcher that calls the roll again hears that there is no coordinator any more."""
@@ -244,7 +246,7 @@ class Member:
             if not self._launcher.left:
                 text = "its launcher has ended"
                 lost = HostFailure(kind="HostLost", text=text, attempt=self._card.attempt)
-                coordinator.send(kinds.FAILED, lost.encode())
+                coordinator.send(kinds.FAILED, encode(lost))
             end = time.monotonic() + 1.0
             while coordinator.unsent and time.monotonic() < end:
                 select.select([], [coordinator.socket], [], TICK)

@@ -11,13 +11,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-__all__ = ["TEXT_LIMIT", "Call", "HostCard", "HostFailure", "Malformed", "Refusal", "decode"]
+__all__ = ["TEXT_LIMIT", "Call", "HostCard", "Malformed", "Refusal", "decode", "encode"]
 
 TEXT_LIMIT = 64 * 1024
 """Characters of the longest text that a host sends; the end of a longer one is left out."""
 _NUMBER_LIMIT = 1 << 40
 
-T = TypeVar("T", bound="_Words")
+T = TypeVar("T")
 
 
 class Malformed(ValueError):
@@ -25,14 +25,7 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True)
-class _Words:
-    def encode(self) -> bytes:
-        """The value as JSON, its texts cut to ``TEXT_LIMIT``."""
-        return json.dumps({name: _cut(value) for name, value in asdict(self).items()}).encode()
-
-
-@dataclass(frozen=True)
-class HostCard(_Words):
+class HostCard:
     """One host's entry in the roll call."""
 
     index: int = -1
@@ -49,29 +42,7 @@ class HostCard(_Words):
 
 
 @dataclass(frozen=True)
-class HostFailure(_Words):
-    """How the launch has failed on one host; also the verdict, which is one of them."""
-
-    host: int = -1
-    name: str = ""
-    """The name of that host."""
-    rank: int = -1
-    """The global rank of the replica that failed; -1: none, the host itself."""
-    local_rank: int = -1
-    pid: int = -1
-    kind: str = ""
-    """The class of xmp's error: "ReplicaRaised", "HostLost"."""
-    text: str = ""
-    """The whole report, with the replica's traceback."""
-    exit_code: int = 0
-    signal_name: str = ""
-    symptom: bool = False
-    """Whether it looks like the consequence of another failure: a connection that a peer closed."""
-    attempt: int = 0
-
-
-@dataclass(frozen=True)
-class Call(_Words):
+class Call:
     """The state of the roll call, while hosts are missing and when all have come."""
 
     here: tuple[str, ...] = ()
@@ -84,13 +55,18 @@ class Call(_Words):
 
 
 @dataclass(frozen=True)
-class Refusal(_Words):
+class Refusal:
     """Why the launch cannot start; the same on all hosts that have come."""
 
     text: str = ""
     plan: bool = False
     """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
     has not come in time (a ``StartError``)."""
+
+
+def encode(words: Any) -> bytes:
+    """One of these values as JSON, its texts cut to ``TEXT_LIMIT``."""
+    return json.dumps({name: _cut(value) for name, value in asdict(words).items()}).encode()
 
 
 def decode(words: type[T], data: bytes) -> T:
@@ -101,7 +77,7 @@ def decode(words: type[T], data: bytes) -> T:
         raise Malformed(f"no JSON: {error}") from None
     if not isinstance(given, dict):
         raise Malformed(f"a JSON object was expected, not {type(given).__name__}")
-    known = {field.name: str(field.type) for field in fields(words)}
+    known = {field.name: str(field.type) for field in fields(words)}  # type: ignore[arg-type]
     return words(
         **{name: _checked(known[name], name, given[name]) for name in known.keys() & given.keys()}
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .launcher.events import EventStream
     from .launcher.job import Call
     from .launcher.launch import Launch
+    from .launcher.other_hosts import HostLink
     from .launcher.restarts import RestartingLaunch
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
@@ -128,11 +129,13 @@ def start(
     called: int,
     leases: Mapping[str, int] | None = None,
     release: Callable[[], None] = lambda: None,
+    hosts: HostLink | None = None,
 ) -> Launch:
     """Start the replicas of this host's part of a plan; returns when each of them exists.
 
     ``called`` is when the user called (monotonic nanoseconds), ``leases`` has the descriptors of
-    listening ports, ``release`` is called when the launch has ended. Raises PlanError, TypeError
+    listening ports, ``release`` is called when the launch has ended, ``hosts`` is the link to the
+    other hosts of the launch. Raises PlanError, TypeError
     and StartError when nothing was started.
     """
     _refuse_foreign_pids()
@@ -148,7 +151,7 @@ def start(
 
         if call.telling is None:
             call = replace(call, telling=event_stream(call.observer))
-        launch = Launch(Job.of(call, plan, called, leases or {}), release)
+        launch = Launch(Job.of(call, plan, called, leases or {}, hosts), release)
         try:
             launch.start()
         except StartError:
