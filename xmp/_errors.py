@@ -7,6 +7,7 @@
         ├── PlanError           ValueError    the request does not fit this host; nothing started
         ├── PortError           RuntimeError  a port that the plan needs could not be held
         ├── StartError          RuntimeError  a process of xmp did not start
+        ├── HostLost            RuntimeError  another host of the launch is gone, or has ended it
         └── ReplicaError        RuntimeError  a replica failed: its attributes say which and how
             ├── ReplicaRaised                 its function raised; ``__cause__`` is the original
             ├── ReplicaDied                   its process ended without returning
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
+    "HostLost",
     "PlanError",
     "PortError",
     "ReplicaDied",
@@ -62,6 +64,18 @@ class PortError(XmpError, RuntimeError):
 
 class StartError(XmpError, RuntimeError):
     """A process of xmp did not start. The message names it, and the limit that it hit."""
+
+
+class HostLost(XmpError, RuntimeError):
+    """Another host of the launch is gone, or its launcher has ended the launch.
+
+    Its replicas may have raised because of that; the message names the host.
+    """
+
+    host: str = ""
+    """The name of that host, as far as it is known."""
+    host_index: int = -1
+    """Its index among the hosts of the launch."""
 
 
 class ReplicaError(XmpError, RuntimeError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
+from ._other_hosts import OtherHosts
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
@@ -71,11 +72,12 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
 
 def launch(request: Request, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
     """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
-    return _processes.launch(call, functools.partial(_attempt, request), join)
+    attempt = functools.partial(_attempt, request, OtherHosts())
+    return _processes.launch(call, attempt, join)
 
 
 @_processes.standard_numbers_taken()
-def _attempt(request: Request, call: Call) -> Launch:
+def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
     """One attempt, from facts to replicas."""
     called = time.monotonic_ns()
     _refuse_too_many(request.nprocs)
@@ -85,7 +87,7 @@ def _attempt(request: Request, call: Call) -> Launch:
     call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)
-        return _started(request, call, known, draft, called)
+        return _started(request, call, known, draft, called, others)
     except XmpError as error:
         error._add(draft.choice)
         raise
@@ -116,15 +118,24 @@ def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     _explain(draft)
 
 
-def _started(request: Request, call: Call, known: HostFacts, draft: JobPlan, called: int) -> Launch:
+def _started(
+    request: Request,
+    call: Call,
+    known: HostFacts,
+    draft: JobPlan,
+    called: int,
+    others: OtherHosts,
+) -> Launch:
     """Hold the ports, and start the replicas."""
-    lease = _ports.lease(draft.needs)
+    lease = _ports.lease(others.needs_of(draft))
     _log.debug("ports held: %s", lease.ports)
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
-        started = _processes.start(call, plan, called, lease.descriptors, lease.close)
+        hosts = others.meet(plan, call, known, lease.descriptors)
+        leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
+        started = _processes.start(call, plan, called, leases, lease.close, hosts)
     except BaseException as error:
         lease.close()
         if isinstance(error, StartError) and call.method == "fork" and known.initialised:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ._clusters import Placement, manual, placement
 from ._errors import PlanError
+from ._host_words import HostMeeting
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
 from ._runtime_choice import GENERIC, NAMED, choose, said_of
@@ -24,7 +25,7 @@ from ._runtimes._checks import (
     count,
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
-from ._runtimes._environment import common, dropped, replaced, store_need, unset
+from ._runtimes._environment import STORE_PORT, common, dropped, replaced, store_need, unset
 from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
@@ -44,6 +45,10 @@ __all__ = [
 AUTOLOADED = "torch_tpu"
 NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
 """Importing them may query the metadata server, start threads or take libtpu's lock."""
+
+FROM_FIRST = 1000
+"""From the port that is fixed for host 0 to the one at which the launchers of the hosts meet."""
+MOST_PORT = 65535
 
 DRIVER_PROBES = (("libcuda.so.1", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
 DEVICE_FILES = (
@@ -155,6 +160,7 @@ def _job_plan(
         # Without chips an import of torch_xla queries no metadata server: a trial may allow it.
         not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
+        meeting=_meeting(job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=(*FIRST_USE, *runtime.by_call),
@@ -253,7 +259,24 @@ def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) 
 
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
     store = (store_need(job),) if runtime.has_store(job) and job.places[0].index == 0 else ()
-    return (*store, *runtime.needs(job))
+    first_of_many = not job.leasable and job.places[0].index == 0
+    carrier = (_carrier_need(job),) if first_of_many else ()
+    return (*store, *carrier, *runtime.needs(job))
+
+
+def _meeting(job: Job) -> HostMeeting | None:
+    """Where the launchers of several hosts meet; with all hosts' facts nothing is launched."""
+    if job.leasable:
+        return None
+    place, port = job.places[0], job.port(_carrier_need(job))
+    return HostMeeting(place.index, job.hosts, job.coordinator, port)
+
+
+def _carrier_need(job: Job) -> PortNeed:
+    """Away from the ports that runtimes take, from the one that the user gives upwards."""
+    first = job.coordinator_port or STORE_PORT
+    port = first + FROM_FIRST if first + FROM_FIRST <= MOST_PORT else first - FROM_FIRST
+    return PortNeed("carrier", "listen", job.coordinator, port, port)
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._host_words import HostMeeting
+
 __all__ = [
     "Event",
     "ForkRules",
@@ -354,6 +356,8 @@ class JobPlan:
     """Packages that a template must not import, not even as a trial."""
     needs: tuple[PortNeed, ...] = ()
     """The ports to hold before the replicas start."""
+    meeting: HostMeeting | None = None
+    """Where the launchers of several hosts meet; None where this host is the only one."""
     fork_rules: ForkRules = field(default_factory=ForkRules)
     import_variables: tuple[str, ...] = ()
     """The variables that the frameworks read when they are imported: names, or prefixes that end in

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    {"_types", "_errors", "_framework", "_replica_info"},
+    {"_types", "_errors", "_framework", "_replica_info", "_host_words"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
@@ -28,7 +28,8 @@ FLOORS = (
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
-    {"_host", "_here", "_as_rank"},
+    {"_carrier"},
+    {"_host", "_here", "_as_rank", "_other_hosts"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands", "compat", "testing"},
 )
@@ -41,13 +42,14 @@ PURE_LIBRARY = {
 # On one floor a module may know these neighbours; the pure ones all know each other.
 NEIGHBOURS = {
     "_errors": {"_types"},
-    "_types": {"_errors"},
+    "_types": {"_errors", "_host_words"},
     "_probe": {"_imports", "_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},
     "_here": {"_host"},
+    "_host": {"_other_hosts"},
     "_as_rank": {"_host"},
     "_sharing": {"_inside"},
     "_data_parallel": {"_inside", "_frameworks"},
@@ -207,7 +209,7 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", sorted(FLOORS[5] | FLOORS[6] | {"__init__"}))
+@pytest.mark.parametrize("name", sorted(FLOORS[6] | FLOORS[7] | {"__init__"}))
 def test_the_engine_is_entered_by_its_face(name: str) -> None:
     inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
     beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]

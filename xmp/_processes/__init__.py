@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from .launcher.events import EventStream
     from .launcher.job import Call
     from .launcher.launch import Launch
+    from .launcher.other_hosts import HostLink
     from .launcher.restarts import RestartingLaunch
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
     from .replica.seeding import seed_all
     from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
+    from .system.interpreter import fresh_interpreter
     from .terminal.progress import said_here
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "StartTimeline",
     "Timeline",
     "event_stream",
+    "fresh_interpreter",
     "launch",
     "render",
     "said_here",
@@ -64,6 +67,7 @@ _LAZY = {
     "StartTimeline": "messages.timeline",
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
+    "fresh_interpreter": "system.interpreter",
     "render": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
@@ -125,11 +129,13 @@ def start(
     called: int,
     leases: Mapping[str, int] | None = None,
     release: Callable[[], None] = lambda: None,
+    hosts: HostLink | None = None,
 ) -> Launch:
     """Start the replicas of this host's part of a plan; returns when each of them exists.
 
     ``called`` is when the user called (monotonic nanoseconds), ``leases`` has the descriptors of
-    listening ports, ``release`` is called when the launch has ended. Raises PlanError, TypeError
+    listening ports, ``release`` is called when the launch has ended, ``hosts`` is the link to the
+    other hosts of the launch. Raises PlanError, TypeError
     and StartError when nothing was started.
     """
     _refuse_foreign_pids()
@@ -145,7 +151,7 @@ def start(
 
         if call.telling is None:
             call = replace(call, telling=event_stream(call.observer))
-        launch = Launch(Job.of(call, plan, called, leases or {}), release)
+        launch = Launch(Job.of(call, plan, called, leases or {}, hosts), release)
         try:
             launch.start()
         except StartError:

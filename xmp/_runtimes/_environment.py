@@ -10,7 +10,7 @@ from ._base import Job, Place, Runtime, matches
 from ._imports import undone
 from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER
 
-__all__ = ["common", "dropped", "replaced", "store_need", "unset"]
+__all__ = ["STORE_PORT", "common", "dropped", "replaced", "store_need", "unset"]
 
 STORE_PORT = 29500
 

@@ -45,9 +45,15 @@ def _debugger_left(message: messages.DebuggerLeft, launch: Launch, _: list[int])
     launch.lender.left(message)
 
 
+def _failed_first(message: messages.FailedFirst, launch: Launch, _: list[int]) -> None:
+    if launch.others is not None:
+        launch.others.failed(launch.outcome.first(message.failure), message.failure)
+
+
 def _done(message: messages.Done, launch: Launch, _: list[int]) -> None:
     launch.outcome.done(message)
-    launch.finish()
+    if launch.others is None or launch.others.ended(launch):
+        launch.finish()
 
 
 def _handlers() -> Handlers[[Launch, list[int]]]:
@@ -72,6 +78,7 @@ def _handlers() -> Handlers[[Launch, list[int]]]:
     )
     on(messages.LoadFailed, lambda failed, launch, _: launch.fail(not_loaded(*failed)))
     on(messages.CannotMake, lambda failed, launch, _: launch.fail(StartError(failed.message)))
+    on(messages.FailedFirst, _failed_first)
     on(messages.Done, _done)
     return table
 

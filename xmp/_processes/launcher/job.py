@@ -10,6 +10,7 @@ from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
 
 if TYPE_CHECKING:
     from .events import EventStream
+    from .other_hosts import HostLink
 
 __all__ = ["Call", "Job"]
 
@@ -57,15 +58,24 @@ class Job(Call):
     """When the user called: monotonic nanoseconds."""
     leases: Mapping[str, int]
     """The descriptors of listening ports, by name."""
+    hosts: HostLink | None = None
+    """The other hosts of the launch; None where there are none."""
 
     @classmethod
-    def of(cls, call: Call, plan: JobPlan, called: int, leases: Mapping[str, int]) -> Job:
+    def of(
+        cls,
+        call: Call,
+        plan: JobPlan,
+        called: int,
+        leases: Mapping[str, int],
+        hosts: HostLink | None = None,
+    ) -> Job:
         """The job of this host, which is the first of the plan."""
         # Not before the template starts.
         from xmp._processes.messages.thread_replicas import by_process
 
         host = by_process(plan.hosts[0])
-        return cls(**vars(call), plan=plan, host=host, called=called, leases=leases)
+        return cls(**vars(call), plan=plan, host=host, called=called, leases=leases, hosts=hosts)
 
     @property
     def name(self) -> str:

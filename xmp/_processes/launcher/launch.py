@@ -23,6 +23,7 @@ from .events import NullEvents
 from .handlers import supervisor_messages
 from .job import Job
 from .launch_registry import preempt_all, reap_finished, running_launches
+from .other_hosts import OtherHosts
 from .outcome import Outcome
 from .preemption import Sigterm
 from .replica_process import Reports
@@ -46,6 +47,7 @@ class Launch:
         self.patience = 0.0
         """Seconds that a ``join`` leaves the replicas to end by themselves after a failure."""
         self.outcome = Outcome(job, Reports(self))
+        self.others = OtherHosts(job.hosts, bool(job.max_restarts)) if job.hosts else None
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()
@@ -113,6 +115,8 @@ class Launch:
         self.progress.close()
         self.link.end()
         self.finished = True
+        if self.others is not None:
+            self.others.over(error)
         self._at_end.close()
         if not ended:
             self.events.end(error)
@@ -143,10 +147,18 @@ class Launch:
         self._reader.take_in()
 
     def _readable(self, timeout: float | None) -> bool:
-        return not self.finished and self.link.connection.readable(timeout)
+        if self.finished:
+            return False
+        if self.others is not None:
+            return self.others.readable(self.link.connection, timeout)
+        return self.link.connection.readable(timeout)
 
     def _read(self) -> bool:
         """Take in one message; False after the last one."""
+        if self.others is not None:
+            self.others.hear(self)
+            if self.finished or self.others.waiting or not self.link.connection.readable(0):
+                return not self.finished
         if self.finished:
             return False
         try:
@@ -252,8 +264,11 @@ class Launch:
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
+        error = outcome.error() if self.job.telling or self.others else None
+        if self.others is not None:
+            self.others.over(error)
         if self.job.telling is not None:
-            self.events.end(outcome.error())
+            self.events.end(error)
 
     def drop(self) -> None:
         """Forget the launch, in a forked child of the launcher: it belongs to the parent."""

@@ -6,12 +6,13 @@ import os
 from typing import Any
 
 from xmp._errors import StartError, XmpError
+from xmp._host_words import HostFailure
 from xmp._limits import Overdue
 from xmp._processes.messages import launch
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
-from xmp._processes.report import replica_error, timeout_error
+from xmp._processes.report import host_error, replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 from xmp._processes.report.replica_error import CALLED_ON_IT
 from xmp._processes.report.stacks import grouped
@@ -50,6 +51,8 @@ class Outcome:
         """Installed modules that the first replica had to import itself."""
         self.ended_by = ""
         """What in this process had xmp end the launch: "terminate() was called"."""
+        self.elsewhere: HostFailure | None = None
+        """With which failure of another host the launch has ended."""
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
         self._job = job
@@ -158,7 +161,14 @@ class Outcome:
             error._add(self._job.plan.choice)
         return error
 
+    def first(self, failure: Failure) -> BaseException:
+        """The error for the first failure, while replicas still run."""
+        size, host = self._job.plan.world_size, os.uname().nodename
+        return replica_error.build([failure], size, host, {}, {}, OomFinding())
+
     def _error(self) -> BaseException | None:
+        if self.elsewhere is not None and not self._is_own(self.elsewhere):
+            return host_error.build(self.elsewhere)
         size, host = self._job.plan.world_size, os.uname().nodename
         known = (self.failures, size, host, self.results, self._stacks)
         if self.overdue is not None:
@@ -168,3 +178,7 @@ class Outcome:
             skip = skip_of(self.failures)
             return skip or replica_error.build(*known, self._oom_finding, self.ended_by)
         return self.broken
+
+    def _is_own(self, verdict: HostFailure) -> bool:
+        """Whether this host's own failure is the cause: here its whole report is known."""
+        return verdict.host == self._job.host.index and bool(self.failures or self.broken)

@@ -76,6 +76,7 @@ def make_order(
         env_by_rank=plan.env_by_rank,
         program=job.program,
         wants_results=job.wants_results,
+        several_hosts=job.hosts is not None,
     )
     image = [packed.image.descriptor] if packed and order.has_file else []
     trackers = [] if tracker is None else [tracker]

@@ -234,6 +234,8 @@ class RestartingLaunch:
         if not self.finished:
             self.finished = True
             running_launches.discard(self)
+            if self._attempt.others is not None:
+                self._attempt.others.leave()
             if self._call.telling is not None:
                 self._call.telling.finish(self._failed or _error_of(self._attempt))
 

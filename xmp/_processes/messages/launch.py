@@ -11,7 +11,7 @@ from .timeline import Timeline
 
 __all__ = [
     "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "EventRecord", "Events",
-    "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
+    "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
     "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
     "Resume", "SetGrace", "StackTexts", "StartLaunch", "Stop", "TakeStacks", "UnsafeToFork",
 ]  # fmt: skip
@@ -193,6 +193,15 @@ class CannotMake(NamedTuple):
     """A process could not be made; those already made have been ended. The supervisor ends."""
 
     message: str
+
+
+class FailedFirst(NamedTuple):
+    """The launch has failed, while replicas still run: other hosts must not wait for their end.
+
+    Only where there are other hosts.
+    """
+
+    failure: Failure
 
 
 class Done(NamedTuple):

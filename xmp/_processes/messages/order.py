@@ -70,6 +70,8 @@ class LaunchOrder:
     program: bool = False
     """Whether a replica is a whole program, which has no result."""
     wants_results: bool = True
+    several_hosts: bool = False
+    """Whether the launcher reports the first failure to other hosts."""
 
     @property
     def hang(self) -> int:

@@ -27,7 +27,7 @@ from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
 
-__all__ = ["CALLED_ON_IT", "build", "exception_of", "not_loaded"]
+__all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_loaded"]
 
 CALLED_ON_IT = "was called on it"
 """Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
@@ -103,7 +103,7 @@ def build(
         _also_failed(cause, others),
     ]
     ending = "".join(f"\n\n{part}" for part in _ending(cause) if part)
-    kind = _also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
+    kind = also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
     error: ReplicaError = kind("\n\n".join(filter(None, parts)) + ending)
     error._ending = ending
     error.host, error.pid = host, cause.pid
@@ -217,7 +217,7 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
 _mixed: dict[tuple[type, type], type[ReplicaError]] = {}
 
 
-def _also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
+def also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
     """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well.
 
     The class is ours and torch's; it pickles as ours.
@@ -246,7 +246,7 @@ def _reduced(self: ReplicaError) -> tuple[Any, ...]:
 
 
 def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    error = _also_torchs(kind)(*args)
+    error = also_torchs(kind)(*args)
     error.__dict__.update(state)
     for failure in error.failures:
         failure.exception = load_exception(failure.pickled)

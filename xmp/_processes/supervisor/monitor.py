@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -74,6 +75,8 @@ class Monitor:
             self.displays = CellDisplays(order.cell, order.output, outlets.sinks[-1], self.pump)
         self.ending = False
         self._program = order.program
+        self._early = order.several_hosts
+        """Whether the first failure is reported before all replicas have ended."""
         self._stacks: dict[int, str] = {}
         self._debugger: DebuggerQueue | None = None
 
@@ -163,6 +166,7 @@ class Monitor:
         chosen = [replica for replica in self.replicas if replica.rank in action.ranks]
         if action.name == "stacks":
             self._stacks = self.take_stacks(action.ranks)
+            self._report_first()
         elif action.name == "phases":
             taken = self.take_stacks(action.ranks)
             line = stacks.not_in_function(taken, len(self.replicas), SAY_AFTER)
@@ -184,6 +188,16 @@ class Monitor:
         """Post what the launch's ``events=`` are to get, if it has them."""
         if self.recorder is not None:
             self.recorder.post(self.connection)
+
+    def _report_first(self) -> None:
+        """Other hosts need the cause before the replicas of this one have ended."""
+        cause = self.watch.verdict().cause
+        if self._early and cause is not None:
+            self._early = False
+            replica = next(each for each in self.replicas if each.rank == cause)
+            failure = dataclasses.replace(replica.fail(kind="signal"))
+            replica.add_last_output(failure, self._stacks.get(cause, ""))
+            self.connection.post(launch.FailedFirst(failure))
 
     def report(self) -> None:
         """No replica is alive any more: end what they have left, and report the verdict."""

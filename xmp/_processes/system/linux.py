@@ -196,9 +196,15 @@ def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
 
     In a launcher also False, earlier, when a signal came: ``_signals.deliver`` runs its handler.
     """
+    return any_ready([descriptor], events, seconds)
+
+
+def any_ready(descriptors: Iterable[int], events: int, seconds: float | None = 0) -> bool:
+    """The same of any of several descriptors."""
     seconds = _signals.step(seconds)
     poller = select.poll()
-    poller.register(descriptor, events)
+    for descriptor in descriptors:
+        poller.register(descriptor, events)
     most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
     return bool(_signals.interruptible(poller.poll, most))
 

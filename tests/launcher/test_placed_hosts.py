@@ -1,0 +1,213 @@
+"""Two launchers that something has placed on two hosts: both play on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.in_script import children
+from tests.support.stage import Outcome, Stage
+from tests.support.waiting import until
+
+PROGRAM = """
+    import json, os, pathlib, signal, sys, time
+    import in_script, xmp
+
+    HERE = pathlib.Path(os.environ["FOLDER"])
+
+    def sums(rank):
+        total = float(xmp.all_reduce(float(rank)))
+        return rank, xmp.host_index(), xmp.world_size(), total
+
+    def fails(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        if rank == 3:
+            raise ValueError("no such label")
+        in_script.never_returns()
+
+    def fails_in_a_collective(rank):
+        if rank == 3:
+            raise ValueError("no such label")
+        xmp.barrier()
+        in_script.never_returns()
+
+    def dies(rank):
+        if rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        in_script.never_returns()
+
+    def waits(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        in_script.never_returns()
+
+    def fails_once(rank):
+        if rank == 3 and not xmp.restart_count():
+            raise ValueError("no such label")
+        if xmp.restart_count():
+            return xmp.restart_count(), float(xmp.all_reduce(1.0))
+        in_script.never_returns()
+
+    if __name__ == "__main__":
+        if "torch" in os.environ.get("LOADED", ""):
+            import torch
+        options = json.loads(sys.argv[2])
+        try:
+            results = xmp.spawn(globals()[sys.argv[1]], runtime="cpu", **options)
+            print(json.dumps(list(results)))
+        except BaseException as error:
+            where = {name: getattr(error, name, None) for name in ("rank", "host", "host_index")}
+            print(json.dumps([type(error).__name__, str(error), where, time.time()]))
+"""
+
+
+class Two:
+    """Both launchers; each is a process of its own."""
+
+    def __init__(self, stage: Stage, port: int) -> None:
+        self.stage, self.port = stage, port
+        self.launchers: list[subprocess.Popen[str]] = []
+
+    def start(self, index: int, function: str, *, hosts: int = 2, **options: Any) -> None:
+        env = {
+            "NNODES": str(hosts), "NODE_RANK": str(index), "MASTER_ADDR": "127.0.0.2",
+            "MASTER_PORT": str(self.port), "FOLDER": str(self.stage.folder),
+            **options.pop("env", {}),
+        }  # fmt: skip
+        given = json_of({"nprocs": 2, "grace": 1.0, **options})
+        self.launchers.append(self.stage.start(PROGRAM, function, given, env=env))
+
+    def both(self, function: str, **options: Any) -> list[Any]:
+        for index in range(2):
+            self.start(index, function, **options)
+        return self.said()
+
+    def said(self) -> list[Any]:
+        """The last line of each launcher; nothing is left of either."""
+        found = [self.stage.outcome(launcher, timeout=40) for launcher in self.launchers]
+        self.stage.gone()
+        return [said_of(each) for each in found]
+
+
+def json_of(value: Any) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+def said_of(outcome: Outcome) -> Any:
+    import json
+
+    lines = outcome.out.splitlines()
+    assert lines, outcome.err
+    return json.loads(lines[-1])
+
+
+@pytest.fixture
+def two(stage: Stage) -> Two:
+    import socket
+
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+    return Two(stage, port)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_their_replicas_are_one_world(two: Two, method: str) -> None:
+    found = two.both("sums", start_method=method, env={"LOADED": "torch"})
+    ranks = [[[0, 0], [1, 0]], [[2, 1], [3, 1]]]
+    assert found == [[[*pair, 4, 6.0] for pair in host] for host in ranks]
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("function", ["fails", "fails_in_a_collective"])
+def test_both_name_the_replica_that_raised(two: Two, function: str) -> None:
+    for name, text, where, _ in two.both(function):
+        assert name == "ReplicaRaised", text
+        assert where["rank"] == 3
+        assert "ValueError: no such label" in text
+        assert 'raise ValueError("no such label")' in text
+
+
+@pytest.mark.failing
+def test_both_name_the_replica_that_died(two: Two) -> None:
+    for name, text, where, _ in two.both("dies"):
+        assert (name, where["rank"]) == ("ReplicaDied", 3), text
+        assert "SIGKILL" in text
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("whom", ["launcher", "supervisor"])
+def test_a_host_whose_launcher_or_supervisor_is_killed(two: Two, index: int, whom: str) -> None:
+    for host in range(2):
+        two.start(host, "waits")
+    for host in range(2):
+        two.stage.reached(two.launchers[host], *(f"in-fn-{2 * host + r}" for r in range(2)))
+    victim = two.launchers[index]
+    killed = time.time()
+    if whom == "launcher":
+        victim.kill()
+    else:
+        [supervisor] = [pid for pid in two.stage.supervisors() if below(pid, victim.pid)]
+        os.kill(supervisor, signal.SIGKILL)
+    other = said_of(two.stage.outcome(two.launchers[1 - index], timeout=20))
+    assert other[0] == "HostLost", other[1]
+    assert f"host {index}" in other[1]
+    assert other[3] - killed < 2 + 1 + 1  # grace is 1 s
+    two.stage.outcome(victim, timeout=20)
+    two.stage.gone()
+
+
+def below(pid: int, launcher: int) -> bool:
+    import psutil
+
+    return launcher in {each.pid for each in psutil.Process(pid).parents()}
+
+
+@pytest.mark.failing
+def test_ctrl_c_on_one_host_ends_both(two: Two) -> None:
+    for host in range(2):
+        two.start(host, "waits")
+    for host in range(2):
+        two.stage.reached(two.launchers[host], *(f"in-fn-{2 * host + r}" for r in range(2)))
+    two.launchers[0].send_signal(signal.SIGINT)
+    first, second = two.said()
+    assert first[0] == "KeyboardInterrupt"
+    assert second[0] == "HostLost"
+    assert "host 0" in second[1]
+
+
+@pytest.mark.failing
+def test_a_host_with_another_number_of_replicas(two: Two) -> None:
+    two.start(0, "sums")
+    two.start(1, "sums", nprocs=3)
+    for name, text, _, _ in two.said():
+        assert name == "PlanError", text
+        assert "nprocs is 2 on host 0" in text
+        assert "and 3 on host 1" in text
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_host_that_does_not_come(two: Two, index: int) -> None:
+    two.start(1 - index, "sums", start_timeout=2)
+    [(name, text, _, _)] = two.said()
+    assert name == "StartError", text
+    assert f"host {index}" in text
+    assert "has not come" in text
+
+
+@pytest.mark.failing
+def test_both_restart(two: Two) -> None:
+    found = two.both("fails_once", max_restarts=1, env={"LOADED": "torch"})
+    assert found == [[[1, 4.0], [1, 4.0]]] * 2
+
+
+def test_nothing_stays_of_a_carrier_process(two: Two) -> None:
+    two.both("sums", env={"LOADED": "torch"})
+    until(lambda: not children())

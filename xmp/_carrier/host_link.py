@@ -1,0 +1,214 @@
+"""A launcher's handle of its carrier process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from xmp import _processes, _signals
+from xmp._errors import PlanError, StartError
+from xmp._host_words import HostFailure, HostMeeting
+
+from . import kinds
+from .peer import Peer
+from .roll_call import missing
+from .sealed import Frames
+from .words import Call, HostCard, Malformed, Refusal, decode, encode
+
+__all__ = ["HostLink"]
+
+_END_WAIT = 3.0
+_BROKEN = "the process that connects this host with the others has ended"
+
+
+class HostLink:
+    """The other hosts, as the launcher of one sees them.
+
+    ``come`` calls the roll of an attempt; after it ``verdict`` and ``all_done`` become true when
+    ``take_in`` reads so. All methods but ``come`` return at once. Closed by ``leave``.
+    """
+
+    def __init__(
+        self, meeting: HostMeeting, card: HostCard, start_timeout: float, job: str, secret: bytes
+    ) -> None:
+        """``job`` names the job: two jobs at one address refuse each other's hosts.
+
+        What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
+        join.
+        """
+        self.verdict: HostFailure | None = None
+        """Why the present attempt has failed, on whichever host."""
+        self.all_done = False
+        """Whether all replicas of all hosts have ended well."""
+        self.preempted = False
+        """Whether another host is about to be taken away."""
+        self.progress = 0
+        """How often replicas of other hosts have made progress."""
+        self._meeting, self._card, self._limit = meeting, card, start_timeout
+        self._job, self._secret = job, secret
+        self._calls: deque[Call] = deque()
+        self._refusal: Refusal | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = os.getpid()
+
+    def start(self, listener: int = -1) -> None:
+        """Start the carrier process; ``listener`` is the listening socket on host 0.
+
+        Raises StartError.
+        """
+        ours, theirs = socket.socketpair()
+        given = [fd for fd in (theirs.fileno(), listener) if fd >= 0]
+        command = _processes.fresh_interpreter(
+            "xmp._carrier.process", "main", theirs.fileno(), listener, os.getpid()
+        )
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, cwd="/", pass_fds=given, start_new_session=True
+            )
+        except OSError as error:
+            ours.close()
+            raise StartError(
+                f"the process that connects the hosts did not start: {error}"
+            ) from None
+        finally:
+            theirs.close()
+        self._peer = Peer(ours, Frames(), remote=False)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps(self._orders()).encode())
+
+    def _orders(self) -> dict[str, object]:
+        """What the process reads from its standard input."""
+        meeting = self._meeting
+        return {
+            "address": meeting.address, "port": meeting.port, "job": self._job,
+            "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
+        }  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """The carrier process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is something to ``take_in``."""
+        return self._peer.socket.fileno()
+
+    # --- the roll call -------------------------------------------------------------------------
+
+    def come(self, attempt: int, notice: Callable[[str], None]) -> None:
+        """Come to the roll call of an attempt, and wait until all hosts have.
+
+        ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
+        the hosts do not fit together and StartError when one has not come in time; the same on all.
+        """
+        self.verdict, self.all_done, self._refusal = None, False, None
+        self._card = replace(self._card, attempt=attempt)
+        self._say(kinds.CARD, encode(self._card))
+        end = time.monotonic() + self._limit + _END_WAIT
+        while not self._complete(attempt, notice):
+            if self._refusal is not None:
+                raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
+            if self.verdict is not None:
+                raise StartError(self.verdict.text)
+            if time.monotonic() >= end:
+                raise StartError(f"the roll call was not answered within {self._limit:g} s")
+            poller = select.poll()
+            poller.register(self, select.POLLIN)
+            _signals.interruptible(poller.poll, 1000)
+            _signals.deliver()
+            self.take_in()
+
+    def _complete(self, attempt: int, notice: Callable[[str], None]) -> bool:
+        while self._calls:
+            call = self._calls.popleft()
+            if call.attempt == attempt and not call.absent:
+                return True
+            if call.absent:
+                notice(missing(call, self._card.hosts))
+        return False
+
+    # --- what this host says -------------------------------------------------------------------
+
+    def fail(self, failure: HostFailure) -> None:
+        """Report how the launch has failed here. The verdict may name another cause."""
+        failure = replace(failure, name=self._card.name, attempt=self._card.attempt)
+        self._say(kinds.FAILED, encode(failure))
+
+    def done(self) -> None:
+        """All replicas of this host have ended well."""
+        self._say(kinds.DONE)
+
+    def advance(self) -> None:
+        """A replica of this host has made progress."""
+        self._say(kinds.PROGRESS)
+
+    def preempt(self) -> None:
+        """This host is about to be taken away."""
+        self._say(kinds.PREEMPTED)
+
+    def leave(self) -> None:
+        """End the carrier process; does nothing the second time, or in a fork of the launcher."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if os.getpid() == self._pid:
+            self._say(kinds.LEAVE)
+            with contextlib.suppress(OSError):
+                self._peer.socket.shutdown(socket.SHUT_WR)
+            try:
+                process.wait(_END_WAIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._peer.close()
+
+    def _say(self, kind: int, body: bytes = b"") -> None:
+        try:
+            self._peer.send(kind, body)
+        except OSError:
+            self._broken()
+
+    # --- what the others say -------------------------------------------------------------------
+
+    def take_in(self) -> None:
+        """Read what has arrived."""
+        try:
+            for kind, body in self._peer.read():
+                self._take(kind, body)
+        except (OSError, Malformed):
+            self._broken()
+
+    def _take(self, kind: int, body: bytes) -> None:
+        if kind == kinds.CALL:
+            self._calls.append(decode(Call, body))
+        elif kind == kinds.REFUSED:
+            self._refusal = decode(Refusal, body)
+        elif kind == kinds.VERDICT:
+            verdict = decode(HostFailure, body)
+            if verdict.attempt == self._card.attempt:
+                self.verdict = verdict
+        elif kind == kinds.DONE:
+            self.all_done = True
+        elif kind == kinds.PREEMPTED:
+            self.preempted = True
+        elif kind == kinds.PROGRESS:
+            self.progress += 1
+
+    def _broken(self) -> None:
+        """The carrier process has ended: this host has lost the others."""
+        if self.verdict is None and not self.all_done:
+            card = self._card
+            self.verdict = HostFailure(
+                card.index, card.name, kind="HostLost", text=f"host {card.index} ({card.name}) has "
+                f"lost the others: {_BROKEN}", attempt=card.attempt,
+            )  # fmt: skip

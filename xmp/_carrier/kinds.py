@@ -1,0 +1,32 @@
+"""The kinds of frames between hosts: one byte each.
+
+From a host to the coordinator, and back. A launcher and its carrier process use the same ones.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PROGRESS",
+    "REFUSED", "VERDICT",
+]  # fmt: skip
+
+BEAT = ord("B")
+"""Both ways: this end lives. A host sends one a second."""
+CARD = ord("C")
+"""A ``HostCard``: this host has come to the roll call."""
+CALL = ord("R")
+"""Back: the state of the roll call, a ``Call``; without missing hosts the launch begins."""
+REFUSED = ord("X")
+"""Back: the launch cannot start, a ``Refusal``."""
+FAILED = ord("F")
+"""The launch has failed on this host, a ``HostFailure``."""
+VERDICT = ord("V")
+"""Back: the launch has failed, and with which ``HostFailure``."""
+PROGRESS = ord("P")
+"""Both ways: a replica has made progress (``hang_timeout``)."""
+PREEMPTED = ord("T")
+"""Both ways: a host is about to be taken away (``xmp.preempted``)."""
+DONE = ord("D")
+"""Both ways: all replicas of this host have ended well; back: those of all hosts."""
+LEAVE = ord("G")
+"""This host needs the others no longer."""

@@ -1,0 +1,256 @@
+"""A member: the carrier process of every host but host 0.
+
+It connects to the coordinator, passes on what launcher and coordinator say to each other, and
+judges by its own clock whether the coordinator is still there.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from xmp._host_words import HostFailure
+
+from . import kinds
+from .judgement import SILENCE
+from .peer import Peer
+from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
+from .words import HostCard, Malformed, Refusal, decode, encode
+
+__all__ = ["Member"]
+
+BEAT_EVERY = 1.0
+TICK = 0.25
+STEP = 5.0
+"""Seconds for a connection to be made, and for the other side of a handshake to answer."""
+RETRY = 0.05, 1.0
+"""Seconds between attempts to connect: at first, and at most."""
+NOTICE = 30.0
+
+
+class LauncherGone(Exception):
+    """The launcher has ended, or has said that it needs the others no longer."""
+
+
+class Refused(Exception):
+    """What is at the coordinator's address does not want this host; more attempts are useless."""
+
+
+class Member:
+    """``address`` and ``port`` are the coordinator's."""
+
+    def __init__(
+        self,
+        launcher: Peer,
+        is_orphan: Callable[[], bool],
+        address: tuple[str, int],
+        keys: Keys,
+        start_timeout: float,
+    ) -> None:
+        self._launcher, self._is_orphan = launcher, is_orphan
+        self._address, self._keys, self._limit = address, keys, start_timeout
+        self._coordinator: Peer | None = None
+        self._waiting: list[tuple[int, bytes]] = []
+        """What the launcher has said before there was a connection."""
+        self._card = HostCard()
+        self._settled = False
+        """Whether the present attempt has its verdict, or has ended well everywhere."""
+        self._beat = 0.0
+
+    @property
+    def _where(self) -> str:
+        return f"host 0, the coordinator at {self._address[0]} port {self._address[1]},"
+
+    def run(self) -> None:
+        """Serve until the launcher leaves or ends."""
+        try:
+            try:
+                self._connect()
+            except Refused as error:
+                self._refuse(str(error))
+            while True:
+                self._turn()
+        except LauncherGone:
+            self._say_goodbye()
+
+    # --- connecting ----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Connect, again and again until the limit. Raises Refused and LauncherGone."""
+        began = time.monotonic()
+        pause, notice, why = RETRY[0], began + NOTICE, "nothing answered"
+        while time.monotonic() - began < self._limit:
+            try:
+                self._coordinator = self._attempt()
+                return
+            except (OSError, Malformed) as error:
+                why = str(error) or type(error).__name__
+            if time.monotonic() >= notice:
+                notice += 2 * NOTICE
+                self._say_missing(why)
+            self._pause(pause)
+            pause = min(2 * pause, RETRY[1])
+        raise Refused(
+            f"{self._where} has not come within {self._limit:g} s: {why}. Is it started, is its "
+            "address right (MASTER_ADDR), and can this host reach it?"
+        )
+
+    def _attempt(self) -> Peer:
+        connection = socket.create_connection(self._address, timeout=STEP)
+        try:
+            answer = Answer(self._keys, self._exactly(connection, GREETING_SIZE))
+            connection.sendall(answer.data)
+            welcome = self._exactly(connection, 1)
+            self._check_welcome(welcome)
+            frames = answer.frames(welcome + self._exactly(connection, WELCOME_SIZE - 1))
+            return Peer(connection, frames, remote=True)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _exactly(self, connection: socket.socket, size: int) -> bytes:
+        """So many bytes; raises OSError after ``STEP`` seconds without them."""
+        data, end = b"", time.monotonic() + STEP
+        while len(data) < size:
+            self._hear_launcher(0.0)
+            if not select.select([connection], [], [], TICK)[0]:
+                if time.monotonic() >= end:
+                    raise OSError("it answers nothing")
+                continue
+            part = connection.recv(size - len(data))
+            if not part:
+                raise ConnectionResetError("it closed the connection")
+            data += part
+        return data
+
+    def _check_welcome(self, first: bytes) -> None:
+        if first == OTHER_JOB:
+            raise Refused(
+                f"{self._where} runs another job: two jobs have one address and port. Give each "
+                "its own MASTER_PORT"
+            )
+        if first == OTHER_SECRET:
+            raise Refused(
+                f"{self._where} has another secret for this job: give all hosts the same "
+                "XMP_JOB_SECRET"
+            )
+        if first != WELCOME:
+            raise Malformed("it is no coordinator of xmp's")
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._hear_launcher(min(left, TICK))
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Pass on what either side says, for at most ``TICK`` seconds."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            self._hear_launcher(TICK)
+            self._answer_alone()
+            return
+        try:
+            for kind, body in self._waiting:
+                self._pass_on(coordinator, kind, body)
+            self._waiting.clear()
+            ready = select.select([self._launcher.socket, coordinator.socket], [], [], TICK)[0]
+            if coordinator.socket in ready or coordinator.unsent:
+                self._hear_coordinator(coordinator)
+            self._hear_launcher(0.0)
+            self._keep_alive(coordinator)
+        except (OSError, Malformed) as error:
+            coordinator.close()
+            self._coordinator = None
+            self._lost(str(error) or "its connection has ended")
+
+    def _pass_on(self, coordinator: Peer, kind: int, body: bytes) -> None:
+        if kind == kinds.CARD:
+            self._card, self._settled = decode(HostCard, body), False
+        coordinator.send(kind, body)
+
+    def _hear_coordinator(self, coordinator: Peer) -> None:
+        for kind, body in coordinator.read():
+            if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
+                self._settled = True
+            if kind != kinds.BEAT:
+                self._to_launcher(kind, body)
+
+    def _keep_alive(self, coordinator: Peer) -> None:
+        now = time.monotonic()
+        if now - self._beat >= BEAT_EVERY:
+            self._beat = now
+            coordinator.send(kinds.BEAT)
+        silent = now - coordinator.heard
+        if silent >= SILENCE:
+            raise ConnectionAbortedError(f"this host has heard nothing of it for {silent:.0f} s")
+
+    # --- the launcher --------------------------------------------------------------------------
+
+    def _hear_launcher(self, seconds: float) -> None:
+        """Take what the launcher says, within so many seconds; raises LauncherGone."""
+        try:
+            if select.select([self._launcher.socket], [], [], seconds)[0]:
+                for kind, body in self._launcher.read():
+                    self._waiting.append((kind, body))
+                    self._launcher.left = self._launcher.left or kind == kinds.LEAVE
+            self._launcher.flush()
+        except OSError:
+            raise LauncherGone from None
+        if self._launcher.left or self._is_orphan():
+            raise LauncherGone
+
+    def _to_launcher(self, kind: int, body: bytes) -> None:
+        try:
+            self._launcher.send(kind, body)
+        except OSError:
+            raise LauncherGone from None
+
+    def _say_missing(self, why: str) -> None:
+        from .words import Call
+
+        state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
+        self._to_launcher(kinds.CALL, encode(state))
+
+    def _refuse(self, text: str) -> None:
+        self._settled = True
+        self._to_launcher(kinds.REFUSED, encode(Refusal(text)))
+
+    def _lost(self, why: str) -> None:
+        """Give this host's own verdict: the coordinator is lost."""
+        if not self._settled:
+            self._settled = True
+            text = f"{self._where} is lost: {why}"
+            lost = HostFailure(0, kind="HostLost", text=text, attempt=self._card.attempt)
+            self._to_launcher(kinds.VERDICT, encode(lost))
+
+    def _answer_alone(self) -> None:
+        """A launcher that calls the roll again hears that there is no coordinator any more."""
+        for kind, body in self._waiting:
+            if kind == kinds.CARD:
+                self._card, self._settled = decode(HostCard, body), False
+                self._lost("its connection has ended")
+        self._waiting.clear()
+
+    def _say_goodbye(self) -> None:
+        """Say that this host leaves, or that its launcher has ended; wait until that is sent."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        try:
+            for kind, body in self._waiting:
+                self._pass_on(coordinator, kind, body)
+            if not self._launcher.left:
+                text = "its launcher has ended"
+                lost = HostFailure(kind="HostLost", text=text, attempt=self._card.attempt)
+                coordinator.send(kinds.FAILED, encode(lost))
+            end = time.monotonic() + 1.0
+            while coordinator.unsent and time.monotonic() < end:
+                select.select([], [coordinator.socket], [], TICK)
+                coordinator.flush()
+            coordinator.close()
+        except OSError:
+            pass  # nobody is left to hear it

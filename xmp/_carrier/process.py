@@ -1,0 +1,38 @@
+"""A carrier process: what runs beside the launcher of each host of a launch over several hosts.
+
+It is a fresh interpreter of its own, since a thread of the launcher's would forbid
+``start_method="fork"``, and since it has to go on when the launcher is stopped or busy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+from .coordinator import Coordinator
+from .member import Member
+from .peer import Peer
+from .sealed import Frames, Keys
+
+__all__ = ["main"]
+
+
+def main(channel: int, listener: int, launcher: int) -> None:
+    """Serve the launcher with this pid, over the socket ``channel``, until it leaves or ends.
+
+    ``listener`` is the listening socket of the coordinator; -1 in a member. Standard input has the
+    rest: the secret must not stand among the arguments, which every user of the host can read.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    orders = json.load(sys.stdin)
+    peer = Peer(socket.socket(fileno=channel), Frames(), remote=False)
+    keys = Keys(orders["job"], bytes.fromhex(orders["secret"]))
+    if listener >= 0:
+        served = socket.socket(fileno=listener)
+        Coordinator(served, peer, keys, orders["hosts"], orders["start_timeout"]).run()
+    else:
+        address = orders["address"], orders["port"]
+        Member(peer, lambda: os.getppid() != launcher, address, keys, orders["start_timeout"]).run()

@@ -1,0 +1,108 @@
+"""The roll call: which hosts have come, and whether they were started for the same launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .words import Call, HostCard, Refusal
+
+__all__ = ["SHOWN", "RollCall"]
+
+SHOWN = 16
+"""The most hosts that a message names."""
+
+
+class RollCall:
+    """The hosts of one attempt. A host that comes twice replaces its earlier card."""
+
+    def __init__(self, hosts: int, attempt: int) -> None:
+        self.hosts = hosts
+        self.attempt = attempt
+        self.cards: dict[int, HostCard] = {}
+
+    def complete(self) -> bool:
+        """Whether all hosts have come."""
+        return len(self.cards) == self.hosts
+
+    def came(self, card: HostCard) -> Refusal | None:
+        """Take a card; a Refusal if it does not fit the job or a card from before."""
+        if not 0 <= card.index < self.hosts or card.hosts != self.hosts:
+            return Refusal(self._of_another_size(card), plan=True)
+        twin = self.cards.get(card.index)
+        if twin is not None:
+            return Refusal(
+                f"two hosts have the index {card.index}: {twin.name} and {card.name}. Each host of "
+                f"a job needs its own, from 0 to {self.hosts - 1} (NODE_RANK)",
+                plan=True,
+            )
+        first = next(iter(self.cards.values()), None)
+        self.cards[card.index] = card
+        return None if first is None else _difference(first, card)
+
+    def left(self, index: int) -> None:
+        """A host whose connection ended before the launch began may come again."""
+        self.cards.pop(index, None)
+
+    def state(self) -> Call:
+        """Who is here and who is missing."""
+        absent = [index for index in range(self.hosts) if index not in self.cards]
+        here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
+        return Call(here, tuple(absent[:SHOWN]), len(absent), self.attempt)
+
+    def overdue(self, seconds: float) -> Refusal:
+        """The refusal for hosts that have not come in time."""
+        return Refusal(
+            f"{missing(self.state(), self.hosts)}. xmp waited {seconds:g} s for all hosts of the "
+            "job; start_timeout= is the limit"
+        )
+
+    def _of_another_size(self, card: HostCard) -> str:
+        return (
+            f"{card.name} came as host {card.index} of {card.hosts}, but host 0 was started for a "
+            f"job of {self.hosts}: give all hosts the same NNODES, and each its own NODE_RANK from "
+            f"0 to {self.hosts - 1}"
+        )
+
+
+def missing(call: Call, hosts: int) -> str:
+    """ "hosts 2, 3 of 4 have not come; 0 (t1v-n-0), 1 (t1v-n-1) are here"."""
+    more = call.absent - len(call.missing)
+    names = _listed([str(index) for index in call.missing], more)
+    have = "host {} of {} has" if call.absent == 1 else "hosts {} of {} have"
+    others = hosts - call.absent - len(call.here)
+    verb = "is" if len(call.here) + others == 1 else "are"
+    return f"{have.format(names, hosts)} not come; {_listed(call.here, others)} {verb} here"
+
+
+def _listed(names: Sequence[str], more: int) -> str:
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _difference(first: HostCard, other: HostCard) -> Refusal | None:
+    """What of two cards must be equal and is not."""
+    for what, advice, of_first, of_other in _compared(first, other):
+        if of_first != of_other:
+            return Refusal(
+                f"the hosts do not fit together: {what} is {of_first} on host {first.index} "
+                f"({first.name}) and {of_other} on host {other.index} ({other.name}); {advice}",
+                plan=True,
+            )
+    return None
+
+
+def _compared(first: HostCard, other: HostCard) -> list[tuple[str, str, object, object]]:
+    """What must be equal, what to do otherwise, and both values."""
+    install = "install the same version on all hosts; its first two numbers must be equal"
+    same = "give all hosts the same"
+    return [
+        ("xmp", install, _minor(first.xmp), _minor(other.xmp)),
+        ("Python", install, _minor(first.python), _minor(other.python)),
+        ("the framework", "use one framework, in one version", first.framework, other.framework),
+        ("nprocs", f"{same} number of replicas", first.replicas, other.replicas),
+        ("max_restarts", f"{same} max_restarts=", first.max_restarts, other.max_restarts),
+    ]
+
+
+def _minor(version: str) -> str:
+    """The part of a version that must be equal: "3.11" of "3.11.7"."""
+    return ".".join(version.split(".")[:2])

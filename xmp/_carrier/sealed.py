@@ -1,0 +1,135 @@
+"""Frames between two hosts that have proved to each other that they know the job's secret.
+
+A frame is its length, its kind (one byte), a code of authentication and the body. The code is
+keyed BLAKE2b over the number of the frame, its kind and its body: a frame can be neither forged
+nor changed, repeated or left out. What is said is not hidden: it is about the launch, and holds
+tracebacks. The handshake is challenge and response in both directions, by HMAC, as in
+multiprocessing.connection (Python 3.11, Lib/multiprocessing/connection.py), whose messages would
+be pickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Iterator
+
+from .words import Malformed
+
+__all__ = [
+    "ANSWER_SIZE", "GREETING_SIZE", "OTHER_JOB", "OTHER_SECRET", "WELCOME", "WELCOME_SIZE",
+    "Answer", "Frames", "Greeting", "Keys",
+]  # fmt: skip
+
+MAGIC = b"xmp-hosts-1\n"
+_NONCE = 32
+GREETING_SIZE = len(MAGIC) + _NONCE
+ANSWER_SIZE = _NONCE + 16 + 32
+WELCOME_SIZE = 33
+WELCOME, OTHER_JOB, OTHER_SECRET = b"W", b"J", b"S"
+"""The first byte of the coordinator's reply. The last two are hints for people, and not proven."""
+
+_HEADER = struct.Struct(">IB")
+_COUNT = struct.Struct(">QB")
+_CODE = 16
+_BODY_LIMIT = 1 << 20
+
+
+class Keys:
+    """What the two ends of one connection derive from the job's secret."""
+
+    def __init__(self, job: str, secret: bytes) -> None:
+        self.job = hashlib.blake2b(job.encode(), digest_size=16, person=b"xmp job id").digest()
+        self._secret = hashlib.blake2b(job.encode(), key=hashlib.sha256(secret).digest()).digest()
+
+    def proof(self, who: bytes, greeting: bytes, nonce: bytes) -> bytes:
+        """What only a process that knows the secret can answer to both nonces."""
+        return hmac.digest(self._secret, who + greeting + nonce, "sha256")
+
+    def session(self, who: bytes, greeting: bytes, nonce: bytes) -> bytes:
+        """The key of the frames that ``who`` sends on this connection."""
+        return hmac.digest(self._secret, b"frames of " + who + greeting + nonce, "sha256")
+
+
+class Greeting:
+    """The coordinator's side of a handshake."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.data = MAGIC + os.urandom(_NONCE)
+        self._keys = keys
+
+    def reply(self, answer: bytes) -> tuple[bytes, Frames | None]:
+        """The reply to a member's answer, and the frames of a member that has proved itself."""
+        nonce, job, proof = answer[:_NONCE], answer[_NONCE : _NONCE + 16], answer[_NONCE + 16 :]
+        keys = self._keys
+        if not hmac.compare_digest(job, keys.job):
+            return OTHER_JOB, None
+        if not hmac.compare_digest(proof, keys.proof(b"member", self.data, nonce)):
+            return OTHER_SECRET, None
+        ours, theirs = (keys.session(w, self.data, nonce) for w in (b"coordinator", b"member"))
+        return WELCOME + keys.proof(b"coordinator", self.data, nonce), Frames(ours, theirs)
+
+
+class Answer:
+    """A member's side of a handshake. Raises Malformed for a greeting that is not xmp's."""
+
+    def __init__(self, keys: Keys, greeting: bytes) -> None:
+        if not greeting.startswith(MAGIC) or len(greeting) != GREETING_SIZE:
+            raise Malformed("the greeting is not that of xmp")
+        self._keys, self._greeting, self._nonce = keys, greeting, os.urandom(_NONCE)
+        self.data = self._nonce + keys.job + keys.proof(b"member", greeting, self._nonce)
+
+    def frames(self, welcome: bytes) -> Frames:
+        """The frames, if the coordinator has proved itself too; else raises Malformed."""
+        given = self._greeting, self._nonce
+        proof = self._keys.proof(b"coordinator", *given)
+        if not hmac.compare_digest(welcome, WELCOME + proof):
+            raise Malformed("the coordinator does not know this job's secret")
+        ours, theirs = (self._keys.session(w, *given) for w in (b"member", b"coordinator"))
+        return Frames(ours, theirs)
+
+
+class Frames:
+    """Makes the frames of one end of a connection and reads those of the other.
+
+    Without keys the frames have no codes: between the processes of one host, on a socket pair.
+    """
+
+    def __init__(self, ours: bytes = b"", theirs: bytes = b"") -> None:
+        self._ours, self._theirs = ours, theirs
+        self._sent = self._read = 0
+        self._buffer = bytearray()
+
+    def frame(self, kind: int, body: bytes = b"") -> bytes:
+        """The bytes of one frame, which must be sent in this order."""
+        code = _code(self._ours, self._sent, kind, body)
+        self._sent += 1
+        return _HEADER.pack(len(body), kind) + code + body
+
+    def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The frames that are complete with ``data``, as (kind, body); raises Malformed."""
+        self._buffer += data
+        codes = _CODE if self._theirs else 0
+        while len(self._buffer) >= _HEADER.size:
+            size, kind = _HEADER.unpack_from(self._buffer)
+            if size > _BODY_LIMIT:
+                raise Malformed(f"a frame of {size} bytes")
+            start = _HEADER.size + codes
+            if len(self._buffer) < start + size:
+                return
+            code = bytes(self._buffer[_HEADER.size : start])
+            body = bytes(self._buffer[start : start + size])
+            del self._buffer[: start + size]
+            if not hmac.compare_digest(code, _code(self._theirs, self._read, kind, body)):
+                raise Malformed("a frame with a wrong code of authentication")
+            self._read += 1
+            yield kind, body
+
+
+def _code(key: bytes, number: int, kind: int, body: bytes) -> bytes:
+    if not key:
+        return b""
+    content = _COUNT.pack(number, kind) + body
+    return hashlib.blake2b(content, digest_size=_CODE, key=key).digest()

@@ -1,0 +1,104 @@
+"""What hosts say to each other: plain values as JSON, read with every field checked.
+
+Nothing that comes from another host is unpickled. A reader ignores fields that it does not know
+and takes the default for those that are missing: hosts with different versions of xmp must come
+as far as the roll call, which names both versions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+__all__ = ["TEXT_LIMIT", "Call", "HostCard", "Malformed", "Refusal", "decode", "encode"]
+
+TEXT_LIMIT = 64 * 1024
+"""Characters of the longest text that a host sends; the end of a longer one is left out."""
+_NUMBER_LIMIT = 1 << 40
+
+T = TypeVar("T")
+
+
+class Malformed(ValueError):
+    """Bytes that no host of this job may have sent."""
+
+
+@dataclass(frozen=True)
+class HostCard:
+    """One host's entry in the roll call."""
+
+    index: int = -1
+    hosts: int = 0
+    """The hosts of the job, as this host was started."""
+    name: str = ""
+    replicas: int = 0
+    xmp: str = ""
+    """The version of xmp; ``python`` and ``framework`` likewise ("3.11.7", "torch 2.13.0")."""
+    python: str = ""
+    framework: str = ""
+    max_restarts: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """The state of the roll call, while hosts are missing and when all have come."""
+
+    here: tuple[str, ...] = ()
+    """The hosts that have come, as "0 (t1v-n-0)"."""
+    missing: tuple[int, ...] = ()
+    """At most ``roll_call.SHOWN`` of the indices that have not; empty: all have come."""
+    absent: int = 0
+    """How many have not."""
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the launch cannot start; the same on all hosts that have come."""
+
+    text: str = ""
+    plan: bool = False
+    """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
+    has not come in time (a ``StartError``)."""
+
+
+def encode(words: Any) -> bytes:
+    """One of these values as JSON, its texts cut to ``TEXT_LIMIT``."""
+    return json.dumps({name: _cut(value) for name, value in asdict(words).items()}).encode()
+
+
+def decode(words: type[T], data: bytes) -> T:
+    """The value that ``encode`` made; raises Malformed for anything else."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise Malformed(f"a JSON object was expected, not {type(given).__name__}")
+    known = {field.name: str(field.type) for field in fields(words)}  # type: ignore[arg-type]
+    return words(
+        **{name: _checked(known[name], name, given[name]) for name in known.keys() & given.keys()}
+    )
+
+
+def _checked(kind: str, name: str, value: Any) -> Any:
+    if kind.startswith("tuple"):
+        if not isinstance(value, list) or len(value) > TEXT_LIMIT:
+            raise Malformed(f"{name} is no list")
+        item = "int" if "int" in kind else "str"
+        return tuple(_checked(item, name, each) for each in value)
+    if type(value).__name__ != kind:
+        raise Malformed(f"{name} is no {kind}")
+    if isinstance(value, str) and len(value) > TEXT_LIMIT:
+        raise Malformed(f"{name} is longer than {TEXT_LIMIT} characters")
+    if isinstance(value, int) and abs(value) > _NUMBER_LIMIT:
+        raise Malformed(f"{name} is {value}")
+    return value
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_LIMIT:
+        return value[: TEXT_LIMIT - 20] + "\n(the rest is cut)"
+    return value

@@ -1,0 +1,110 @@
+"""A launch as a part of one over several hosts: what its launcher reports, and what it hears.
+
+The engine does not know how hosts reach each other. It is handed a link (``HostLink`` in
+``xmp/_carrier``) and reports one failure or a success; what comes back is one verdict for all.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any, Protocol
+
+from xmp._errors import XmpError
+from xmp._processes.messages.connection import Connection
+from xmp._processes.messages.launch import Stop
+from xmp._processes.report import host_error
+from xmp._processes.system import linux
+from xmp._watch import is_victim
+
+if TYPE_CHECKING:
+    from xmp._processes.messages.order import Failure
+
+    from .launch import Launch
+
+__all__ = ["HostLink", "OtherHosts"]
+
+
+class HostLink(Protocol):
+    """The other hosts of the job. No method waits."""
+
+    verdict: Any
+    """How the launch has failed, on whichever host; None until then."""
+    all_done: bool
+    """Whether the replicas of all hosts have ended well."""
+
+    def fileno(self) -> int: ...
+
+    def take_in(self) -> None: ...
+
+    def fail(self, failure: Any) -> None: ...
+
+    def done(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class OtherHosts:
+    """What one attempt reports to the other hosts, once, and hears of them."""
+
+    def __init__(self, link: HostLink, keeps: bool) -> None:
+        self._link = link
+        self._keeps = keeps
+        """Whether another attempt may follow, which needs the link."""
+        self._reported = False
+        self._stopped = False
+        self.waiting = False
+        """Whether no process of this host is left, and only other hosts are waited for."""
+
+    def readable(self, connection: Connection, timeout: float | None) -> bool:
+        """Whether the supervisor or another host has something to say within that time."""
+        watched = [self._link.fileno(), *([] if self.waiting else [connection.fileno()])]
+        return linux.any_ready(watched, select.POLLIN, timeout)
+
+    def hear(self, launch: Launch) -> None:
+        """Take in what other hosts say: their failure ends the replicas of this one."""
+        self._link.take_in()
+        verdict = self._link.verdict
+        if verdict is not None and not self._stopped:
+            self._stopped = self._reported = True
+            launch.outcome.elsewhere = verdict
+            if not self.waiting:
+                launch.ask(Stop())
+        if self.waiting and (verdict is not None or self._link.all_done):
+            launch.finish()
+
+    # --- what this host reports ----------------------------------------------------------------
+
+    def failed(self, error: BaseException, failure: Failure | None = None) -> None:
+        """The launch has failed here; a later report says nothing new."""
+        if not self._reported:
+            self._reported = True
+            words = f"{failure.error_type}: {failure.message}\n{failure.stderr}" if failure else ""
+            self._link.fail(host_error.described(error, is_victim(words)))
+
+    def ended(self, launch: Launch) -> bool:
+        """No process of this host is left; whether that is the end of the launch.
+
+        If not, it waits for the verdict, or until all hosts are done.
+        """
+        if self._stopped:
+            return True
+        error = launch.outcome.error()
+        if error is not None or launch.asked_to_end:
+            cause = launch.outcome.failures[0] if launch.outcome.failures else None
+            self.failed(error or XmpError("the launch was ended in its launcher"), cause)
+        else:
+            self._reported = True
+            self._link.done()
+        self.waiting = True
+        return False
+
+    def over(self, error: BaseException | None) -> None:
+        """The launch is over here, with this error."""
+        if error is not None:
+            self.failed(error)
+        if not self._keeps:
+            self._link.leave()
+
+    def leave(self) -> None:
+        """There is no further attempt."""
+        self._link.leave()

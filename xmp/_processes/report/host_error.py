@@ -1,0 +1,48 @@
+"""The failure of another host: in words on its way, and as the exception that the launcher raises."""
+
+from __future__ import annotations
+
+from xmp import _errors
+from xmp._errors import HostLost, ReplicaError, XmpError
+from xmp._host_words import HostFailure
+
+from .replica_error import also_torchs
+
+__all__ = ["build", "described"]
+
+_OF_REPLICAS = ("ReplicaRaised", "ReplicaDied", "ReplicaTimeout")
+
+
+def described(error: BaseException, symptom: bool) -> HostFailure:
+    """How the launch has failed here; a ``symptom`` may have its cause on another host."""
+    if not isinstance(error, ReplicaError):
+        kind = type(error).__name__ if isinstance(error, XmpError) else "HostLost"
+        return HostFailure(kind=kind, text=str(error) or type(error).__name__, symptom=symptom)
+    kind = next((name for name in _OF_REPLICAS if isinstance(error, getattr(_errors, name))), "")
+    return HostFailure(
+        rank=error.rank,
+        local_rank=error.local_rank,
+        pid=error.pid,
+        kind=kind or "ReplicaDied",
+        text=str(error),
+        exit_code=error.exit_code or 0,
+        signal_name=error.signal_name or "",
+        symptom=symptom,
+    )
+
+
+def build(failure: HostFailure) -> XmpError:
+    """The exception for a launch that another host's failure has ended."""
+    if failure.kind not in _OF_REPLICAS:
+        lost = failure.kind == "HostLost"
+        where = f"host {failure.host} ({failure.name})"
+        error = HostLost(failure.text if lost else f"on {where}: {failure.text}")
+        error.host, error.host_index = failure.name, failure.host
+        return error
+    kind = getattr(_errors, failure.kind)
+    text = f"on host {failure.host} ({failure.name}): {failure.text}"
+    found: ReplicaError = also_torchs(kind)(text)
+    found.host, found.pid = failure.name, failure.pid
+    found.rank, found.local_rank = failure.rank, failure.local_rank
+    found.exit_code, found.signal_name = failure.exit_code or None, failure.signal_name or None
+    return found
