@@ -17,7 +17,14 @@ __all__ = ["OtherHosts"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
-_JOB = ("XMP_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
+_JOB = (
+    "XMP_JOB_ID",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "TORCHELASTIC_RUN_ID",
+)
 """What schedulers call a job: the same on all of its hosts."""
 SECRET = "XMP_JOB_SECRET"
 

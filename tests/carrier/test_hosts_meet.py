@@ -21,6 +21,8 @@ from xmp._carrier.words import HostCard
 from xmp._errors import PlanError, StartError, XmpError
 from xmp._host_words import HostFailure, HostMeeting
 
+pytestmark = pytest.mark.hosts
+
 SECRET = b"of this job"
 CAUSE = HostFailure(rank=3, local_rank=1, pid=77, kind="ReplicaRaised", text="ValueError: label")
 
@@ -179,7 +181,6 @@ def test_a_lost_coordinator_is_a_lost_host(four: Hosts) -> None:
         assert f"the coordinator at 127.0.0.1 port {four.port}, is lost" in link.verdict.text
 
 
-@pytest.mark.failing
 @pytest.mark.parametrize("index", [0, 2])
 def test_a_silent_host_is_lost(four: Hosts, index: int) -> None:
     """As after a cut link: its connection neither ends nor brings anything."""
@@ -193,7 +194,6 @@ def test_a_silent_host_is_lost(four: Hosts, index: int) -> None:
     os.kill(four.links[index].pid, signal.SIGCONT)
 
 
-@pytest.mark.failing
 def test_an_absent_host_is_named_by_all(hosts: Hosts) -> None:
     for index in (0, 2):
         hosts.start(index, of=3, limit=1.5)
@@ -204,10 +204,10 @@ def test_an_absent_host_is_named_by_all(hosts: Hosts) -> None:
         assert said in str(error)
 
 
-@pytest.mark.failing
 def test_an_absent_coordinator_is_named(hosts: Hosts) -> None:
     hosts.listener.close()
-    hosts.links.append(link := HostLink(HostMeeting(1, 2, "127.0.0.1", hosts.port), HostCard(1, 2), 1.0, "7", b""))
+    meeting = HostMeeting(1, 2, "127.0.0.1", hosts.port)
+    hosts.links.append(link := HostLink(meeting, HostCard(1, 2), 1.0, "7", b""))
     link.start()
     [error] = hosts.come()
     link.leave()

@@ -14,6 +14,8 @@ from tests.support.in_script import children
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.hosts
+
 PROGRAM = """
     import json, os, pathlib, signal, sys, time
     import in_script, xmp
@@ -123,7 +125,6 @@ def test_their_replicas_are_one_world(two: Two, method: str) -> None:
     assert found == [[[*pair, 4, 6.0] for pair in host] for host in ranks]
 
 
-@pytest.mark.failing
 @pytest.mark.parametrize("function", ["fails", "fails_in_a_collective"])
 def test_both_name_the_replica_that_raised(two: Two, function: str) -> None:
     for name, text, where, _ in two.both(function):
@@ -133,14 +134,12 @@ def test_both_name_the_replica_that_raised(two: Two, function: str) -> None:
         assert 'raise ValueError("no such label")' in text
 
 
-@pytest.mark.failing
 def test_both_name_the_replica_that_died(two: Two) -> None:
     for name, text, where, _ in two.both("dies"):
         assert (name, where["rank"]) == ("ReplicaDied", 3), text
         assert "SIGKILL" in text
 
 
-@pytest.mark.failing
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("whom", ["launcher", "supervisor"])
 def test_a_host_whose_launcher_or_supervisor_is_killed(two: Two, index: int, whom: str) -> None:
@@ -169,7 +168,6 @@ def below(pid: int, launcher: int) -> bool:
     return launcher in {each.pid for each in psutil.Process(pid).parents()}
 
 
-@pytest.mark.failing
 def test_ctrl_c_on_one_host_ends_both(two: Two) -> None:
     for host in range(2):
         two.start(host, "waits")
@@ -182,7 +180,6 @@ def test_ctrl_c_on_one_host_ends_both(two: Two) -> None:
     assert "host 0" in second[1]
 
 
-@pytest.mark.failing
 def test_a_host_with_another_number_of_replicas(two: Two) -> None:
     two.start(0, "sums")
     two.start(1, "sums", nprocs=3)
@@ -192,7 +189,6 @@ def test_a_host_with_another_number_of_replicas(two: Two) -> None:
         assert "and 3 on host 1" in text
 
 
-@pytest.mark.failing
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_host_that_does_not_come(two: Two, index: int) -> None:
     two.start(1 - index, "sums", start_timeout=2)
@@ -202,7 +198,6 @@ def test_a_host_that_does_not_come(two: Two, index: int) -> None:
     assert "has not come" in text
 
 
-@pytest.mark.failing
 def test_both_restart(two: Two) -> None:
     found = two.both("fails_once", max_restarts=1, env={"LOADED": "torch"})
     assert found == [[[1, 4.0], [1, 4.0]]] * 2

@@ -73,6 +73,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--paddle",
         "--colab",
         "--peers",
+        "--hosts",
         "--methods",
         "--failing",
         "--faults",
@@ -89,7 +90,7 @@ def test_what_has_a_lane_is_not_in_the_default_one() -> None:
     assert given
     assert environments
     assert environments[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
-    assert 'in_a_lane="peers or methods or failing or $of_an_environment"' in source
+    assert 'in_a_lane="peers or methods or failing or hosts or $of_an_environment"' in source
 
 
 def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:

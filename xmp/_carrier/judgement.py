@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from xmp._host_words import HostFailure
 
-
 __all__ = ["PATIENCE", "SILENCE", "SUSPICION", "Judgement"]
 
 SILENCE = 9.0

@@ -11,7 +11,8 @@ from .timeline import Timeline
 
 __all__ = [
     "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "EventRecord", "Events",
-    "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
+    "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt",
+    "PreemptAnswer",
     "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
     "Resume", "SetGrace", "StackTexts", "StartLaunch", "Stop", "TakeStacks", "UnsafeToFork",
 ]  # fmt: skip

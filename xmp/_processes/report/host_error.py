@@ -1,4 +1,4 @@
-"""The failure of another host: in words on its way, and as the exception that the launcher raises."""
+"""The failure of another host: in words on its way, and as the exception in the launcher."""
 
 from __future__ import annotations
 
