@@ -70,7 +70,9 @@ def _run(options: argparse.Namespace) -> int:
     )
     request = _request(options, target)
     if _runs_here(options, request):
-        return _run_here.run(request, run, options.seed)
+        status = _run_here.run(request, run, options.seed)
+        if status is not None:
+            return status
     _launch(options, request, run)
     return 0
 
@@ -154,7 +156,7 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
 
 
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:
-    """Whether the only replica is this process: with the terminal, and nothing between them."""
+    """Whether a single replica is this process: with the terminal, and nothing between them."""
     apart = (
         *("start_method", "timeout", "start_timeout", "hang_timeout", "max_restarts"),
         *("log_dir", "prefix", "show", "local_ranks_filter", "bind", "progress", "events"),
