@@ -273,6 +273,10 @@ class PortNeed:
     """The runtime's own default, which a plan shows until the port is leased."""
     host: int = 0
     """The index of the host that holds it."""
+    purpose: str = ""
+    """What meets there, for errors; empty: the name says it."""
+    moved_by: str = ""
+    """What gives a fixed port another number, on all hosts; empty where only this host has it."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ GENERAL: tuple[Finder, ...] = (
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
+MOST_PORT = 65535
 SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 """Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
@@ -80,6 +81,11 @@ def placement(
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
     _refuse_loopback(cluster)
+    if cluster.port > MOST_PORT:
+        raise PlanError(
+            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: 1 to "
+            f"{MOST_PORT}; unset or 0 for the documented one."
+        )
     index = cluster.index
     address = cluster.addresses[index] or facts.address
     addresses = (*cluster.addresses[:index], address, *cluster.addresses[index + 1 :])

@@ -18,7 +18,8 @@ _INTERRUPTED = 130  # 128 + SIGINT
 def run(request: Request, script: ScriptRun, seed: int | None) -> int | None:
     """Run the script and return its exit status; a message of ``sys.exit`` is printed.
 
-    None, with nothing begun, in a job of several hosts, which needs the engine. Raises XmpError for what does not fit this host, before the script begins.
+    None, with nothing begun, in a job of several hosts, which needs the engine. Raises XmpError for
+    what does not fit this host, before the script begins.
     """
     raised: list[BaseException] = []
 
