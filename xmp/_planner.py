@@ -24,7 +24,7 @@ from ._runtimes._checks import (
     count,
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
-from ._runtimes._environment import STORE_PORT, common, dropped, replaced, store_need, unset
+from ._runtimes._environment import common, dropped, replaced, store_need, unset
 from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
