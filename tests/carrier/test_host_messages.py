@@ -32,7 +32,7 @@ class TestValues:
         "value",
         [
             HostCard(3, 4, "t1v-n-3", 2, "0.3.0", "3.11.7", "jax 0.10.2", 2, 1),
-            HostFailure(1, "a", 3, 1, 77, "ReplicaDied", "text", -9, "SIGKILL", True, 2),
+            HostFailure(1, "a", 3, 1, 77, "ReplicaDied", "text", attempt=2, symptom=True),
             Call(("0 (a)", "2 (b)"), (1, 3), 2, 0),
         ],
     )
