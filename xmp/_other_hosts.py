@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -30,16 +29,12 @@ _JOB = (
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
-_launches = itertools.count()
-"""The launches over several hosts that this program has made: all hosts make them in one order."""
-
 
 class OtherHosts:
     """The link of one launch, made by its first attempt and kept for the others."""
 
     def __init__(self) -> None:
         self._link: HostLink | None = None
-        self._number = -1
 
     def needs_of(self, plan: JobPlan) -> tuple[PortNeed, ...]:
         """The ports to hold; after the first attempt the carrier process has its own."""
@@ -74,11 +69,9 @@ class OtherHosts:
         from ._carrier.words import HostCard
 
         assert plan.meeting is not None
-        if self._number < 0:
-            self._number = next(_launches)
         limits = call.limits
         seconds = limits.start / 1e9 if limits is not None and limits.start else _START
-        job = "/".join([*(known.env.get(name, "") for name in _JOB), str(self._number)])
+        job = "/".join(known.env.get(name, "") for name in _JOB)
         card = HostCard(
             index=plan.meeting.index,
             hosts=plan.meeting.hosts,

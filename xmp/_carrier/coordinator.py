@@ -246,7 +246,8 @@ class Coordinator:
     def _too_late(self, card: HostCard) -> Refusal:
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
-            "host has its index, or this launch was started a second time for the same job"
+            "host has its index, or this launch was started a second time for the same job",
+            late=True,
         )
 
     def _refuse(self, refusal: Refusal) -> None:

@@ -82,6 +82,8 @@ class Refusal:
     plan: bool = False
     """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
     has not come in time (a ``StartError``)."""
+    late: bool = False
+    """Whether the launch had begun before: the host may belong to the next one."""
 
 
 @dataclass(frozen=True)
