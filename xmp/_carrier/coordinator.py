@@ -16,11 +16,12 @@ from dataclasses import replace
 from xmp._host_words import HostFailure
 
 from . import kinds
+from .agreement import Agreement
 from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, Stranger
 from .roll_call import RollCall
 from .sealed import Keys
-from .words import HostCard, Malformed, Refusal, decode, encode
+from .words import HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -39,8 +40,16 @@ class Coordinator:
     """``launcher`` is the socket to the launcher of host 0, which is a host like the others."""
 
     def __init__(
-        self, listener: socket.socket, launcher: Peer, keys: Keys, hosts: int, start_timeout: float
+        self,
+        listener: socket.socket,
+        launcher: Peer,
+        keys: Keys,
+        hosts: int,
+        start_timeout: float,
+        pace: float = 1.0,
     ) -> None:
+        """``pace``: seconds between two messages to all hosts that there is progress."""
+        self._pace = pace
         self._hosts, self._keys, self._limit = hosts, keys, start_timeout
         self._selector = selectors.DefaultSelector()
         self._listener = listener
@@ -49,7 +58,9 @@ class Coordinator:
         self._strangers: dict[Stranger, float] = {}
         """Connections without a handshake, oldest first, and when they came."""
         self._open_attempt(0)
-        self._beats = self._checked = 0.0
+        self._beats = self._checked = self._pulse = 0.0
+        self._progressed = False
+        """Whether any host has reported progress since the others heard of it."""
         self._launcher = launcher
         self._left = False
         listener.setblocking(False)
@@ -59,6 +70,7 @@ class Coordinator:
     def _open_attempt(self, attempt: int) -> None:
         self._call = RollCall(self._hosts, attempt)
         self._judgement = Judgement()
+        self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
         self._called = time.monotonic()
         self._notice = self._called + FIRST_NOTICE
@@ -87,6 +99,9 @@ class Coordinator:
         if now - self._beats >= BEAT_EVERY:
             self._beats = now
             self._send_all(kinds.BEAT, among=self._remote())
+        if self._progressed and now - self._pulse >= self._pace:
+            self._pulse, self._progressed = now, False
+            self._send_all(kinds.PROGRESS)
         if self._settled:
             return
         if self._call.complete():
@@ -199,8 +214,15 @@ class Coordinator:
             self._failed(peer, decode(HostFailure, body))
         elif kind == kinds.DONE:
             self._ended(peer)
-        elif kind in (kinds.PROGRESS, kinds.PREEMPTED):
-            self._send_all(kind, among=(p for p in self._members.values() if p is not peer))
+        elif kind == kinds.PROGRESS:
+            self._progressed = True
+        elif kind == kinds.PREEMPTED:
+            if self._agreement.begin():
+                self._send_all(kind)
+        elif kind == kinds.STEP:
+            proposal = self._agreement.heard(peer.index, decode(Step, body))
+            if proposal is not None:
+                self._send_all(kinds.PROPOSED, encode(proposal))
         elif kind == kinds.LEAVE:
             peer.left = True
         else:

@@ -224,7 +224,8 @@ class Member:
         if not self._settled:
             self._settled = True
             text = f"{self._where} is lost: {why}"
-            lost = HostFailure(0, kind="HostLost", text=text, attempt=self._card.attempt)
+            name = self._address[0]
+            lost = HostFailure(0, name, kind="HostLost", text=text, attempt=self._card.attempt)
             self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:

@@ -11,7 +11,17 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-__all__ = ["TEXT_LIMIT", "Call", "HostCard", "Malformed", "Refusal", "decode", "encode"]
+__all__ = [
+    "TEXT_LIMIT",
+    "Call",
+    "HostCard",
+    "Malformed",
+    "Proposal",
+    "Refusal",
+    "Step",
+    "decode",
+    "encode",
+]
 
 TEXT_LIMIT = 64 * 1024
 """Characters of the longest text that a host sends; the end of a longer one is left out."""
@@ -62,6 +72,24 @@ class Refusal:
     plan: bool = False
     """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
     has not come in time (a ``StartError``)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A host's answer in a round of the vote on ``preempted()``."""
+
+    round: int = 0
+    step: int = 0
+    """The largest number of calls that a replica of the host has made."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The call at which all replicas may end; each host answers with a ``Step`` of this round."""
+
+    round: int = 0
+    step: int = 0
+    final: bool = False
 
 
 def encode(words: Any) -> bytes:
