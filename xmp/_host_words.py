@@ -37,6 +37,14 @@ class HostFailure:
     exit_code: int = 0
     """0 where it is not known."""
     signal_name: str = ""
+    how: str = ""
+    """How the replica ended: "raised", "exit", "signal" …, as in the launcher's record of it."""
+    error_type: str = ""
+    """The class of its exception; ``message`` and ``traceback`` are those of this exception."""
+    message: str = ""
+    traceback: str = ""
     symptom: bool = False
     """Whether it looks like the consequence of another failure: a connection that a peer closed."""
+    final: bool = False
+    """Whether no further attempt (``max_restarts``) follows it on any host."""
     attempt: int = 0

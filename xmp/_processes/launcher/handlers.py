@@ -47,7 +47,7 @@ def _debugger_left(message: messages.DebuggerLeft, launch: Launch, _: list[int])
 
 def _failed_first(message: messages.FailedFirst, launch: Launch, _: list[int]) -> None:
     if launch.others is not None:
-        launch.others.failed(launch.outcome.first(message.failure), message.failure)
+        launch.others.failed(launch, launch.outcome.first(message.failure), message.failure)
 
 
 def _done(message: messages.Done, launch: Launch, _: list[int]) -> None:

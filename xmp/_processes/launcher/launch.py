@@ -116,7 +116,7 @@ class Launch:
         self.link.end()
         self.finished = True
         if self.others is not None:
-            self.others.over(error)
+            self.others.over(self, error)
         self._at_end.close()
         if not ended:
             self.events.end(error)
@@ -124,8 +124,12 @@ class Launch:
     # --- messages ------------------------------------------------------------------------------
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send a request to the supervisor; does nothing if it has ended."""
+        """Send the user's request to the supervisor; does nothing if it has ended."""
         self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        self.order(message, descriptors)
+
+    def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a request that the user has not made."""
         if isinstance(message, SetGrace):
             self.grace = self.patience = message.seconds
         elif isinstance(message, Preempt):
@@ -266,7 +270,7 @@ class Launch:
         reap_finished()
         error = outcome.error() if self.job.telling or self.others else None
         if self.others is not None:
-            self.others.over(error)
+            self.others.over(self, error)
         if self.job.telling is not None:
             self.events.end(error)
 

@@ -7,14 +7,18 @@ The engine does not know how hosts reach each other. It is handed a link (``Host
 from __future__ import annotations
 
 import select
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from xmp._errors import XmpError
+from xmp._host_words import HostFailure
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.launch import Stop
 from xmp._processes.report import host_error
 from xmp._processes.system import linux
 from xmp._watch import is_victim
+
+from .restart_rules import may_mend
 
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
@@ -68,18 +72,31 @@ class OtherHosts:
             self._stopped = self._reported = True
             launch.outcome.elsewhere = verdict
             if not self.waiting:
-                launch.ask(Stop())
+                launch.order(Stop())
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()
 
     # --- what this host reports ----------------------------------------------------------------
 
-    def failed(self, error: BaseException, failure: Failure | None = None) -> None:
-        """The launch has failed here; a later report says nothing new."""
-        if not self._reported:
-            self._reported = True
-            words = f"{failure.error_type}: {failure.message}\n{failure.stderr}" if failure else ""
-            self._link.fail(host_error.described(error, is_victim(words)))
+    def failed(self, launch: Launch, error: BaseException, first: Failure | None = None) -> None:
+        """The launch has failed here; a later report says nothing new.
+
+        ``first`` is the failure, while replicas still run.
+        """
+        if self._reported:
+            return
+        self._reported = True
+        outcome = launch.outcome
+        if _is_asked_to_end(launch):
+            why = outcome.ended_by or "its launcher got a signal"
+            failure = HostFailure(kind="Ended", text=f"the launch was ended: {why}", final=True)
+        else:
+            cause = first or next(iter(outcome.failures), None)
+            words = f"{cause.error_type}: {cause.message}\n{cause.stderr}" if cause else ""
+            failure = host_error.described(error, is_victim(words))
+            mends = may_mend(outcome, error, () if first is None else (first,))
+            failure = replace(failure, final=not mends)
+        self._link.fail(failure)
 
     def ended(self, launch: Launch) -> bool:
         """No process of this host is left; whether that is the end of the launch.
@@ -89,22 +106,26 @@ class OtherHosts:
         if self._stopped:
             return True
         error = launch.outcome.error()
-        if error is not None or launch.asked_to_end:
-            cause = launch.outcome.failures[0] if launch.outcome.failures else None
-            self.failed(error or XmpError("the launch was ended in its launcher"), cause)
+        if error is not None or _is_asked_to_end(launch):
+            self.failed(launch, error or XmpError("the launch was ended"))
         else:
             self._reported = True
             self._link.done()
         self.waiting = True
         return False
 
-    def over(self, error: BaseException | None) -> None:
+    def over(self, launch: Launch, error: BaseException | None) -> None:
         """The launch is over here, with this error."""
         if error is not None:
-            self.failed(error)
+            self.failed(launch, error)
         if not self._keeps:
             self._link.leave()
 
     def leave(self) -> None:
         """There is no further attempt."""
         self._link.leave()
+
+
+def _is_asked_to_end(launch: Launch) -> bool:
+    """Whether the program or its user ends it; replicas that were preempted end by themselves."""
+    return launch.asked_to_end and not launch.sigterm.agreed

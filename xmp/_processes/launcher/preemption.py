@@ -25,6 +25,8 @@ class Sigterm:
     """Whether this process must still end by SIGTERM when the launch has ended."""
 
     def __init__(self) -> None:
+        self.agreed = False
+        """Whether the replicas end by themselves, at a call on which they have agreed."""
         self._pending = False
         self._came = 0
         """Monotonic nanoseconds."""
@@ -38,7 +40,7 @@ class Sigterm:
 
     def answered(self, agreed: bool) -> None:
         """The supervisor's answer: the replicas have agreed on a call, or get the signal."""
-        self._pending = not agreed
+        self._pending, self.agreed = not agreed, agreed
         if agreed:
             note_preemption()
 

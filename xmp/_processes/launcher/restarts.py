@@ -14,7 +14,6 @@ from typing import Any
 
 from xmp import _log, _signals
 from xmp._errors import ReplicaError, ReplicaTimeout, XmpError
-from xmp._limits import TOTAL
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
@@ -24,6 +23,7 @@ from .job import Call, Job
 from .launch import Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
+from .restart_rules import may_mend
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
@@ -219,7 +219,10 @@ class RestartingLaunch:
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
             return "timeout= is over"
-        return "" if _helps(attempt, error) else "the next attempt would fail in the same way"
+        elsewhere = attempt.outcome.elsewhere
+        # All hosts of a launch must decide alike, and so by the one verdict.
+        helps = may_mend(attempt.outcome, error) if elsewhere is None else not elsewhere.final
+        return "" if helps else "the next attempt would fail in the same way"
 
     def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:
         """When and how it failed, without results: they may be large, and only the last count."""
@@ -250,19 +253,8 @@ def _error_of(attempt: Launch) -> BaseException | None:
     return None
 
 
-def _helps(attempt: Launch, error: BaseException) -> bool:
-    """Whether another attempt may succeed, and the user has not asked for this end."""
-    outcome = attempt.outcome
-    if isinstance(error, ReplicaTimeout):
-        return outcome.overdue is not None and outcome.overdue.name != TOTAL
-    if isinstance(error, ReplicaError):
-        cause = outcome.failures[0]
-        return not (cause.final or cause.kind == "interrupted" or cause.signal_name == "SIGINT")
-    return outcome.orphaned
-
-
 def _words(error: Exception) -> str:
     """One line: which rank failed, and how."""
-    if isinstance(error, ReplicaError) and not isinstance(error, ReplicaTimeout):
+    if isinstance(error, ReplicaError) and error.failures and not isinstance(error, ReplicaTimeout):
         return f"rank {error.rank} {error.failures[0].what}"
     return f"{error}".partition("\n\n")[0].replace("\n", " ")

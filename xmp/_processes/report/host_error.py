@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xmp import _errors
 from xmp._errors import HostLost, ReplicaError, XmpError
 from xmp._host_words import HostFailure
+from xmp._processes.messages.order import Failure
+from xmp._watch import CAUSE
 
 from .replica_error import also_torchs
 
@@ -28,7 +32,20 @@ def described(error: BaseException, symptom: bool) -> HostFailure:
         exit_code=error.exit_code or 0,
         signal_name=error.signal_name or "",
         symptom=symptom,
+        **_cause(error),
     )
+
+
+def _cause(error: ReplicaError) -> dict[str, Any]:
+    if not error.failures:  # a time limit has no cause
+        return {}
+    cause: Failure = error.failures[0]
+    return {
+        "how": cause.kind,
+        "error_type": cause.error_type,
+        "message": cause.message,
+        "traceback": cause.traceback,
+    }
 
 
 def build(failure: HostFailure) -> XmpError:
@@ -45,4 +62,23 @@ def build(failure: HostFailure) -> XmpError:
     found.host, found.pid = failure.name, failure.pid
     found.rank, found.local_rank = failure.rank, failure.local_rank
     found.exit_code, found.signal_name = failure.exit_code or None, failure.signal_name or None
+    if failure.how:
+        found.failures = (_recorded(failure),)
     return found
+
+
+def _recorded(failure: HostFailure) -> Failure:
+    """The record of a replica of another host; its exception itself does not travel."""
+    return Failure(
+        rank=failure.rank,
+        local_rank=failure.local_rank,
+        pid=failure.pid,
+        kind=failure.how,
+        label=CAUSE,
+        exit_code=failure.exit_code or None,
+        signal_name=failure.signal_name or None,
+        error_type=failure.error_type,
+        message=failure.message,
+        traceback=failure.traceback,
+        final=failure.final,
+    )
