@@ -22,6 +22,7 @@ LISTS = ("cpus", "loaded", "initialised")
 PLAIN = (
     "hostname",
     "address",
+    "interface",
     "platform",
     "python",
     "env",

@@ -77,7 +77,7 @@ def lease(needs: Sequence[PortNeed]) -> PortLease:
 
 
 def _hold(need: PortNeed) -> socket.socket:
-    family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
+    family = _family(need.address)
     if need.port:
         _refuse_loopback_name(need)
         _refuse_served(need, family)
@@ -88,6 +88,19 @@ def _hold(need: PortNeed) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _family(address: str) -> socket.AddressFamily:
+    """IPv6 for its addresses, and for names that have no other."""
+    if ":" in address:
+        return socket.AF_INET6
+    try:
+        found = {entry[0] for entry in socket.getaddrinfo(address, None)}
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        return socket.AF_INET  # bind says what is wrong
+    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
 
 
 def _bind(sock: socket.socket, need: PortNeed) -> None:
@@ -178,7 +191,9 @@ def _advice(need: PortNeed) -> str:
 
 def _refused(need: PortNeed, error: OSError) -> PortError:
     what = _said(need)
-    if error.errno == errno.EADDRINUSE:
+    if isinstance(error, socket.gaierror):
+        advice = "Set MASTER_ADDR to this host's IP address, on every host."
+    elif error.errno == errno.EADDRINUSE:
         advice = f"Another program uses it: {_advice(need)}"
     elif error.errno == errno.EADDRNOTAVAIL:
         advice = "This host does not have that address: check the host list."
@@ -199,7 +214,9 @@ def _refuse_loopback_name(need: PortNeed) -> None:
         if _signals.from_handler(error):
             raise
         return  # bind says what is wrong
-    if need.address in (*found, "localhost") or not all(a.startswith("127.") for a in found):
+    if need.address in (*found, "localhost") or not all(
+        a.startswith("127.") or a == "::1" for a in found
+    ):
         return
     raise PortError(
         f"{need.address!r}, by which the other hosts are to reach this one for "

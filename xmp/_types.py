@@ -217,6 +217,8 @@ class HostFacts:
     hostname: str = "localhost"
     address: str = "127.0.0.1"
     """The IP address at which other hosts reach this one."""
+    interface: str = ""
+    """The network interface that leads to host 0 ("eth0"); known in a launch over several hosts."""
     platform: str = "linux"
     """As ``sys.platform``."""
     python: str = ""

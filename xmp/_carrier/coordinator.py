@@ -44,10 +44,12 @@ class Coordinator:
         keys: Keys,
         hosts: int,
         start_timeout: float,
-        pace: float = 1.0,
+        is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``pace``: seconds between two messages to all hosts that there is progress."""
-        self._hosts, self._limit, self._pace = hosts, start_timeout, pace
+        """``is_orphan`` says that there is no launcher any more, of which a child may keep the
+        socket open."""
+        self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
+        self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
@@ -88,6 +90,9 @@ class Coordinator:
 
     def _look(self, now: float) -> None:
         """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
+        if self._is_orphan():
+            self._gone(self._launcher, "")
+            return
         self._door.look(now)
         if now - self._beats >= BEAT_EVERY:
             self._beats = now
@@ -170,8 +175,14 @@ class Coordinator:
             del self._members[peer.index]
             self._host_gone(peer, why)
 
+    def _is_over(self) -> bool:
+        """Whether all hosts have ended well, and wait for the next launch of the program."""
+        return self._settled and len(self._done) == self._hosts
+
     def _host_gone(self, peer: Peer, why: str) -> None:
-        if not self._call.complete():
+        if self._is_over():
+            self._left = True  # the next launch begins afresh, with new processes on all hosts
+        elif not self._call.complete():
             self._call.left(peer.index)
         elif not peer.left:
             self._lost(peer.index, why or "its connection has ended")
@@ -218,6 +229,8 @@ class Coordinator:
         if self._settled or self._call.complete() or card.attempt != self._call.attempt:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
+        if not peer.remote:
+            self._limit, self._pace = card.start_timeout, card.pace
         self._replace_silent(card.index, peer)
         refusal = self._call.came(card)
         if refusal is not None:
@@ -244,6 +257,13 @@ class Coordinator:
         )
 
     def _too_late(self, card: HostCard) -> Refusal:
+        if card.attempt != self._call.attempt:
+            return Refusal(
+                f"host {card.index} ({card.name}) comes to its launch number {card.attempt + 1}, "
+                f"and the job is at number {self._call.attempt + 1}: all hosts of a job make the "
+                "same launches in one order. Was the program started again on one host alone?",
+                late=True,
+            )
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
             "host has its index, or this launch was started a second time for the same job",

@@ -13,19 +13,37 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, per_device, slurm, torchrun
+from . import (
+    announced,
+    gce_tpu,
+    gke_tpu,
+    kubeflow,
+    kubernetes,
+    lsf,
+    manual,
+    mpich,
+    openmpi,
+    per_device,
+    slurm,
+    torchrun,
+)
 from ._base import HOST, Cluster, Place, is_loopback, split_port
 
 __all__ = ["Placement", "is_each_host_itself", "placement"]
 
 Finder = Callable[[HostFacts], Cluster | None]
-# torchrun runs inside Slurm steps and mpirun inside Slurm jobs, so they come first; variables that
-# the user has set by hand count more than those of a scheduler.
+# An inner launcher comes before the one that it runs in: torchrun in a Slurm step or a pod, mpirun
+# in a job of LSF or Slurm, which starts mpirun's own daemons by blaunch or srun. jsrun sets Open
+# MPI's variables too, and says more. What the user has set by hand counts more than a scheduler's.
 GENERAL: tuple[Finder, ...] = (
     torchrun.find,
     manual.find,
+    lsf.find_step,
     openmpi.find,
+    mpich.find,
+    lsf.find,
     slurm.find,
+    kubeflow.find,
     kubernetes.find,
 )
 # Variables of this host count more than the metadata of the whole slice.
