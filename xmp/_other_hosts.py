@@ -62,7 +62,7 @@ class OtherHosts:
         if not link.started:
             link.start(listeners.get("carrier", -1))
         try:
-            link.come(link.next_attempt, call.restart_count, lambda line: _log.warning(line))
+            link.come(call.restart_count, lambda line: _log.warning(line))
         except BaseException:
             link.end()
             raise

@@ -21,7 +21,7 @@ from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
+from .words import NEXT, Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
 
 __all__ = ["HostLink"]
 
@@ -62,9 +62,6 @@ class HostLink:
         """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
         self.resting = False
         """Whether its launch has ended well, and it waits for the next one of the program."""
-        self.next_attempt = 0
-        """The number of the next attempt, of all that use one process: all hosts count alike, since
-        the processes of all end when one does."""
         self._meeting, self._limit = meeting, start_timeout
         self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
@@ -87,8 +84,8 @@ class HostLink:
             other.end()
             return False
         self._process, self._peer, other._process = other._process, other._peer, None
+        self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
-        self.next_attempt = other.next_attempt
         return True
 
     @property
@@ -142,22 +139,21 @@ class HostLink:
 
     # --- the roll call -------------------------------------------------------------------------
 
-    def come(self, attempt: int, restart: int, notice: Callable[[str], None]) -> None:
-        """Come to the roll call of an attempt, and wait until all hosts have.
+    def come(self, restart: int, notice: Callable[[str], None]) -> None:
+        """Come to the roll call of the next attempt, and wait until all hosts have.
 
-        ``attempt`` counts those for which the process has served, and ``restart`` those of this
-        launch.
+        ``restart`` is how many attempts of this launch there were before.
         ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
         the hosts do not fit together and StartError when one has not come in time; the same on all.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
         self.preempted = self.progress = False
         self.proposals.clear()
-        self._card = replace(self._card, attempt=attempt, restart=restart)
-        self.next_attempt = attempt + 1
+        wanted = NEXT if self._card.attempt == NEXT else self._card.attempt + 1
+        self._card = replace(self._card, attempt=wanted, restart=restart)
         self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
-        while not self._complete(attempt, notice):
+        while not self._complete(notice):
             if self._refusal is not None:
                 raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
             if self.verdict is not None:
@@ -170,10 +166,11 @@ class HostLink:
             _signals.deliver()
             self.take_in()
 
-    def _complete(self, attempt: int, notice: Callable[[str], None]) -> bool:
+    def _complete(self, notice: Callable[[str], None]) -> bool:
         while self._calls:
             call = self._calls.popleft()
-            if call.attempt == attempt and not call.absent:
+            if self._card.attempt in (NEXT, call.attempt) and not call.absent:
+                self._card = replace(self._card, attempt=call.attempt)
                 return True
             if call.absent:
                 notice(missing(call, self._card.hosts))

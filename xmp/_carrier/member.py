@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from xmp._host_words import HostFailure
 
@@ -212,7 +213,9 @@ class Member:
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
             if kind == kinds.CALL:
-                self._called = self._called or not decode(Call, body).absent
+                call = decode(Call, body)
+                if not call.absent:
+                    self._called, self._card = True, replace(self._card, attempt=call.attempt)
             elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
                 raise Early
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
