@@ -33,8 +33,9 @@ PROGRESS_EVERY = 1.0
 LISTEN_EVERY = 0.25
 """Seconds between two looks for silent hosts."""
 TICK = 0.1
-TURN = 0.01
-"""Seconds between two turns of a busy loop: one for each beat of 4,096 hosts costs a fifth more."""
+TURN, MANY = 0.01, 256
+"""Seconds between two turns of a loop that so many hosts keep busy: with one turn for each beat,
+4,096 hosts cost a fifth more."""
 
 
 class Coordinator:
@@ -65,6 +66,8 @@ class Coordinator:
         self._notice = self._called + FIRST_NOTICE
         self._settled = False
         """Whether this attempt has been refused or judged."""
+        self._refusal: Refusal | None = None
+        """The same for those who come when the launch has been refused."""
         self._preempted = False
         self._moved: list[Peer] = []
         """Who has made progress that the others have not heard of; at most two."""
@@ -78,8 +81,8 @@ class Coordinator:
             for key, _ in self._selector.select(TICK):
                 key.data()
             now = time.monotonic()
-            if now - turn < TURN:
-                time.sleep(TURN)  # many hosts: their beats are read together
+            if now - turn < TURN and len(self._members) > MANY:
+                time.sleep(TURN)  # the beats of many hosts are read together
             turn = now
             if now - self._checked >= TICK:
                 self._checked = now
@@ -212,6 +215,9 @@ class Coordinator:
             return
         if card.attempt == self._call.attempt + 1 and self._settled:
             self._open_attempt(card.attempt)
+        if self._refusal is not None and card.attempt == self._call.attempt:
+            peer.send(kinds.REFUSED, encode(self._refusal))
+            return
         if self._settled or self._call.complete() or card.attempt != self._call.attempt:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
@@ -247,7 +253,7 @@ class Coordinator:
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._settled = True
+        self._settled, self._refusal = True, refusal
         self._send_all(kinds.REFUSED, encode(refusal))
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:

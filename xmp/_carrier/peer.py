@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections import deque
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from .sealed import ANSWER_SIZE, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["Peer", "Stranger", "drain"]
+__all__ = ["Peer", "Stranger", "drain", "readable"]
 
 _CHUNK = 1 << 14
 _BACKLOG = 4 << 20
@@ -154,6 +155,18 @@ class Stranger:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def readable(sockets: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
+    """Those of the sockets on which something has come, after at most so many seconds.
+
+    ``select.select`` refuses descriptors above 1,023, which a launcher with many files hands down.
+    """
+    poller = select.poll()
+    for each in sockets:
+        poller.register(each, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
+    return [each for each in sockets if each.fileno() in ready]
 
 
 def drain(peers: Sequence[Peer]) -> None:
