@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from xmp._host_words import HostFailure
@@ -48,8 +48,13 @@ class Coordinator:
         hosts: int,
         start_timeout: float,
         is_orphan: Callable[[], bool] = lambda: False,
+        names: Sequence[str] = (),
     ) -> None:
-        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open."""
+        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open.
+
+        ``names`` are those of the hosts, by index, as far as they are known.
+        """
+        self._names = names
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
         self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
@@ -68,7 +73,7 @@ class Coordinator:
         """Whether this process may not open as many connections as there are hosts."""
 
     def _open_attempt(self, attempt: int) -> None:
-        self._call = RollCall(self._hosts, attempt)
+        self._call = RollCall(self._hosts, attempt, self._names)
         self._judgement = Judgement()
         self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
