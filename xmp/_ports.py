@@ -174,12 +174,27 @@ def _left_by_an_ended_program(port: int) -> bool:
     return False
 
 
+def _said(need: PortNeed) -> str:
+    purpose = f" ({need.purpose})" if need.purpose else ""
+    return f"port {need.port or 'any'} at {need.address} for {need.name!r}{purpose}"
+
+
+def _advice(need: PortNeed) -> str:
+    """What to do about another program that uses the port."""
+    if not need.moved_by:
+        return "end that program, or choose another port."
+    return (
+        f"end that program (another job with the same {need.moved_by}?), or give all hosts of this "
+        f"job another {need.moved_by}."
+    )
+
+
 def _refused(need: PortNeed, error: OSError) -> PortError:
-    what = f"port {need.port or 'any'} at {need.address} for {need.name!r}"
+    what = _said(need)
     if isinstance(error, socket.gaierror):
         advice = "Set MASTER_ADDR to this host's IP address, on every host."
     elif error.errno == errno.EADDRINUSE:
-        advice = "Another program uses it: end that program, or choose another port."
+        advice = f"Another program uses it: {_advice(need)}"
     elif error.errno == errno.EADDRNOTAVAIL:
         advice = "This host does not have that address: check the host list."
     else:
@@ -222,7 +237,4 @@ def _refuse_served(need: PortNeed, family: int) -> None:
                 return  # TCP's simultaneous open: the kernel gave the probe this very port
         except OSError:
             return
-    raise PortError(
-        f"port {need.port} at {need.address} for {need.name!r} is already served by another "
-        "program. End that program, or choose another port."
-    )
+    raise PortError(f"{_said(need)} is already served by another program: {_advice(need)}")

@@ -111,7 +111,7 @@ def test_hosts_that_cannot_be(env: dict[str, str], message: str) -> None:
         plan(env)
 
 
-def test_only_host_0_holds_the_meeting_place_and_the_port_is_fixed() -> None:
+def test_only_host_0_holds_the_meeting_places_and_the_ports_are_fixed() -> None:
     first = plan({**MANUAL, "NODE_RANK": "0"})
     held = [("store", "10.0.0.9", 2222), ("carrier", "10.0.0.9", 3222)]
     assert [(n.name, n.address, n.port) for n in first.needs] == held

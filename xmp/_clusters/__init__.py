@@ -27,7 +27,7 @@ from . import (
     slurm,
     torchrun,
 )
-from ._base import Cluster, Place, is_loopback
+from ._base import HOST, Cluster, Place, is_loopback, split_port
 
 __all__ = ["Placement", "is_each_host_itself", "placement"]
 
@@ -49,6 +49,7 @@ GENERAL: tuple[Finder, ...] = (
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
+MOST_PORT = 65535
 SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 """Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
@@ -98,6 +99,7 @@ def placement(
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
     _refuse_loopback(cluster)
+    _check_meeting_place(cluster)
     index = cluster.index
     address = cluster.addresses[index] or facts.address
     addresses = (*cluster.addresses[:index], address, *cluster.addresses[index + 1 :])
@@ -150,6 +152,21 @@ def _refuse_loopback(cluster: Cluster) -> None:
             f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
             f"0 is {host}, which is each host itself. Set MASTER_ADDR to an address of host 0 that "
             "the others reach, or NNODES=1 to launch on this host alone."
+        )
+
+
+def _check_meeting_place(cluster: Cluster) -> None:
+    """Raise PlanError for what is no host, or no port, wherever it comes from."""
+    if cluster.port > MOST_PORT:
+        raise PlanError(
+            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: 1 to "
+            f"{MOST_PORT}; unset or 0 for the documented one."
+        )
+    host, port = split_port(cluster.coordinator)
+    if port or not HOST.fullmatch(host):
+        raise PlanError(
+            f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
+            "address or a name without a port, which MASTER_PORT sets."
         )
 
 

@@ -40,12 +40,14 @@ def find(facts: HostFacts) -> Cluster | None:
 
 
 def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
-    """The hosts that ``launcher(rank_start=…, world_size=…)`` describes: ``local`` replicas each.
+    """The hosts that the call names.
+
+    ``launcher(rank_start=…, world_size=…)`` describes hosts with ``local`` replicas each.
 
     Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
     if isinstance(world, HostsByHand):
-        name = f"ips={','.join(world.addresses)!r}"
+        name = world.said or f"ips={','.join(world.addresses)!r}"
         return Cluster(name, world.index, world.addresses, world.addresses[0], world.port)
     start, size = world.rank_start, world.world_size
     if start % local or size % local or start >= size:

@@ -52,7 +52,8 @@ def store_need(job: Job) -> PortNeed:
     """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
     asked = job.request.store_port
     fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
-    return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT)
+    moved_by = "" if job.leasable else "MASTER_PORT" if job.request.world is None else "port"
+    return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT, moved_by=moved_by)
 
 
 def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
