@@ -149,7 +149,7 @@ def test_an_inner_launcher_says_more(facts: HostFacts, expected: tuple[int, int,
         ),
         (with_env(TRAINJOB, PET_NODE_RANK="2"), "pod 2 does not fit 2 pods. Allowed: 0 to 1"),
         (with_env(TRAINJOB, PET_NODE_RANK="one"), "PET_NODE_RANK='one' is not a number"),
-        (with_env(TRAINJOB, PET_MASTER_PORT="70000"), "PET_MASTER_PORT=70000 is not a port"),
+        (with_env(TRAINJOB, PET_MASTER_PORT="70000"), "port 70000. Allowed: 1 to 65535"),
         (
             with_env(TRAINJOB, PET_MASTER_ADDR="a:29500"),
             "has a port. Set PET_MASTER_ADDR=a and PET",
