@@ -16,6 +16,8 @@ class HostMeeting:
     address: str
     """Host 0's, for the others."""
     port: int
+    job: str = ""
+    """What the launcher that placed the hosts calls their job, on all of them; empty if unknown."""
 
 
 @dataclass(frozen=True)

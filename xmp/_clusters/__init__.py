@@ -68,6 +68,8 @@ class Placement:
     """The port that was fixed for host 0; 0 when none was."""
     leasable: bool = True
     """Whether all hosts know each other's leased ports."""
+    job: str = ""
+    """What its launcher calls the job, the same on all hosts; empty where it has no such name."""
     source: str = "this host alone"
     """What determined the hosts, in words."""
 
@@ -109,6 +111,7 @@ def placement(
         coordinator=cluster.coordinator,
         port=cluster.port,
         leasable=False,
+        job=cluster.job,
         source=f"this is host {index} of {len(addresses)}, by {cluster.name}",
     )
 

@@ -57,6 +57,10 @@ class Cluster:
     """The address of host 0 for the others."""
     port: int = 0
     """The port that was fixed for host 0; 0 when none was."""
+    job: str = ""
+    """What the launcher that placed the hosts calls their job; empty where it has no name that is
+    the same on all of them. An outer one's may be missing on some: mpirun in a batch job of Slurm
+    starts the processes of its own host itself, and the others by srun or ssh."""
 
 
 def number(env: Mapping[str, str], name: str) -> int | None:

@@ -24,7 +24,7 @@ def meeting(job: Job) -> HostMeeting | None:
     if job.leasable:
         return None
     need = carrier_need(job)
-    return HostMeeting(job.places[0].index, job.hosts, need.address, job.port(need))
+    return HostMeeting(job.places[0].index, job.hosts, need.address, job.port(need), job.name)
 
 
 def carrier_need(job: Job) -> PortNeed:
