@@ -22,15 +22,8 @@ __all__ = ["OtherHosts", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
-_JOB = (
-    "XMP_JOB_ID",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "TORCHELASTIC_RUN_ID",
-)
-"""What schedulers call a job: the same on all of its hosts."""
+_JOB = "XMP_JOB_ID"
+"""The user's own name for a job, beside that of the launcher that has placed it."""
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
@@ -101,7 +94,7 @@ def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
         )
     limits = call.limits
     seconds = limits.start / 1e9 if limits is not None and limits.start else _START
-    job = "/".join(known.env.get(name, "") for name in _JOB)
+    job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = known.env.get(SECRET, "").encode()
     card = _card(plan, meeting, call, known)
     link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
