@@ -32,6 +32,8 @@ class Do:
     """What happens to the victim: "raise", "exit", "SIGKILL" or "abort"; "" waits for a hand."""
     victim: int = -1
     """A rank."""
+    after_go: bool = False
+    """Whether it happens as soon as there is a file ``go``."""
     step: int = 0
     """In ``sums``: after so many all-reduces."""
     runtime: str = "cpu"
@@ -47,6 +49,8 @@ def mark(name: str, text: str = "") -> None:
 
 def happens(do: Do) -> None:
     """Now it happens to the victim."""
+    if do.after_go:
+        until(lambda: os.path.exists("go"), 100)
     mark("fault", str(time.monotonic_ns()))
     if do.how == "raise":
         raise ValueError("planned")

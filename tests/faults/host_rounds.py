@@ -1,0 +1,198 @@
+"""Run a round over two hosts, and look at what each of them says and at what is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host_kinds import START, HostRound
+
+from tests.support.network_job import NetworkJob, job_on_network
+from tests.support.stage import slowness
+from tests.support.waiting import until
+
+__all__ = ["HOSTS_AT_ONCE", "HostOutcome", "play"]
+
+HOSTS_AT_ONCE = 2
+FUNCTIONS = {"roll-call": "sums", "first": "waits", "allreduce": "sums", "end": "late"}
+PAUSE = 1.5
+RESULTS = {
+    "sums": [[[0, 0, 4, 6.0], [1, 0, 4, 6.0]], [[2, 1, 4, 6.0], [3, 1, 4, 6.0]]],
+    "late": [[0, 1], [2, 3]],
+}
+
+
+@dataclass(frozen=True)
+class HostOutcome:
+    """How a round went."""
+
+    round: HostRound
+    misses: list[str]
+    seconds: float | None
+    """From the fault to the last host's error, where there is one."""
+
+    def __str__(self) -> str:
+        verdict = "" if self.seconds is None else f" all know after {self.seconds:.2f} s"
+        place = f"{self.round.seed}/{self.round.number}"
+        line = f"{'MISS' if self.misses else 'ok  '} {place:>9} {self.round}:{verdict}"
+        return "\n".join([line, *(f"     {miss}" for miss in self.misses)])
+
+
+def play(round: HostRound) -> HostOutcome:
+    """Run a round in its own folder, which goes with it unless something was missed."""
+    folder = Path(tempfile.mkdtemp(prefix="xmp-hosts-"))
+    misses: list[str] = []
+    seconds = None
+    try:
+        with job_on_network(folder, **_job(round)) as job:
+            fault = _happens(round, job)
+            said = _said(round, job)
+            misses = [*_misses(round, said), *_late(round, fault, said)]
+            seconds = _seconds(round, fault, said)
+            left = job.left()
+            misses += [f"left: {left}"] if left else []
+    except (AssertionError, OSError) as error:
+        misses.append(f"{type(error).__name__}: {error}")
+    if misses:
+        misses.append(f"its files: {folder}")
+    else:
+        shutil.rmtree(folder)
+    return HostOutcome(round, misses, seconds)
+
+
+def _job(round: HostRound) -> dict[str, Any]:
+    """The fields of ``Do``."""
+    function = FUNCTIONS["allreduce" if round.kind == "launcher-paused" else round.moment]
+    do: dict[str, Any] = {"function": function, "victim": round.victim, "step": round.step}
+    if round.fault.words:
+        do["how"] = round.kind
+    if round.moment == "roll-call":
+        do |= {"victim": -1, "options": {"start_timeout": START}}
+    elif round.kind == "launcher-paused" and round.moment == "end":
+        do["function"] = FUNCTIONS["end"]
+    if round.kind == "launcher-stopped":
+        do |= {"how": "raise", "after_go": True}
+    elif round.moment == "first" and round.fault.process and round.kind != "launcher-paused":
+        do["victim"] = -1
+    return do
+
+
+# --- the fault -----------------------------------------------------------------------------------
+
+
+def _happens(round: HostRound, job: NetworkJob) -> int:
+    """Have it happen at its moment; when that was, in monotonic nanoseconds."""
+    if round.moment == "roll-call":
+        job.start(round.host)
+        job.find(round.host, "carrier")
+        _attack(round, job)
+        at = time.monotonic_ns()
+        job.start(1 - round.host)
+        return at
+    job.start()
+    if round.fault.words:
+        job.reached("fault")
+        return job.fault()
+    if round.moment == "first" and round.kind != "launcher-paused":
+        job.in_function()
+    else:
+        job.reached("fault")
+    at = time.monotonic_ns()
+    _attack(round, job)
+    return job.fault() if round.kind == "launcher-stopped" else at
+
+
+def _attack(round: HostRound, job: NetworkJob) -> None:
+    """Do it, from outside."""
+    if not round.fault.process:
+        getattr(job.hosts[round.host], round.kind.replace("-", "_"))()
+        return
+    pid = job.find(round.host, round.fault.process)
+    if round.kind == "launcher-stopped":
+        os.kill(pid, signal.SIGSTOP)
+        (job.stage.folder / "go").touch()
+        until(lambda: (job.stage.folder / "fault").exists(), 10, "the failure of a replica")
+    elif round.kind == "launcher-paused":
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(PAUSE)  # nothing happens meanwhile that one could wait for
+        os.kill(pid, signal.SIGCONT)
+        (job.stage.folder / "go").touch()
+    else:
+        os.kill(pid, signal.SIGKILL)
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def _said(round: HostRound, job: NetworkJob) -> dict[int, dict[str, Any]]:
+    """What the hosts say that can; the other one first, which does not wait for a stopped one."""
+    said = {1 - round.host: job.said(1 - round.host)}
+    if round.kind == "launcher-stopped":
+        os.kill(job.find(round.host, "launcher"), signal.SIGCONT)
+    if round.of_a_replica or round.fault.own or round.kind == "launcher-paused":
+        said[round.host] = job.said(round.host)
+    else:
+        job.launchers[round.host].wait(30)
+    return said
+
+
+def _misses(round: HostRound, said: dict[int, dict[str, Any]]) -> list[str]:
+    """Everything that is not as it must be."""
+    found = []
+    for host, each in said.items():
+        miss = _miss(round, host, each)
+        if miss:
+            found.append(f"host {host}: {miss}; it said: {each}")
+    return found
+
+
+def _miss(round: HostRound, host: int, said: dict[str, Any]) -> str:
+    if round.kind == "launcher-paused":
+        wanted = [results[host] for results in RESULTS.values()]
+        return "" if said.get("results") in wanted else "wanted results"
+    if "error" not in said:
+        return "wanted an error"
+    error = said["error"]
+    if round.of_a_replica:
+        return _wrong_replica(round, error)
+    if host == round.host:
+        return "" if error["type"] in round.fault.own else f"wanted one of {round.fault.own}"
+    lost = ("StartError", "HostLost") if round.moment == "roll-call" else ("HostLost",)
+    if error["type"] not in lost:
+        return f"wanted one of {lost}"
+    return "" if f"host {round.host}" in error["text"] else f"host {round.host} is not named"
+
+
+def _wrong_replica(round: HostRound, error: dict[str, Any]) -> str:
+    raises = round.kind in ("raise", "launcher-stopped")
+    kind = "ReplicaRaised" if raises else "ReplicaDied"
+    wanted = (kind, round.victim, f"h{round.victim // 2}")
+    if (error["type"], error["rank"], error["host"]) != wanted:
+        return f"wanted {wanted}"
+    words = round.fault.words or "raised ValueError: planned"
+    if words not in error["text"]:
+        return f"{words!r} is not in the text"
+    return "no traceback" if raises and "planned" not in error["traceback"] else ""
+
+
+# --- when ----------------------------------------------------------------------------------------
+
+
+def _seconds(round: HostRound, fault: int, said: dict[int, dict[str, Any]]) -> float | None:
+    """Until the last host knew that could; a launcher that is stopped knows nothing."""
+    stopped = round.host if round.kind == "launcher-stopped" else -1
+    at = [each["at"] for host, each in said.items() if "error" in each and host != stopped]
+    return (max(at) - fault) / 1e9 if at else None
+
+
+def _late(round: HostRound, fault: int, said: dict[int, dict[str, Any]]) -> list[str]:
+    took = _seconds(round, fault, said)
+    if took is None or took < round.limit or took < round.limit * slowness():
+        return []
+    return [f"{took:.2f} s, more than {round.limit:g} s"]
