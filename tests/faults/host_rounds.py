@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from tests.support.waiting import until
 
 __all__ = ["HOSTS_AT_ONCE", "HostOutcome", "play"]
 
-HOSTS_AT_ONCE = 2
+HOSTS_AT_ONCE = 3
 FUNCTIONS = {"roll-call": "sums", "first": "waits", "allreduce": "sums", "end": "late"}
 PAUSE = 1.5
 RESULTS = {
@@ -113,18 +111,17 @@ def _attack(round: HostRound, job: NetworkJob) -> None:
     if not round.fault.process:
         getattr(job.hosts[round.host], round.kind.replace("-", "_"))()
         return
-    pid = job.find(round.host, round.fault.process)
     if round.kind == "launcher-stopped":
-        os.kill(pid, signal.SIGSTOP)
+        job.stop(round.host)
         (job.stage.folder / "go").touch()
         until(lambda: (job.stage.folder / "fault").exists(), 10, "the failure of a replica")
     elif round.kind == "launcher-paused":
-        os.kill(pid, signal.SIGSTOP)
+        job.stop(round.host)
         time.sleep(PAUSE)  # nothing happens meanwhile that one could wait for
-        os.kill(pid, signal.SIGCONT)
+        job.resume(round.host)
         (job.stage.folder / "go").touch()
     else:
-        os.kill(pid, signal.SIGKILL)
+        job.kill(round.host, round.fault.process)
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -134,11 +131,11 @@ def _said(round: HostRound, job: NetworkJob) -> dict[int, dict[str, Any]]:
     """What the hosts say that can; the other one first, which does not wait for a stopped one."""
     said = {1 - round.host: job.said(1 - round.host)}
     if round.kind == "launcher-stopped":
-        os.kill(job.find(round.host, "launcher"), signal.SIGCONT)
+        job.resume(round.host)
     if round.of_a_replica or round.fault.own or round.kind == "launcher-paused":
         said[round.host] = job.said(round.host)
     else:
-        job.launchers[round.host].wait(30)
+        until(lambda: job.launchers[round.host].poll() is not None, 30, "the end of its launcher")
     return said
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import network_program
+from tests.support.in_script import state
 from tests.support.namespaces import Host, network
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
@@ -66,6 +67,15 @@ class NetworkJob:
     def kill(self, index: int, what: str, number: int = signal.SIGKILL) -> None:
         os.kill(self.find(index, what), number)
 
+    def stop(self, index: int) -> None:
+        """Stop a host's launcher; nsenter, which waits for it, stops with it."""
+        self.kill(index, "launcher", signal.SIGSTOP)
+        until(lambda: state(self.launchers[index].pid) == "T", 10, "nsenter has stopped too")
+
+    def resume(self, index: int) -> None:
+        """Undo ``stop``: nsenter has the launcher go on, too."""
+        self.launchers[index].send_signal(signal.SIGCONT)
+
     # --- what is seen ----------------------------------------------------------------------------
 
     def reached(self, *names: str, seconds: float = 60) -> None:
@@ -90,7 +100,9 @@ class NetworkJob:
 
     def said(self, index: int, seconds: float = 60) -> dict[str, Any]:
         """What a host's launcher said in the end."""
-        code = self.launchers[index].wait(seconds)
+        launcher = self.launchers[index]
+        until(lambda: launcher.poll() is not None, seconds, lambda: f"host {index} ends: {self}")
+        code = launcher.returncode
         path = self.stage.folder / f"said-{index}"
         assert path.exists(), f"host {index} ended with {code}: {self}"
         said: dict[str, Any] = json.loads(path.read_text())
