@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from host_judge import misses, seconds
 from host_kinds import START, HostRound
 
 from tests.support.network_job import NetworkJob, job_on_network
@@ -20,10 +21,6 @@ __all__ = ["HOSTS_AT_ONCE", "HostOutcome", "play"]
 HOSTS_AT_ONCE = 3
 FUNCTIONS = {"roll-call": "sums", "first": "waits", "allreduce": "sums", "end": "late"}
 PAUSE = 1.5
-RESULTS = {
-    "sums": [[[0, 0, 4, 6.0], [1, 0, 4, 6.0]], [[2, 1, 4, 6.0], [3, 1, 4, 6.0]]],
-    "late": [[0, 1], [2, 3]],
-}
 
 
 @dataclass(frozen=True)
@@ -45,23 +42,24 @@ class HostOutcome:
 def play(round: HostRound) -> HostOutcome:
     """Run a round in its own folder, which goes with it unless something was missed."""
     folder = Path(tempfile.mkdtemp(prefix="xmp-hosts-"))
-    misses: list[str] = []
-    seconds = None
+    found: list[str] = []
+    took = None
     try:
         with job_on_network(folder, **_job(round)) as job:
             fault = _happens(round, job)
             said = _said(round, job)
-            misses = [*_misses(round, said), *_late(round, fault, said)]
-            seconds = _seconds(round, fault, said)
+            took = seconds(round, fault, said)
+            late = took is not None and took > round.limit
+            found = misses(round, fault, said, slowness() if late else 1.0)
             left = job.left()
-            misses += [f"left: {left}"] if left else []
+            found += [f"left: {left}"] if left else []
     except (AssertionError, OSError) as error:
-        misses.append(f"{type(error).__name__}: {error}")
-    if misses:
-        misses.append(f"its files: {folder}")
+        found.append(f"{type(error).__name__}: {error}")
+    if found:
+        found.append(f"its files: {folder}")
     else:
         shutil.rmtree(folder)
-    return HostOutcome(round, misses, seconds)
+    return HostOutcome(round, found, took)
 
 
 def _job(round: HostRound) -> dict[str, Any]:
@@ -137,59 +135,3 @@ def _said(round: HostRound, job: NetworkJob) -> dict[int, dict[str, Any]]:
     else:
         until(lambda: job.launchers[round.host].poll() is not None, 30, "the end of its launcher")
     return said
-
-
-def _misses(round: HostRound, said: dict[int, dict[str, Any]]) -> list[str]:
-    """Everything that is not as it must be."""
-    found = []
-    for host, each in said.items():
-        miss = _miss(round, host, each)
-        if miss:
-            found.append(f"host {host}: {miss}; it said: {each}")
-    return found
-
-
-def _miss(round: HostRound, host: int, said: dict[str, Any]) -> str:
-    if round.kind == "launcher-paused":
-        wanted = [results[host] for results in RESULTS.values()]
-        return "" if said.get("results") in wanted else "wanted results"
-    if "error" not in said:
-        return "wanted an error"
-    error = said["error"]
-    if round.of_a_replica:
-        return _wrong_replica(round, error)
-    if host == round.host:
-        return "" if error["type"] in round.fault.own else f"wanted one of {round.fault.own}"
-    lost = ("StartError", "HostLost") if round.moment == "roll-call" else ("HostLost",)
-    if error["type"] not in lost:
-        return f"wanted one of {lost}"
-    return "" if f"host {round.host}" in error["text"] else f"host {round.host} is not named"
-
-
-def _wrong_replica(round: HostRound, error: dict[str, Any]) -> str:
-    raises = round.kind in ("raise", "launcher-stopped")
-    kind = "ReplicaRaised" if raises else "ReplicaDied"
-    wanted = (kind, round.victim, f"h{round.victim // 2}")
-    if (error["type"], error["rank"], error["host"]) != wanted:
-        return f"wanted {wanted}"
-    words = round.fault.words or "raised ValueError: planned"
-    if words not in error["text"]:
-        return f"{words!r} is not in the text"
-    return "no traceback" if raises and "planned" not in error["traceback"] else ""
-
-
-# --- when ----------------------------------------------------------------------------------------
-
-
-def _seconds(round: HostRound, fault: int, said: dict[int, dict[str, Any]]) -> float | None:
-    """Until the last host knew that could; a launcher that is stopped knows nothing."""
-    stopped = round.host if round.kind == "launcher-stopped" else -1
-    at = [each["at"] for host, each in said.items() if "error" in each and host != stopped]
-    return (max(at) - fault) / 1e9 if at else None
-
-
-def _late(round: HostRound, fault: int, said: dict[int, dict[str, Any]]) -> list[str]:
-    took = _seconds(round, fault, said)
-    if took is None or took < round.limit or took < round.limit * slowness():
-        return []
-    return [f"{took:.2f} s, more than {round.limit:g} s"]
