@@ -69,7 +69,9 @@ def _job(round: HostRound) -> dict[str, Any]:
     if round.fault.words:
         do["how"] = round.kind
     if round.moment == "roll-call":
-        do |= {"victim": -1, "options": {"start_timeout": START}}
+        do["victim"] = -1
+        if round.kind != "launcher-paused":
+            do["options"] = {"start_timeout": START}
     elif round.kind == "launcher-paused" and round.moment == "end":
         do["function"] = FUNCTIONS["end"]
     if round.kind == "launcher-stopped":
