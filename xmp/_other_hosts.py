@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -35,8 +34,6 @@ _JOB = (
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
-_attempts = itertools.count()
-"""The attempts of launches over several hosts: all hosts make them in one order."""
 _latest: HostLink | None = None
 """The link of the latest launch over several hosts; between two launches it rests."""
 
@@ -62,11 +59,10 @@ class OtherHosts:
         link = self._link
         if link is None:
             return None
-        attempt = next(_attempts)
         if not link.started:
-            link.start(attempt, listeners.get("carrier", -1))
+            link.start(listeners.get("carrier", -1))
         try:
-            link.come(attempt, call.restart_count, lambda line: _log.warning(line))
+            link.come(call.restart_count, lambda line: _log.warning(line))
         except BaseException:
             link.end()
             raise

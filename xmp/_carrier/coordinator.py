@@ -21,7 +21,7 @@ from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, drain
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import HostCard, Malformed, Refusal, Step, decode, encode
+from .words import NEXT, HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -44,11 +44,9 @@ class Coordinator:
         keys: Keys,
         hosts: int,
         start_timeout: float,
-        attempt: int = 0,
         is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``attempt`` is the number of the first one, and ``is_orphan`` says that there is no
-        launcher any more, of which a child may keep the socket open."""
+        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open."""
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
         self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
@@ -61,7 +59,7 @@ class Coordinator:
         self._left = False
         room = room_for(hosts)
         self._door = Door(listener, keys, room, self._selector, self._admit)
-        self._open_attempt(attempt)
+        self._open_attempt(0)
         self._watch(launcher)
         self._cramped = room < 1
         """Whether this process may not open as many connections as there are hosts."""
@@ -219,9 +217,11 @@ class Coordinator:
         if self._cramped:
             peer.send(kinds.REFUSED, encode(self._too_many()))
             return
-        if card.attempt == self._call.attempt + 1 and self._settled:
-            self._open_attempt(card.attempt)
-        if self._settled or self._call.complete() or card.attempt != self._call.attempt:
+        following = self._call.attempt + 1
+        if self._settled and card.attempt in (NEXT, following):
+            self._open_attempt(following)
+        known = card.attempt in (NEXT, self._call.attempt)
+        if self._settled or self._call.complete() or not known:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
         if not peer.remote:
@@ -252,15 +252,10 @@ class Coordinator:
         )
 
     def _too_late(self, card: HostCard) -> Refusal:
-        if card.attempt != self._call.attempt:
-            return Refusal(
-                f"host {card.index} ({card.name}) comes to its launch number {card.attempt + 1}, "
-                f"and the job is at number {self._call.attempt + 1}: all hosts of a job make the "
-                "same launches in one order. Was the program started again on one host alone?"
-            )
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
-            "host has its index, or this launch was started a second time for the same job"
+            "host has its index, or this launch was started a second time for the same job",
+            late=True,
         )
 
     def _refuse(self, refusal: Refusal) -> None:

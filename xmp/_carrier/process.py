@@ -36,8 +36,7 @@ def main(channel: int, listener: int, launcher: int) -> None:
 
     if listener >= 0:
         served = socket.socket(fileno=listener)
-        first = orders["start_timeout"], orders["attempt"]
-        Coordinator(served, peer, keys, orders["hosts"], *first, is_orphan).run()
+        Coordinator(served, peer, keys, orders["hosts"], orders["start_timeout"], is_orphan).run()
     else:
         address = orders["address"], orders["port"]
         Member(peer, is_orphan, address, keys, orders["start_timeout"]).run()

@@ -163,7 +163,7 @@ def _check_meeting_place(cluster: Cluster) -> None:
             f"{MOST_PORT}; unset or 0 for the documented one."
         )
     host, port = split_port(cluster.coordinator)
-    if port or not HOST.fullmatch(host):
+    if cluster.coordinator and (port or not HOST.fullmatch(host)):
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
             "address or a name without a port, which MASTER_PORT sets."
