@@ -16,6 +16,8 @@ class HostMeeting:
     address: str
     """Host 0's, for the others."""
     port: int
+    names: tuple[str, ...] = ()
+    """What the scheduler calls the hosts, by index: names or addresses, empty where unknown."""
 
 
 @dataclass(frozen=True)
