@@ -11,6 +11,7 @@ from ._types import HostFacts, JobPlan, PortNeed
 
 if TYPE_CHECKING:
     from ._carrier.host_link import HostLink
+    from ._ports import PortLease
     from ._processes import Call
 
 __all__ = ["OtherHosts"]
@@ -35,13 +36,20 @@ _launches = itertools.count()
 class OtherHosts:
     """The link of one launch, made by its first attempt and kept for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: PortLease | None = None) -> None:
+        self._held = held
+        """The ports of the first attempt, where something has held them before."""
         self._link: HostLink | None = None
         self._number = -1
 
     def needs_of(self, plan: JobPlan) -> tuple[PortNeed, ...]:
         """The ports to hold; after the first attempt the carrier process has its own."""
         return tuple(n for n in plan.needs if n.name != "carrier" or self._link is None)
+
+    def take_held(self) -> PortLease | None:
+        """The ports that were held before, once; the caller owns them then."""
+        held, self._held = self._held, None
+        return held
 
     def meet(
         self, plan: JobPlan, call: Call, known: HostFacts, listeners: Mapping[str, int]
@@ -81,7 +89,7 @@ class OtherHosts:
         card = HostCard(
             index=plan.meeting.index,
             hosts=plan.meeting.hosts,
-            name=known.hostname,
+            name=call.host_name or known.hostname,
             replicas=len(plan.hosts[0].replicas),
             xmp=__version__,
             python=known.python,

@@ -57,6 +57,8 @@ class HostsByHand:
     """The address or name of every host; the first one is where they meet."""
     port: int = 0
     """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
+    option: str = "ips"
+    """What the user calls the addresses."""
 
 
 @dataclass(frozen=True)

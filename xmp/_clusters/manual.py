@@ -45,7 +45,7 @@ def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
     Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
     if isinstance(world, HostsByHand):
-        name = f"ips={','.join(world.addresses)!r}"
+        name = f"{world.option}={','.join(world.addresses)!r}"
         return Cluster(name, world.index, world.addresses, world.addresses[0], world.port)
     start, size = world.rank_start, world.world_size
     if start % local or size % local or start >= size:

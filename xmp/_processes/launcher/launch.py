@@ -75,6 +75,8 @@ class Launch:
         with _signals.deferred():
             try:
                 self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                if self.job.relay is not None:
+                    self.job.relay.begins(self.job.restart_count)
                 self.link.prepare()
                 self.link.begin()
                 self.outcome.begin()
@@ -171,6 +173,8 @@ class Launch:
             self.outcome.supervisor_lost(self.link.how_it_ended())
             self.finish()
             return False
+        if self.job.relay is not None:
+            self.job.relay.take(message, descriptors)
         supervisor_messages.handle(message, self, descriptors)
         return not self.finished
 

@@ -67,6 +67,11 @@ class RestartingLaunch:
     # --- as a Launch, of the present attempt ---------------------------------------------------
 
     @property
+    def attempt(self) -> Launch:
+        """The present attempt."""
+        return self._attempt
+
+    @property
     def job(self) -> Job:
         return self._attempt.job
 
