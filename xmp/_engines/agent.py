@@ -18,12 +18,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _log
 from xmp._errors import PortError
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.hosts import (
     AttemptBegins,
+    AttemptOver,
     HostOver,
     PackedCall,
     PortsHeld,
@@ -34,6 +34,7 @@ from xmp._processes.system import linux
 from xmp._types import HostsByHand, Request
 
 if TYPE_CHECKING:
+    from xmp._host_words import HostFailure
     from xmp._ports import PortLease
     from xmp._processes import Call, ProcessContext
 
@@ -119,6 +120,10 @@ class HostAgent:
         """An attempt begins: all hosts have come."""
         self.send(AttemptBegins(number))
 
+    def ends(self, verdict: HostFailure | None, leftovers: str) -> None:
+        """An attempt is over on this host."""
+        self.send(AttemptOver(verdict, leftovers))
+
     def take(self, message: Message, descriptors: Sequence[int]) -> None:
         """Pass on what the supervisor reports; large results as the files that they are."""
         self.send(message, descriptors)
@@ -155,17 +160,7 @@ class HostAgent:
             error = raised
         with self._lock:
             self._over = True
-        self.send(self._last(error))
-
-    def _last(self, error: BaseException | None) -> HostOver:
-        outcome = self._launch.outcome if self._launch is not None else None
-        verdict = outcome.elsewhere if outcome is not None else None
-        leftovers = outcome.leftovers if outcome is not None else ""
-        if error is None:
-            return HostOver(verdict, "", "", leftovers)
-        if not isinstance(error, Exception):
-            _log.debug("the launch ended by %r", error)
-        return HostOver(verdict, type(error).__name__, str(error), leftovers)
+        self.send(HostOver(type(error).__name__, str(error)) if error else HostOver("", ""))
 
     def _started(self) -> ProcessContext[Any]:
         from xmp import _host

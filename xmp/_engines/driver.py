@@ -24,8 +24,8 @@ from xmp._processes.terminal.console import in_notebook
 from xmp._types import HostPlan, HostsByHand, JobPlan, Request
 
 from .environment import without_launchers
+from .hosts_launch import HostsLaunch
 from .job import Job
-from .launch import HostsLaunch
 
 if TYPE_CHECKING:
     from xmp._processes import Results

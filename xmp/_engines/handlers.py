@@ -11,13 +11,19 @@ from xmp._processes.report.replica_error import not_loaded
 
 if TYPE_CHECKING:
     from .host import Host
-    from .launch import HostsLaunch
+    from .hosts_launch import HostsLaunch
 
 __all__ = ["agent_messages"]
 
 
 def _attempt(message: hosts.AttemptBegins, launch: HostsLaunch, host: Host, _: list[int]) -> None:
     host.attempt = message.number
+
+
+def _attempt_over(
+    message: hosts.AttemptOver, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    host.verdict, host.leftovers = message
 
 
 def _over(message: hosts.HostOver, launch: HostsLaunch, host: Host, _: list[int]) -> None:
@@ -85,6 +91,7 @@ def _handlers() -> Handlers[[HostsLaunch, Host, list[int]]]:
     on = table.on
     on(hosts.PortsHeld, lambda held, launch, *_: launch.start_others(held.port))
     on(hosts.AttemptBegins, _attempt)
+    on(hosts.AttemptOver, _attempt_over)
     on(hosts.HostOver, _over)
     on(messages.ReplicasStarted, _started)
     on(messages.ReplicaPhase, lambda phase, launch, *_: launch.progress.reached(*phase))

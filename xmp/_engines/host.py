@@ -8,6 +8,8 @@ from xmp._processes.messages.hosts import HostOver
 from xmp._processes.messages.launch import Done
 
 if TYPE_CHECKING:
+    from xmp._host_words import HostFailure
+
     from . import Agent
 
 __all__ = ["Host"]
@@ -22,6 +24,9 @@ class Host:
         """The attempt that it has begun last."""
         self.done: Done | None = None
         """The last report of its supervisor in the present attempt."""
+        self.verdict: HostFailure | None = None
+        """How the present attempt has failed, on whichever host, as far as this one knows."""
+        self.leftovers = ""
         self.over: HostOver | None = None
         """Its last message."""
         self.lost = ""
@@ -30,6 +35,10 @@ class Host:
         """The answer to the last request."""
         self.preempted: bool | None = None
         """Whether its replicas end by themselves; None until it has answered."""
+
+    def begin(self) -> None:
+        """Forget the attempt before."""
+        self.done, self.verdict, self.leftovers = None, None, ""
 
     @property
     def is_over(self) -> bool:

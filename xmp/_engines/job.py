@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from xmp._processes import ProcessContext
 
-from .launch import HostsLaunch
+from .hosts_launch import HostsLaunch
 
 __all__ = ["Job", "JobHost"]
 
@@ -34,9 +34,8 @@ class Job(ProcessContext[R]):
     replicas that still run at the end of the block.
     """
 
-    _launch: HostsLaunch
-
     def __init__(self, launch: HostsLaunch) -> None:
+        self._over_hosts = launch
         super().__init__(launch)  # type: ignore[arg-type]  # it has what this class uses
 
     def __repr__(self) -> str:
@@ -49,5 +48,5 @@ class Job(ProcessContext[R]):
         """The hosts in the order of their indices."""
         return [
             JobHost(agent.index, agent.name, agent.address, agent.pid)
-            for agent in self._launch.agents
+            for agent in self._over_hosts.agents
         ]

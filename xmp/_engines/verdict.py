@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _errors
+from xmp import _errors, _log
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._host_words import HostFailure
+from xmp._limits import START, Overdue
+from xmp._processes.launcher.restarts import restart_words
 from xmp._processes.messages.launch import Done
-from xmp._watch import CAUSE, COLLATERAL
+from xmp._watch import CAUSE, COLLATERAL, STOPPED
 
 if TYPE_CHECKING:
     from .host import Host
-    from .launch import HostsLaunch
+    from .hosts_launch import HostsLaunch
 
 __all__ = ["history_of", "settle"]
 
@@ -25,8 +27,8 @@ _NOT_OF_REPLICAS = ("HostLost", "Ended")
 def settle(launch: HostsLaunch) -> None:
     """Put into the outcome what the launch has failed with, if it has."""
     hosts, outcome = launch.hosts, launch.outcome
-    verdict = next((h.over.verdict for h in hosts if h.over and h.over.verdict), None)
-    outcome.leftovers = "\n".join(h.over.leftovers for h in hosts if h.over and h.over.leftovers)
+    verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
+    outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
     lost = [host for host in hosts if host.lost]
     if lost and not launch.asked_to_end and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
@@ -70,9 +72,27 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
     for host in launch.hosts:
         if host is not cause and host.done is not None:
             failures += [_as_collateral(each) for each in host.done.failures]
-            stacks |= host.done.stacks
+            stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
-    launch.outcome.done(Done(own.overdue, failures, stacks))
+    launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
+
+
+def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
+    """What all hosts waited for when the limit of one was over.
+
+    The others were stopped because of it, or moments before their own.
+    """
+    waited, finished = set(overdue.ranks), set(overdue.finished)
+    for host in launch.hosts:
+        done = host.done
+        if done is not None and done.overdue is not None:
+            waited |= {*done.overdue.ranks}
+            finished |= {*done.overdue.finished}
+        elif done is not None and overdue.name != START:
+            waited |= {each.rank for each in done.failures if each.label == STOPPED}
+    if not waited <= {*overdue.ranks}:
+        launch.outcome.host = f"{len(launch.hosts)} hosts"
+    return replace(overdue, ranks=tuple(sorted(waited)), finished=tuple(sorted(finished)))
 
 
 def _as_collateral(failure: Any) -> Any:
@@ -116,7 +136,8 @@ def history_of(launch: HostsLaunch) -> tuple[str, Exception]:
         error = XmpError("an attempt failed")
     lasted = (time.monotonic_ns() - launch.job.called) / 1e9
     when = time.strftime("%Y-%m-%d %H:%M:%S")
-    first = f"{error}".partition("\n\n")[0].replace("\n", " ")
+    words = restart_words(error)
+    _log.warning("restart %d of %d: %s", len(launch.past) + 1, launch.job.max_restarts, words)
     if isinstance(error, ReplicaError):
         error.results = {}
-    return f"  {len(launch.past) + 1}: {when}, {lasted:.1f} s after the call: {first}", error
+    return f"  {len(launch.past) + 1}: {when}, {lasted:.1f} s after the call: {words}", error

@@ -272,6 +272,8 @@ class Launch:
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
+        if self.job.relay is not None:
+            self.job.relay.ends(outcome.elsewhere, outcome.leftovers)
         error = outcome.error() if self.job.telling or self.others else None
         if self.others is not None:
             self.others.over(self, error)

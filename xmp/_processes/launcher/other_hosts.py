@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from xmp._errors import XmpError
 from xmp._host_words import HostFailure
 from xmp._processes.messages.connection import Connection
-from xmp._processes.messages.launch import Stop
+from xmp._processes.messages.launch import Stop, TakeStacks
 from xmp._processes.report import host_error
 from xmp._processes.system import linux
 from xmp._watch import is_victim
@@ -72,6 +72,8 @@ class OtherHosts:
             self._stopped = self._reported = True
             launch.outcome.elsewhere = verdict
             if not self.waiting:
+                if launch.job.relay is not None:
+                    launch.order(TakeStacks())  # the driver's error has those of all hosts
                 launch.order(Stop())
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()

@@ -18,7 +18,15 @@ from .launcher_state import LauncherState
 if TYPE_CHECKING:
     from .logging_setup import LoggingSetup
 
-__all__ = ["AttemptBegins", "HostOrder", "HostOver", "PackedCall", "PortsHeld", "StartHost"]
+__all__ = [
+    "AttemptBegins",
+    "AttemptOver",
+    "HostOrder",
+    "HostOver",
+    "PackedCall",
+    "PortsHeld",
+    "StartHost",
+]
 
 
 @dataclass(frozen=True)
@@ -90,13 +98,18 @@ class AttemptBegins(NamedTuple):
     number: int
 
 
+class AttemptOver(NamedTuple):
+    """No process of the attempt is left on this host."""
+
+    verdict: HostFailure | None
+    """How it has failed, on whichever host."""
+    leftovers: str
+    """Which processes of it still exist all the same."""
+
+
 class HostOver(NamedTuple):
     """The last message of a host, of which no process but the agent is left."""
 
-    verdict: HostFailure | None
-    """How the launch has failed, on whichever host, as far as this one knows."""
     kind: str
     """The class of the error here, if there is one."""
     text: str
-    leftovers: str
-    """Which processes of the launch still exist."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xmp import _log, _signals
-from xmp._errors import XmpError
+from xmp._errors import ReplicaTimeout, XmpError
 from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.events import NullEvents
@@ -232,7 +232,7 @@ class HostsLaunch:
             self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
             self.outcome.begin()
             for host in self.hosts:
-                host.done = None
+                host.begin()
             self.events.begin(self.job.called, self.job.plan, number)
         self.attempt = number
 
@@ -312,7 +312,7 @@ class HostsLaunch:
         self.finished = True
         settle(self)
         self.progress.close()
-        running_launches.discard(self)  # type: ignore[arg-type]
+        running_launches.discard(self)
         self._reader.close()
         for agent in self.agents:
             agent.end()
@@ -352,11 +352,18 @@ class HostsLaunch:
         try:
             self.outcome.raise_error()
         except XmpError as error:
+            if isinstance(error, ReplicaTimeout) and error.rank >= 0:
+                error.host = self._name_of(error.rank)
             if self.past and not error.history:
                 lines = "\n".join(line for line, _ in self.past)
                 error._add(f"Earlier attempts (max_restarts={self.job.max_restarts}):\n{lines}")
                 error.history = tuple(past for _, past in self.past)
             raise
+
+    def _name_of(self, rank: int) -> str:
+        """The name of the host of a rank."""
+        index = rank // len(self.job.plan.hosts[0].replicas)
+        return self.agents[index].name
 
     def live_stacks(self) -> dict[int, str]:
         """The current stacks of all live replicas, by rank."""
