@@ -13,6 +13,7 @@ from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
 from ._other_hosts import OtherHosts
+from ._own_address import facing
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
@@ -90,6 +91,9 @@ def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
     known = host_facts()
     request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
+    if draft.meeting is not None:
+        known = facing(known, draft.meeting)
+        draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)

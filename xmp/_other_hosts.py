@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import _log
-from ._types import HostFacts, JobPlan, PortNeed
+from ._types import HostFacts, JobPlan, Limits, PortNeed
 
 if TYPE_CHECKING:
     from ._carrier.host_link import HostLink
@@ -27,6 +28,7 @@ _JOB = (
     "TORCHELASTIC_RUN_ID",
 )
 """What schedulers call a job: the same on all of its hosts."""
+_PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
 _launches = itertools.count()
@@ -76,7 +78,6 @@ class OtherHosts:
             self._link.leave()
 
     def _made(self, plan: JobPlan, call: Call, known: HostFacts) -> HostLink:
-        from . import __version__
         from ._carrier.host_link import HostLink
         from ._carrier.words import HostCard
 
@@ -91,13 +92,19 @@ class OtherHosts:
             hosts=plan.meeting.hosts,
             name=call.host_name or known.hostname,
             replicas=len(plan.hosts[0].replicas),
-            xmp=__version__,
+            xmp=str(sys.modules["xmp"].__version__),
             python=known.python,
             framework=_framework(plan, known),
             max_restarts=call.max_restarts,
         )
         secret = known.env.get(SECRET, "").encode()
-        return HostLink(plan.meeting, card, seconds, job, secret)
+        return HostLink(plan.meeting, card, seconds, job, secret, _pace(limits))
+
+
+def _pace(limits: Limits | None) -> float:
+    """Seconds between two messages that there is progress, for ``hang_timeout``."""
+    hang = limits.hang if limits is not None else None
+    return 1.0 if hang is None else min(1.0, hang / 1e9 / _PULSES_PER_LIMIT)
 
 
 def _framework(plan: JobPlan, known: HostFacts) -> str:

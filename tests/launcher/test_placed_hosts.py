@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.stage import Outcome, Stage
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.hosts
 
@@ -52,6 +53,48 @@ PROGRAM = """
             return xmp.restart_count(), float(xmp.all_reduce(1.0))
         in_script.never_returns()
 
+    def steps_until_preempted(rank):
+        '''Each at its own speed: they agree all the same.'''
+        steps = 0
+        while not xmp.preempted():
+            steps += 1
+            time.sleep(0.001 * (rank + 1))
+            if steps == 5:
+                (HERE / f"in-fn-{rank}").touch()
+        return steps
+
+    def steps_together(rank):
+        steps = 0
+        while not xmp.preempted():
+            steps += 1
+            assert float(xmp.all_reduce(1.0)) == 4
+            if steps == 5:
+                (HERE / f"in-fn-{rank}").touch()
+        return steps
+
+    def one_host_asks(rank):
+        '''The replicas of host 1 do not look.'''
+        if rank < 2:
+            return steps_until_preempted(rank)
+        (HERE / f"in-fn-{rank}").touch()
+        while not (HERE / "go").exists():
+            time.sleep(0.01)
+        return -1
+
+    def one_makes_progress(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        if rank == 3:
+            for _ in range(40):
+                xmp.heartbeat()
+                time.sleep(0.1)
+            return rank
+        time.sleep(4.5)
+        return rank
+
+    def none_makes_progress(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        in_script.never_returns()
+
     if __name__ == "__main__":
         if "torch" in os.environ.get("LOADED", ""):
             import torch
@@ -86,6 +129,10 @@ class Two:
         for index in range(2):
             self.start(index, function, **options)
         return self.said()
+
+    def in_function(self) -> None:
+        for host, launcher in enumerate(self.launchers):
+            self.stage.reached(launcher, *(f"in-fn-{2 * host + r}" for r in range(2)))
 
     def said(self) -> list[Any]:
         """The last line of each launcher; nothing is left of either."""
@@ -144,8 +191,7 @@ def test_both_name_the_replica_that_died(two: Two) -> None:
 def test_a_host_whose_launcher_or_supervisor_is_killed(two: Two, index: int, whom: str) -> None:
     for host in range(2):
         two.start(host, "waits")
-    for host in range(2):
-        two.stage.reached(two.launchers[host], *(f"in-fn-{2 * host + r}" for r in range(2)))
+    two.in_function()
     victim = two.launchers[index]
     killed = time.time()
     if whom == "launcher":
@@ -170,8 +216,7 @@ def below(pid: int, launcher: int) -> bool:
 def test_ctrl_c_on_one_host_ends_both(two: Two) -> None:
     for host in range(2):
         two.start(host, "waits")
-    for host in range(2):
-        two.stage.reached(two.launchers[host], *(f"in-fn-{2 * host + r}" for r in range(2)))
+    two.in_function()
     two.launchers[0].send_signal(signal.SIGINT)
     first, second = two.said()
     assert first[0] == "KeyboardInterrupt"
@@ -200,3 +245,48 @@ def test_a_host_that_does_not_come(two: Two, index: int) -> None:
 def test_both_restart(two: Two) -> None:
     found = two.both("fails_once", max_restarts=1, env={"LOADED": "torch"})
     assert found == [[[1, 4.0], [1, 4.0]]] * 2
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("function", ["steps_until_preempted", "steps_together"])
+def test_all_are_preempted_at_the_same_call(two: Two, function: str, index: int) -> None:
+    for host in range(2):
+        two.start(host, function, env={"LOADED": "torch"})
+    two.in_function()
+    two.launchers[index].send_signal(signal.SIGTERM)
+    first, second = two.said()
+    steps = {*first, *second}
+    assert len(steps) == 1, (first, second)
+    assert min(steps) >= 5
+
+
+def test_both_launchers_get_the_signal(two: Two) -> None:
+    for host in range(2):
+        two.start(host, "steps_until_preempted")
+    two.in_function()
+    for launcher in two.launchers:
+        launcher.send_signal(signal.SIGTERM)
+    first, second = two.said()
+    assert len({*first, *second}) == 1, (first, second)
+
+
+def test_hosts_whose_replicas_do_not_ask_do_not_hold_the_others_up(two: Two) -> None:
+    for host in range(2):
+        two.start(host, "one_host_asks")
+    two.in_function()
+    two.launchers[0].send_signal(signal.SIGTERM)
+    until(lambda: not two.stage.named("xmp-replica-0", "xmp-replica-1"))
+    (two.stage.folder / "go").touch()
+    first, second = two.said()
+    assert first[0] == first[1] >= 5
+    assert second == [-1, -1]
+
+
+def test_progress_on_one_host_counts_on_all(two: Two) -> None:
+    assert two.both("one_makes_progress", hang_timeout=2) == [[0, 1], [2, 3]]
+
+
+def test_a_launch_that_hangs_on_all_hosts_is_overdue_on_all(two: Two) -> None:
+    for name, text, _, _ in two.both("none_makes_progress", hang_timeout=1):
+        assert name == "ReplicaTimeout", text
+        assert "hang_timeout" in text

@@ -1,8 +1,7 @@
 """The coordinator: the carrier process of host 0. One loop, one connection for each host.
 
-It calls the roll, passes on what concerns all, and gives the one verdict. Whatever connects and is
-not a host of this job is dropped: it can keep nobody out, since only so many connections wait for
-their handshake at a time, each for a few seconds.
+It calls the roll, passes on what concerns all, and gives the one verdict. What one host says to all
+is sent to each at most once a second: a step of the launch is as many messages as there are hosts.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from dataclasses import replace
 from xmp._host_words import HostFailure
 
 from . import kinds
+from .agreement import Agreement
+from .door import Door, room_for
 from .judgement import SILENCE, SUSPICION, Judgement
-from .peer import Peer, Stranger
+from .peer import Peer, drain
 from .roll_call import RollCall
-from .sealed import Keys
-from .words import HostCard, Malformed, Refusal, decode, encode
+from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
+from .words import HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
-STRANGERS = 512
-"""Connections that may wait for their handshake."""
-HANDSHAKE = 5.0
-"""Seconds for a handshake."""
 FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds after which missing hosts are named, and again."""
 BEAT_EVERY = 2.5
 """Seconds between the coordinator's own beats: a member waits ``SILENCE`` for one."""
+LISTEN_EVERY = 0.25
+"""Seconds between two looks for silent hosts."""
 TICK = 0.1
 
 
@@ -39,26 +38,35 @@ class Coordinator:
     """``launcher`` is the socket to the launcher of host 0, which is a host like the others."""
 
     def __init__(
-        self, listener: socket.socket, launcher: Peer, keys: Keys, hosts: int, start_timeout: float
+        self,
+        listener: socket.socket,
+        launcher: Peer,
+        keys: Keys,
+        hosts: int,
+        start_timeout: float,
+        pace: float = 1.0,
     ) -> None:
-        self._hosts, self._keys, self._limit = hosts, keys, start_timeout
+        """``pace``: seconds between two messages to all hosts that there is progress."""
+        self._hosts, self._limit, self._pace = hosts, start_timeout, pace
         self._selector = selectors.DefaultSelector()
-        self._listener = listener
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
-        self._strangers: dict[Stranger, float] = {}
-        """Connections without a handshake, oldest first, and when they came."""
-        self._open_attempt(0)
-        self._beats = self._checked = 0.0
+        self._beats = self._checked = self._listened = self._pulse = 0.0
+        self._progressed = False
+        """Whether any host has reported progress since all heard of it."""
         self._launcher = launcher
         self._left = False
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._watch(launcher, lambda: self._hear(launcher))
+        room = room_for(hosts)
+        self._door = Door(listener, keys, room, self._selector, self._admit)
+        self._open_attempt(0)
+        self._watch(launcher)
+        self._cramped = room < 1
+        """Whether this process may not open as many connections as there are hosts."""
 
     def _open_attempt(self, attempt: int) -> None:
         self._call = RollCall(self._hosts, attempt)
         self._judgement = Judgement()
+        self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
         self._called = time.monotonic()
         self._notice = self._called + FIRST_NOTICE
@@ -76,17 +84,17 @@ class Coordinator:
             if now - self._checked >= TICK:
                 self._checked = now
                 self._look(now)
-        self._drain()
+        self._end()
 
     def _look(self, now: float) -> None:
         """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
-        for stranger, came in list(self._strangers.items()):
-            if now - came < HANDSHAKE:
-                break
-            self._drop_stranger(stranger)
+        self._door.look(now)
         if now - self._beats >= BEAT_EVERY:
             self._beats = now
             self._send_all(kinds.BEAT, among=self._remote())
+        if self._progressed and now - self._pulse >= self._pace:
+            self._pulse, self._progressed = now, False
+            self._send_all(kinds.PROGRESS)
         if self._settled:
             return
         if self._call.complete():
@@ -98,6 +106,9 @@ class Coordinator:
             self._send_all(kinds.CALL, encode(self._call.state()))
 
     def _judge(self, now: float) -> None:
+        if now - self._listened < LISTEN_EVERY and not self._judgement.waits:
+            return
+        self._listened = now
         silent = [(now - peer.heard, i) for i, peer in self._members.items() if peer.remote]
         for seconds, index in silent:
             if seconds >= SILENCE and index in self._call.cards:
@@ -105,50 +116,22 @@ class Coordinator:
         self._judgement.judge(now, any(seconds >= SUSPICION for seconds, _ in silent))
         self._give_verdict()
 
-    def _drain(self) -> None:
-        """Send what is still to be sent, for a moment, and close all."""
-        end = time.monotonic() + 1.0
-        while any(p.unsent for p in self._members.values()) and time.monotonic() < end:
-            for peer in self._members.values():
-                peer.flush()
-            time.sleep(0.01)
-        for peer in self._members.values():
-            peer.close()
+    def _end(self) -> None:
+        drain([peer for peer in self._members.values() if peer.remote])
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
         self._selector.close()
 
     # --- connections ---------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return  # the peer has gone, or no descriptor is free: the listener stays readable
-        if len(self._strangers) >= STRANGERS:
-            self._drop_stranger(next(iter(self._strangers)))
-        stranger = Stranger(connection, self._keys)
-        self._strangers[stranger] = time.monotonic()
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._meet(stranger))
+    def _admit(self, peer: Peer) -> None:
+        """Listen to a host that has proved itself, for the size of a card at first."""
+        peer.frames.limit = CARD_LIMIT
+        self._watch(peer)
 
-    def _drop_stranger(self, stranger: Stranger) -> None:
-        self._strangers.pop(stranger, None)
-        self._selector.unregister(stranger.socket)
-        stranger.socket.close()
-
-    def _meet(self, stranger: Stranger) -> None:
-        """Go on with a handshake."""
-        try:
-            frames = stranger.read()
-        except (Malformed, OSError):
-            self._drop_stranger(stranger)
-            return
-        if frames is not None:
-            self._strangers.pop(stranger)
-            peer = Peer(stranger.socket, frames, remote=True)
-            self._selector.modify(peer.socket, selectors.EVENT_READ, lambda: self._hear(peer))
-            peer.on_backlog = self._backlog(peer)
-
-    def _watch(self, peer: Peer, hear: Callable[[], None]) -> None:
-        self._selector.register(peer.socket, selectors.EVENT_READ, hear)
+    def _watch(self, peer: Peer) -> None:
+        self._selector.register(peer.socket, selectors.EVENT_READ, lambda: self._hear(peer))
         peer.on_backlog = self._backlog(peer)
 
     def _backlog(self, peer: Peer) -> Callable[[bool], None]:
@@ -161,54 +144,75 @@ class Coordinator:
         return changed
 
     def _hear(self, peer: Peer) -> None:
+        if peer.socket.fileno() < 0:
+            return  # sent away by an event of the same turn
         try:
             for kind, body in peer.read():
-                self._take(peer, kind, body)
+                if kind != kinds.BEAT:
+                    self._take(peer, kind, body)
         except (Malformed, OSError) as error:
-            self._gone(peer, f"sent what no host sends: {error}" if str(error) else "")
+            malformed = isinstance(error, Malformed)
+            self._gone(peer, f"sent what no host sends: {error}" if malformed else "")
 
     def _gone(self, peer: Peer, why: str) -> None:
         """A connection has ended."""
+        if peer.socket.fileno() < 0:
+            return
         self._selector.unregister(peer.socket)
         peer.close()
+        self._door.came(peer)
         if peer is self._launcher:
             self._left = True
             if not peer.left:
                 self._lost(0, "its launcher has ended")
                 self._give_verdict()
-            return
-        if self._members.get(peer.index) is not peer:
-            return
-        del self._members[peer.index]
+        elif self._members.get(peer.index) is peer:
+            del self._members[peer.index]
+            self._host_gone(peer, why)
+
+    def _host_gone(self, peer: Peer, why: str) -> None:
         if not self._call.complete():
             self._call.left(peer.index)
         elif not peer.left:
             self._lost(peer.index, why or "its connection has ended")
             self._give_verdict()
+        elif peer.index not in self._done:
+            self._lost(peer.index, "it has left the launch before its end")
+            self._give_verdict()
 
     # --- what hosts say ------------------------------------------------------------------------
 
     def _take(self, peer: Peer, kind: int, body: bytes) -> None:
-        if kind == kinds.BEAT:
-            return
         if kind == kinds.CARD:
             self._came(peer, decode(HostCard, body))
         elif self._members.get(peer.index) is not peer:
             raise Malformed("a host that has not come to the roll call")
         elif kind == kinds.FAILED:
-            self._failed(peer, decode(HostFailure, body))
+            if not self._settled:  # all hosts may report at once what the verdict has ended
+                self._failed(peer, decode(HostFailure, body))
         elif kind == kinds.DONE:
             self._ended(peer)
-        elif kind in (kinds.PROGRESS, kinds.PREEMPTED):
-            self._send_all(kind, among=(p for p in self._members.values() if p is not peer))
+        elif kind == kinds.PROGRESS:
+            self._progressed = True
+        elif kind == kinds.PREEMPTED:
+            if self._agreement.begin():
+                self._send_all(kind)
+        elif kind == kinds.STEP:
+            proposal = self._agreement.heard(peer.index, decode(Step, body))
+            if proposal is not None:
+                self._send_all(kinds.PROPOSED, encode(proposal))
         elif kind == kinds.LEAVE:
             peer.left = True
         else:
             raise Malformed(f"a frame of kind {kind}")
 
     def _came(self, peer: Peer, card: HostCard) -> None:
-        if peer.index not in (-1, card.index):
-            raise Malformed(f"host {peer.index} says that it is host {card.index}")
+        if peer.index not in (-1, card.index) or peer.remote == (card.index == 0):
+            known = peer.index if peer.remote else 0
+            raise Malformed(f"host {known} says that it is host {card.index}")
+        if self._cramped:
+            peer.send(kinds.REFUSED, encode(self._too_many()))
+            return
         if card.attempt == self._call.attempt + 1 and self._settled:
             self._open_attempt(card.attempt)
         if self._settled or self._call.complete() or card.attempt != self._call.attempt:
@@ -220,7 +224,8 @@ class Coordinator:
             peer.send(kinds.REFUSED, encode(refusal))
             self._refuse(refusal)
             return
-        peer.index = card.index
+        self._door.came(peer)
+        peer.index, peer.frames.limit = card.index, BODY_LIMIT
         self._members[card.index] = peer
         if self._call.complete():
             self._send_all(kinds.CALL, encode(self._call.state()))
@@ -230,6 +235,13 @@ class Coordinator:
         earlier = self._members.get(index)
         if earlier not in (None, peer) and time.monotonic() - earlier.heard >= SUSPICION:
             self._gone(earlier, "")
+
+    def _too_many(self) -> Refusal:
+        return Refusal(
+            f"host 0 may not open as many files as {self._hosts} hosts need connections: raise its "
+            "limit there (`ulimit -Hn`, LimitNOFILE=)",
+            plan=True,
+        )
 
     def _too_late(self, card: HostCard) -> Refusal:
         return Refusal(
@@ -282,5 +294,7 @@ class Coordinator:
         for peer in list(self._members.values() if among is None else among):
             try:
                 peer.send(kind, body)
+            except ConnectionAbortedError:
+                self._gone(peer, "it does not take what it is sent")
             except OSError:
-                pass  # the next read says that it has gone
+                pass  # the next read says that it has gone, after what it has sent before

@@ -21,7 +21,7 @@ from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import Call, HostCard, Malformed, Refusal, decode, encode
+from .words import Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
 
 __all__ = ["HostLink"]
 
@@ -37,24 +37,33 @@ class HostLink:
     """
 
     def __init__(
-        self, meeting: HostMeeting, card: HostCard, start_timeout: float, job: str, secret: bytes
+        self,
+        meeting: HostMeeting,
+        card: HostCard,
+        start_timeout: float,
+        job: str,
+        secret: bytes,
+        pace: float = 1.0,
     ) -> None:
         """``job`` names the job: two jobs at one address refuse each other's hosts.
 
         What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
-        join.
+        join. ``pace``: seconds between two messages to all hosts that there is progress.
         """
+        self._pace = pace
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""
         self.all_done = False
         """Whether all replicas of all hosts have ended well."""
         self.preempted = False
         """Whether another host is about to be taken away."""
-        self.progress = 0
-        """How often replicas of other hosts have made progress."""
+        self.progress = False
+        """Whether replicas of any host have made progress; the reader sets it back."""
+        self.proposals: deque[tuple[int, int, bool]] = deque(maxlen=8)
+        """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
         self._meeting, self._card, self._limit = meeting, card, start_timeout
         self._job, self._secret = job, secret
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Call] = deque(maxlen=8)
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = os.getpid()
@@ -91,6 +100,7 @@ class HostLink:
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
             "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
+            "pace": self._pace,
         }  # fmt: skip
 
     @property
@@ -112,6 +122,8 @@ class HostLink:
         the hosts do not fit together and StartError when one has not come in time; the same on all.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
+        self.preempted = self.progress = False
+        self.proposals.clear()
         self._card = replace(self._card, attempt=attempt)
         self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
@@ -155,6 +167,10 @@ class HostLink:
     def preempt(self) -> None:
         """This host is about to be taken away."""
         self._say(kinds.PREEMPTED)
+
+    def reached(self, number: int, step: int) -> None:
+        """Report, in a round of the vote, the most calls that a replica has made here."""
+        self._say(kinds.STEP, encode(Step(number, step)))
 
     def leave(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
@@ -202,7 +218,10 @@ class HostLink:
         elif kind == kinds.PREEMPTED:
             self.preempted = True
         elif kind == kinds.PROGRESS:
-            self.progress += 1
+            self.progress = True
+        elif kind == kinds.PROPOSED:
+            proposal = decode(Proposal, body)
+            self.proposals.append((proposal.round, proposal.step, proposal.final))
 
     def _broken(self) -> None:
         """The carrier process has ended: this host has lost the others."""

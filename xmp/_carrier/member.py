@@ -57,7 +57,9 @@ class Member:
         self._card = HostCard()
         self._settled = False
         """Whether the present attempt has its verdict, or has ended well everywhere."""
-        self._beat = 0.0
+        self._beat = self._said = 0.0
+        self._moved = False
+        """Whether a replica has made progress of which the coordinator has not heard."""
 
     @property
     def _where(self) -> str:
@@ -163,11 +165,15 @@ class Member:
             self._hear_launcher(0.0)
             self._keep_alive(coordinator)
         except (OSError, Malformed) as error:
+            self._hear_rest(coordinator)
             coordinator.close()
             self._coordinator = None
             self._lost(str(error) or "its connection has ended")
 
     def _pass_on(self, coordinator: Peer, kind: int, body: bytes) -> None:
+        if kind == kinds.PROGRESS:
+            self._moved = True  # said with the next beat, if not at once
+            return
         if kind == kinds.CARD:
             self._card, self._settled = decode(HostCard, body), False
         coordinator.send(kind, body)
@@ -176,12 +182,26 @@ class Member:
         for kind, body in coordinator.read():
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
                 self._settled = True
+            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, kinds.PREEMPTED):
+                raise Malformed(f"a frame of kind {kind}")
             if kind != kinds.BEAT:
                 self._to_launcher(kind, body)
 
+    def _hear_rest(self, coordinator: Peer) -> None:
+        """Take what came before a connection ended: the verdict may be there."""
+        try:
+            while select.select([coordinator.socket], [], [], 0)[0]:
+                self._hear_coordinator(coordinator)
+        except (OSError, ValueError):
+            pass
+
     def _keep_alive(self, coordinator: Peer) -> None:
         now = time.monotonic()
-        if now - self._beat >= BEAT_EVERY:
+        if self._moved and now - self._said >= BEAT_EVERY:
+            self._beat = self._said = now
+            self._moved = False
+            coordinator.send(kinds.PROGRESS)
+        elif now - self._beat >= BEAT_EVERY:
             self._beat = now
             coordinator.send(kinds.BEAT)
         silent = now - coordinator.heard
@@ -224,7 +244,8 @@ class Member:
         if not self._settled:
             self._settled = True
             text = f"{self._where} is lost: {why}"
-            lost = HostFailure(0, kind="HostLost", text=text, attempt=self._card.attempt)
+            name = self._address[0]
+            lost = HostFailure(0, name, kind="HostLost", text=text, attempt=self._card.attempt)
             self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:

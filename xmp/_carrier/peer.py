@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 from .sealed import ANSWER_SIZE, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["Peer", "Stranger"]
+__all__ = ["Peer", "Stranger", "drain"]
 
 _CHUNK = 1 << 16
 _BACKLOG = 4 << 20
 """Bytes that may wait for a peer that does not read; more, and it has to go."""
+_PIECES = 64
+"""Pieces given to the kernel at once (it takes 1,024)."""
+_GOODBYE = 1.0
+_A_FLOOD = 1000
+"""Frames from a remote peer within a second; a host sends one, and one more for each event."""
 
 
 class Peer:
@@ -34,46 +40,93 @@ class Peer:
         """When it sent something for the last time."""
         self.left = False
         """Whether it has said that it leaves."""
-        self.unsent = b""
+        self.unsent = 0
+        """Bytes that wait until the peer takes them."""
         self.on_backlog: Callable[[bool], None] = lambda waits: None
         """Called when something begins or ceases to wait for the peer."""
-        self._frames = frames
+        self.frames = frames
+        self._queue: deque[memoryview] = deque()
+        self._failed = False
+        self._second, self._count = self.heard, 0
 
-    def read(self) -> Iterator[tuple[int, bytes]]:
+    def read(self) -> Iterable[tuple[int, bytes]]:
         """The frames that have arrived; raises Malformed."""
-        self.flush()
+        if self.unsent:
+            self.flush()
         try:
             data = self.socket.recv(_CHUNK)
         except (BlockingIOError, InterruptedError):
-            return iter(())
+            return ()
         if not data:
             raise ConnectionResetError
-        self.heard = time.monotonic()
-        return self._frames.take(data)
+        self.heard = now = time.monotonic()
+        frames = self.frames.take(data)
+        return self._counted(frames, now) if self.remote else frames
+
+    def _counted(
+        self, frames: Iterable[tuple[int, bytes]], now: float
+    ) -> Iterable[tuple[int, bytes]]:
+        if now - self._second >= 1.0:
+            self._second, self._count = now, 0
+        for frame in frames:
+            self._count += 1
+            if self._count > _A_FLOOD:
+                raise Malformed(f"more than {_A_FLOOD} messages in a second")
+            yield frame
 
     def send(self, kind: int, body: bytes = b"") -> None:
-        """Send a frame, now or when the peer takes it."""
-        waited = bool(self.unsent)
-        self.unsent += self._frames.frame(kind, body)
-        if len(self.unsent) > _BACKLOG:
+        """Send a frame, now or when the peer takes it; the second time after an error, nothing.
+
+        The body is not copied: what all hosts hear is in memory once.
+        """
+        if self._failed:
+            return
+        pieces = [self.frames.head(kind, body), body] if body else [self.frames.head(kind)]
+        size = sum(map(len, pieces))
+        try:
+            sent = 0 if self._queue else self._give(pieces)
+            if sent < size:
+                self._keep(pieces, sent)
+        except OSError:
+            self._failed = True
+            raise
+
+    def _keep(self, pieces: list[bytes], sent: int) -> None:
+        waited = bool(self._queue)
+        for piece in pieces:
+            if sent < len(piece):
+                self._queue.append(memoryview(piece)[sent:])
+                self.unsent += len(piece) - sent
+            sent = max(0, sent - len(piece))
+        if self.unsent > _BACKLOG:
             raise ConnectionAbortedError
         if not waited:
-            self.flush()
-            if self.unsent:
-                self.on_backlog(True)
+            self.on_backlog(True)
 
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it."""
-        if not self.unsent:
-            return
+        while self._queue and not self._failed:
+            pieces = [self._queue[i] for i in range(min(len(self._queue), _PIECES))]
+            sent = self._give(pieces)
+            if not sent:
+                return
+            self.unsent -= sent
+            while self._queue and sent >= len(self._queue[0]):
+                sent -= len(self._queue.popleft())
+            if sent:
+                self._queue[0] = self._queue[0][sent:]
+            if not self._queue:
+                self.on_backlog(False)
+
+    def _give(self, pieces: list[bytes] | list[memoryview]) -> int:
         try:
-            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+            return self.socket.sendmsg(pieces)
         except (BlockingIOError, InterruptedError):
-            return
-        if not self.unsent:
-            self.on_backlog(False)
+            return 0
 
     def close(self) -> None:
+        self._queue.clear()
+        self.unsent = 0
         self.socket.close()
 
 
@@ -106,3 +159,33 @@ class Stranger:
         if frames is None:
             raise Malformed("a stranger")
         return frames
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def drain(peers: Sequence[Peer]) -> None:
+    """Send what is still to be sent, for at most a second, until the others have closed.
+
+    Closing a connection on which something has arrived unread resets it, and then what has been
+    sent may not arrive (Linux, tcp_close): so each is read to its end.
+    """
+    end = time.monotonic() + _GOODBYE
+    while peers and time.monotonic() < end:
+        peers = [peer for peer in peers if not _is_over(peer)]
+        time.sleep(0.01)
+
+
+def _is_over(peer: Peer) -> bool:
+    """Whether the other end has closed, after all that it is to hear has been sent."""
+    try:
+        peer.flush()
+        if not peer.unsent:
+            peer.socket.shutdown(socket.SHUT_WR)
+        while peer.socket.recv(_CHUNK):
+            pass
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        pass
+    return True

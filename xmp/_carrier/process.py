@@ -32,7 +32,8 @@ def main(channel: int, listener: int, launcher: int) -> None:
     keys = Keys(orders["job"], bytes.fromhex(orders["secret"]))
     if listener >= 0:
         served = socket.socket(fileno=listener)
-        Coordinator(served, peer, keys, orders["hosts"], orders["start_timeout"]).run()
+        limits = orders["start_timeout"], orders["pace"]
+        Coordinator(served, peer, keys, orders["hosts"], *limits).run()
     else:
         address = orders["address"], orders["port"]
         Member(peer, lambda: os.getppid() != launcher, address, keys, orders["start_timeout"]).run()

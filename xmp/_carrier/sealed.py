@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from .words import Malformed
 
 __all__ = [
-    "ANSWER_SIZE", "GREETING_SIZE", "OTHER_JOB", "OTHER_SECRET", "WELCOME", "WELCOME_SIZE",
-    "Answer", "Frames", "Greeting", "Keys",
+    "ANSWER_SIZE", "BODY_LIMIT", "CARD_LIMIT", "GREETING_SIZE", "OTHER_JOB", "OTHER_SECRET",
+    "WELCOME", "WELCOME_SIZE", "Answer", "Frames", "Greeting", "Keys",
 ]  # fmt: skip
 
 MAGIC = b"xmp-hosts-1\n"
@@ -34,7 +34,10 @@ WELCOME, OTHER_JOB, OTHER_SECRET = b"W", b"J", b"S"
 _HEADER = struct.Struct(">IB")
 _COUNT = struct.Struct(">QB")
 _CODE = 16
-_BODY_LIMIT = 1 << 20
+BODY_LIMIT = 1 << 20
+"""Bytes of the longest body: three texts of ``TEXT_LIMIT`` characters, all of them escaped."""
+CARD_LIMIT = 1 << 13
+"""The same for a peer that has not come to the roll call."""
 
 
 class Keys:
@@ -101,12 +104,18 @@ class Frames:
         self._ours, self._theirs = ours, theirs
         self._sent = self._read = 0
         self._buffer = bytearray()
+        self.limit = BODY_LIMIT
+        """Bytes of a body that the other end may send."""
 
     def frame(self, kind: int, body: bytes = b"") -> bytes:
         """The bytes of one frame, which must be sent in this order."""
+        return self.head(kind, body) + body
+
+    def head(self, kind: int, body: bytes = b"") -> bytes:
+        """What stands before the body."""
         code = _code(self._ours, self._sent, kind, body)
         self._sent += 1
-        return _HEADER.pack(len(body), kind) + code + body
+        return _HEADER.pack(len(body), kind) + code
 
     def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The frames that are complete with ``data``, as (kind, body); raises Malformed."""
@@ -114,7 +123,7 @@ class Frames:
         codes = _CODE if self._theirs else 0
         while len(self._buffer) >= _HEADER.size:
             size, kind = _HEADER.unpack_from(self._buffer)
-            if size > _BODY_LIMIT:
+            if size > self.limit:
                 raise Malformed(f"a frame of {size} bytes")
             start = _HEADER.size + codes
             if len(self._buffer) < start + size:

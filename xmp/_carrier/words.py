@@ -8,14 +8,34 @@ as far as the roll call, which names both versions.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-__all__ = ["TEXT_LIMIT", "Call", "HostCard", "Malformed", "Refusal", "decode", "encode"]
+__all__ = [
+    "TEXT_LIMIT",
+    "Call",
+    "HostCard",
+    "Malformed",
+    "Proposal",
+    "Refusal",
+    "Step",
+    "decode",
+    "encode",
+]
 
-TEXT_LIMIT = 64 * 1024
+TEXT_LIMIT = 32 * 1024
 """Characters of the longest text that a host sends; the end of a longer one is left out."""
+LINE_LIMIT = 256
+"""Characters of a name, a version, the class of an error."""
+_LIST_LIMIT = 64
 _NUMBER_LIMIT = 1 << 40
+_DIGITS = 16
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_SPACES = "\u00a0\u202f\u3000"
+"""Blanks of French and Japanese, which Python does not call printable."""
+_LONG = frozenset({"text", "message", "traceback"})
+"""The fields with several lines."""
 
 T = TypeVar("T")
 
@@ -64,15 +84,37 @@ class Refusal:
     has not come in time (a ``StartError``)."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """A host's answer in a round of the vote on ``preempted()``."""
+
+    round: int = 0
+    step: int = 0
+    """The largest number of calls that a replica of the host has made."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The call at which all replicas may end; each host answers with a ``Step`` of this round."""
+
+    round: int = 0
+    step: int = 0
+    final: bool = False
+
+
 def encode(words: Any) -> bytes:
     """One of these values as JSON, its texts cut to ``TEXT_LIMIT``."""
-    return json.dumps({name: _cut(value) for name, value in asdict(words).items()}).encode()
+    values = {name: _fit(name, value) for name, value in asdict(words).items()}
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def decode(words: type[T], data: bytes) -> T:
-    """The value that ``encode`` made; raises Malformed for anything else."""
+    """The value that ``encode`` made; raises Malformed for anything else.
+
+    Its texts may be printed: control characters, which a terminal would obey, are spelled out.
+    """
     try:
-        given = json.loads(data)
+        given = json.loads(data.decode(), parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"no JSON: {error}") from None
     if not isinstance(given, dict):
@@ -83,22 +125,48 @@ def decode(words: type[T], data: bytes) -> T:
     )
 
 
+def _number(digits: str) -> int:
+    """Python 3.10 takes seconds for a number of 100,000 digits."""
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
 def _checked(kind: str, name: str, value: Any) -> Any:
     if kind.startswith("tuple"):
-        if not isinstance(value, list) or len(value) > TEXT_LIMIT:
-            raise Malformed(f"{name} is no list")
+        if not isinstance(value, list) or len(value) > _LIST_LIMIT:
+            raise Malformed(f"{name} is no short list")
         item = "int" if "int" in kind else "str"
         return tuple(_checked(item, name, each) for each in value)
     if type(value).__name__ != kind:
         raise Malformed(f"{name} is no {kind}")
-    if isinstance(value, str) and len(value) > TEXT_LIMIT:
-        raise Malformed(f"{name} is longer than {TEXT_LIMIT} characters")
+    if isinstance(value, str):
+        limit = TEXT_LIMIT if name in _LONG else LINE_LIMIT
+        if len(value) > limit:
+            raise Malformed(f"{name} is longer than {limit} characters")
+        return _printable(value, lines=name in _LONG)
     if isinstance(value, int) and abs(value) > _NUMBER_LIMIT:
         raise Malformed(f"{name} is {value}")
     return value
 
 
-def _cut(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > TEXT_LIMIT:
-        return value[: TEXT_LIMIT - 20] + "\n(the rest is cut)"
-    return value
+def _printable(text: str, lines: bool) -> str:
+    """The text without colours, and with each character that is not to be seen spelled out."""
+    if text.isprintable():
+        return text
+    kept = _SPACES + "\n\t" if lines else _SPACES
+    return "".join(
+        each if each in kept or each.isprintable() else each.encode("unicode_escape").decode()
+        for each in _COLOUR.sub("", text)
+    )
+
+
+def _fit(name: str, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_fit("", each) for each in value[:_LIST_LIMIT]]
+    if not isinstance(value, str):
+        return value
+    if name not in _LONG:
+        return value[:LINE_LIMIT]
+    cut = "\n(the rest is cut)"
+    return value if len(value) <= TEXT_LIMIT else value[: TEXT_LIMIT - len(cut)] + cut

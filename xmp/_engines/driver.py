@@ -91,7 +91,7 @@ def _refuse(request: Request, call: Call, count: int) -> None:
 
 
 def _on_host(request: Request, addresses: Sequence[str], index: int) -> Request:
-    world = HostsByHand(index, tuple(addresses), option="hosts")
+    world = HostsByHand(index, tuple(addresses), said=f"hosts={len(addresses)}")
     return replace(request, world=world)
 
 

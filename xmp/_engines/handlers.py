@@ -106,6 +106,8 @@ def _handlers() -> Handlers[[HostsLaunch, Host, list[int]]]:
     for kind in (
         messages.CannotMake, messages.FailedFirst, messages.UnsafeToFork, messages.AtBreakpoint,
         messages.DebuggerLeft,
+        messages.StepReached,
+        messages.ProgressMade,
     ):  # fmt: skip
         on(kind, _ignored)
     return table

@@ -176,7 +176,8 @@ class Outcome:
     def first(self, failure: Failure) -> BaseException:
         """The error for the first failure, while replicas still run."""
         size, failure = self._job.plan.world_size, self._unopened(failure)
-        return replica_error.build([failure], size, self.host, {}, {}, OomFinding())
+        memory = self._oom_counters.look()
+        return replica_error.build([failure], size, self.host, {}, {}, memory)
 
     def _error(self) -> BaseException | None:
         if self.elsewhere is not None and not self._is_own(self.elsewhere):
