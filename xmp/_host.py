@@ -161,13 +161,14 @@ def _started(
     others: OtherHosts,
 ) -> Launch:
     """Hold the ports, and start the replicas."""
-    lease = others.take_held() or _ports.lease(others.needs_of(draft))
+    needs = others.needs_of(draft, call, known)
+    lease = others.take_held() or _ports.lease(needs)
     _log.debug("ports held: %s", lease.ports)
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
-        hosts = others.meet(plan, call, known, lease.descriptors)
+        hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)
     except BaseException as error:

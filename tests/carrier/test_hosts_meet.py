@@ -42,8 +42,8 @@ class Hosts:
         card = {"name": f"n{index}", "replicas": 2, "xmp": "0.3.0", "python": "3.11.7", **other}
         meeting = HostMeeting(index, of, "127.0.0.1", self.port)
         link = HostLink(meeting, HostCard(index, of, **card), limit, job, secret)
-        link.start(self.listener.fileno() if index == 0 and not self.links else -1)
-        self._stack.callback(link.leave)
+        link.start(0, self.listener.fileno() if index == 0 and not self.links else -1)
+        self._stack.callback(link.end)
         self.links.append(link)
         return link
 
@@ -53,7 +53,7 @@ class Hosts:
 
         def come(link: HostLink) -> None:
             try:
-                link.come(attempt, self.notices.append)
+                link.come(attempt, 0, self.notices.append)
                 errors[link] = None
             except XmpError as error:
                 errors[link] = error
@@ -146,7 +146,7 @@ from xmp._host_words import HostMeeting
 link = HostLink(HostMeeting(1, 2, "127.0.0.1", {hosts.port}), HostCard(
     1, 2, "n1", 2, "0.3.0", "3.11.7"), 20.0, "7", {SECRET!r})
 link.start()
-link.come(0, print)
+link.come(0, 0, print)
 print(link.pid, flush=True)
 input()
 """
@@ -210,7 +210,7 @@ def test_an_absent_coordinator_is_named(hosts: Hosts) -> None:
     hosts.links.append(link := HostLink(meeting, HostCard(1, 2), 1.0, "7", b""))
     link.start()
     [error] = hosts.come()
-    link.leave()
+    link.end()
     assert isinstance(error, StartError)
     assert f"host 0, the coordinator at 127.0.0.1 port {hosts.port}, has not come" in str(error)
     assert "Connection refused" in str(error)

@@ -122,8 +122,9 @@ class Two:
             "MASTER_PORT": str(self.port), "FOLDER": str(self.stage.folder),
             **options.pop("env", {}),
         }  # fmt: skip
+        source = options.pop("source", PROGRAM)
         given = json_of({"nprocs": 2, "grace": 1.0, **options})
-        self.launchers.append(self.stage.start(PROGRAM, function, given, env=env))
+        self.launchers.append(self.stage.start(source, function, given, env=env))
 
     def both(self, function: str, **options: Any) -> list[Any]:
         for index in range(2):
@@ -290,3 +291,31 @@ def test_a_launch_that_hangs_on_all_hosts_is_overdue_on_all(two: Two) -> None:
     for name, text, _, _ in two.both("none_makes_progress", hang_timeout=1):
         assert name == "ReplicaTimeout", text
         assert "hang_timeout" in text
+
+
+LAUNCHES = """
+    import sys
+    import psutil, xmp
+    from xmp._carrier import host_link
+
+    def own(rank):
+        return rank
+
+    if __name__ == "__main__":
+        started = []
+        start = host_link.HostLink.start
+        host_link.HostLink.start = lambda *args: [start(*args), started.append(args[0].pid)]
+        for _ in range(int(sys.argv[1])):
+            assert list(xmp.spawn(own, nprocs=1, runtime="cpu", start_timeout=20))
+        print([psutil.pid_exists(pid) for pid in started])
+        xmp.shutdown()
+        print([psutil.pid_exists(pid) for pid in started])
+"""
+
+
+def test_launches_of_one_program_use_one_connection(two: Two) -> None:
+    for index in range(2):
+        two.start(index, "2", source=LAUNCHES)
+    for launcher in two.launchers:
+        assert two.stage.outcome(launcher, timeout=40).out.split("\n")[:2] == ["[True]", "[False]"]
+    two.stage.gone()

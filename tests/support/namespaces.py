@@ -1,9 +1,10 @@
-"""Hosts of one network on this machine: each has its own name, address, processes and shared memory.
+"""Hosts of one network on this machine, each with a name, address, processes and memory of its own.
 
-A host is a set of namespaces of the kernel, held by the host's process 1; the switch between them is
-a bridge in a namespace of its own, so that nothing has a name that two runs could both want. When
-the process that made them ends, however it ends, process 1 of each host sees the end of its standard
-input and ends too, and the kernel ends the host's other processes and takes the links down.
+A host is a set of namespaces of the kernel, held by the host's process 1; the switch between them
+is a bridge in a namespace of its own, so that nothing has a name that two runs could both want.
+When the process that made them ends, however it ends, process 1 of each host sees the end of its
+standard input and ends too, and the kernel ends the host's other processes and takes the links
+down.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 _OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
-_MOUNTS = 'mount --bind "$1" /etc/hosts; mount -t tmpfs none /dev/shm; mount -t tmpfs none /run; shift; exec "$@"'
+_MOUNTS = (
+    'mount --bind "$1" /etc/hosts; mount -t tmpfs none /dev/shm; mount -t tmpfs none /run; '
+    'shift; exec "$@"'
+)
 
 
 class Host:

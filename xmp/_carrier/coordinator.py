@@ -44,10 +44,13 @@ class Coordinator:
         keys: Keys,
         hosts: int,
         start_timeout: float,
-        pace: float = 1.0,
+        attempt: int = 0,
+        is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``pace``: seconds between two messages to all hosts that there is progress."""
-        self._hosts, self._limit, self._pace = hosts, start_timeout, pace
+        """``attempt`` is the number of the first one, and ``is_orphan`` says that there is no
+        launcher any more, of which a child may keep the socket open."""
+        self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
+        self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
@@ -58,7 +61,7 @@ class Coordinator:
         self._left = False
         room = room_for(hosts)
         self._door = Door(listener, keys, room, self._selector, self._admit)
-        self._open_attempt(0)
+        self._open_attempt(attempt)
         self._watch(launcher)
         self._cramped = room < 1
         """Whether this process may not open as many connections as there are hosts."""
@@ -88,6 +91,9 @@ class Coordinator:
 
     def _look(self, now: float) -> None:
         """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
+        if self._is_orphan():
+            self._gone(self._launcher, "")
+            return
         self._door.look(now)
         if now - self._beats >= BEAT_EVERY:
             self._beats = now
@@ -218,6 +224,8 @@ class Coordinator:
         if self._settled or self._call.complete() or card.attempt != self._call.attempt:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
+        if not peer.remote:
+            self._limit, self._pace = card.start_timeout, card.pace
         self._replace_silent(card.index, peer)
         refusal = self._call.came(card)
         if refusal is not None:
@@ -244,6 +252,12 @@ class Coordinator:
         )
 
     def _too_late(self, card: HostCard) -> Refusal:
+        if card.attempt != self._call.attempt:
+            return Refusal(
+                f"host {card.index} ({card.name}) comes to its launch number {card.attempt + 1}, "
+                f"and the job is at number {self._call.attempt + 1}: all hosts of a job make the "
+                "same launches in one order. Was the program started again on one host alone?"
+            )
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
             "host has its index, or this launch was started a second time for the same job"

@@ -50,7 +50,6 @@ class HostLink:
         What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
         join. ``pace``: seconds between two messages to all hosts that there is progress.
         """
-        self._pace = pace
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""
         self.all_done = False
@@ -61,18 +60,46 @@ class HostLink:
         """Whether replicas of any host have made progress; the reader sets it back."""
         self.proposals: deque[tuple[int, int, bool]] = deque(maxlen=8)
         """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
-        self._meeting, self._card, self._limit = meeting, card, start_timeout
+        self.resting = False
+        """Whether its launch has ended well, and it waits for the next one of the program."""
+        self._meeting, self._limit = meeting, start_timeout
+        self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
         self._calls: deque[Call] = deque(maxlen=8)
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._peer: Peer
         self._pid = os.getpid()
 
-    def start(self, listener: int = -1) -> None:
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Two launches with the same one may use the same link, one after the other."""
+        return self._meeting, self._job, self._secret
+
+    def take_over(self, other: HostLink) -> bool:
+        """Go on with another link's process, which rests; whether that lives."""
+        if not other.resting or other.key != self.key or os.getpid() != other._pid:
+            return False
+        if other._process is None or other._process.poll() is not None:
+            other.end()
+            return False
+        self._process, self._peer, other._process = other._process, other._peer, None
+        other.resting = False
+        return True
+
+    @property
+    def started(self) -> bool:
+        """Whether it has a process."""
+        return self._process is not None
+
+    def start(self, attempt: int = 0, listener: int = -1) -> None:
         """Start the carrier process; ``listener`` is the listening socket on host 0.
+
+        ``attempt`` is the number of the first one to ``come`` to.
 
         Raises StartError.
         """
+        self._card = replace(self._card, attempt=attempt)
         ours, theirs = socket.socketpair()
         given = [fd for fd in (theirs.fileno(), listener) if fd >= 0]
         command = _processes.fresh_interpreter(
@@ -100,7 +127,7 @@ class HostLink:
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
             "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
-            "pace": self._pace,
+            "attempt": self._card.attempt,
         }  # fmt: skip
 
     @property
@@ -115,16 +142,17 @@ class HostLink:
 
     # --- the roll call -------------------------------------------------------------------------
 
-    def come(self, attempt: int, notice: Callable[[str], None]) -> None:
+    def come(self, attempt: int, restart: int, notice: Callable[[str], None]) -> None:
         """Come to the roll call of an attempt, and wait until all hosts have.
 
+        ``attempt`` counts those of all launches, and ``restart`` those of this one.
         ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
         the hosts do not fit together and StartError when one has not come in time; the same on all.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
         self.preempted = self.progress = False
         self.proposals.clear()
-        self._card = replace(self._card, attempt=attempt)
+        self._card = replace(self._card, attempt=attempt, restart=restart)
         self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
         while not self._complete(attempt, notice):
@@ -173,7 +201,22 @@ class HostLink:
         self._say(kinds.STEP, encode(Step(number, step)))
 
     def leave(self) -> None:
+        """The launch needs the others no longer: rest if it has ended well, else end."""
+        if self.all_done and self.verdict is None and self._process is not None:
+            self.resting = True
+        else:
+            self.end()
+
+    def drop(self) -> None:
+        """In a fork of the launcher: forget the process, whose end must be the launcher's."""
+        if self._process is not None:
+            self._process = None
+            self.resting = False
+            self._peer.close()
+
+    def end(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
+        self.resting = False
         process, self._process = self._process, None
         if process is None:
             return

@@ -6,8 +6,8 @@ From a host to the coordinator, and back. A launcher and its carrier process use
 from __future__ import annotations
 
 __all__ = [
-    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PROGRESS",
-    "PROPOSED", "REFUSED", "STEP", "VERDICT",
+    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PREEMPTION",
+    "PROGRESS", "PROPOSED", "REFUSED", "STEP", "VERDICT",
 ]  # fmt: skip
 
 BEAT = ord("B")
@@ -34,3 +34,6 @@ DONE = ord("D")
 """Both ways: all replicas of this host have ended well; back: those of all hosts."""
 LEAVE = ord("G")
 """This host needs the others no longer."""
+
+PREEMPTION = PREEMPTED, PROPOSED
+"""What a host hears of the vote on ``preempted()``."""

@@ -152,6 +152,8 @@ class Member:
         """Pass on what either side says, for at most ``TICK`` seconds."""
         coordinator = self._coordinator
         if coordinator is None:
+            if self._settled:
+                raise LauncherGone  # who reads the end of this process does not count on it again
             self._hear_launcher(TICK)
             self._answer_alone()
             return
@@ -182,7 +184,7 @@ class Member:
         for kind, body in coordinator.read():
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
                 self._settled = True
-            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, kinds.PREEMPTED):
+            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, *kinds.PREEMPTION):
                 raise Malformed(f"a frame of kind {kind}")
             if kind != kinds.BEAT:
                 self._to_launcher(kind, body)
@@ -197,7 +199,7 @@ class Member:
 
     def _keep_alive(self, coordinator: Peer) -> None:
         now = time.monotonic()
-        if self._moved and now - self._said >= BEAT_EVERY:
+        if self._moved and now - self._said >= min(BEAT_EVERY, self._card.pace):
             self._beat = self._said = now
             self._moved = False
             coordinator.send(kinds.PROGRESS)

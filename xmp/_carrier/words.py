@@ -58,7 +58,14 @@ class HostCard:
     python: str = ""
     framework: str = ""
     max_restarts: int = 0
+    restart: int = 0
+    """How many attempts of this launch there were before."""
     attempt: int = 0
+    """How many attempts of all its launches over these hosts the program has made before."""
+    start_timeout: float = 300.0
+    """Seconds for all hosts to come; that of host 0 counts."""
+    pace: float = 1.0
+    """Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["history_of", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
+"""Kinds of a verdict without a report of replicas."""
 
 
 def settle(launch: HostsLaunch) -> None:
@@ -32,6 +33,9 @@ def settle(launch: HostsLaunch) -> None:
     lost = [host for host in hosts if host.lost]
     if lost and not launch.asked_to_end and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
+        return
+    if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
+        outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
         return
     cause = _host_of(hosts, verdict)
     if cause is not None:

@@ -268,7 +268,7 @@ class Launch:
         self.link.end()
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
-        if line := slow_start(self.start_timeline()):
+        if self.job.relay is None and (line := slow_start(self.start_timeline())):
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
