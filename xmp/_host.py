@@ -113,16 +113,14 @@ def for_hosts(request: Request, call: Call, env: Mapping[str, str]) -> tuple[Req
     request = with_uses(request, call.fn, known)
     apart = replace(known, env=env, env_at_start={}, initialised=(), loaded=())
     known = replace(known, env=env, env_at_start={})
+    hinted = _with_companions(_hinted(call, _planner.plan(request, known), known))
+    loaded = tuple(dict.fromkeys((*request.imports, *known.loaded, *hinted)))
+    request = replace(request, imports=loaded)
+    draft = _planner.plan(request, apart)
     try:
-        draft = _planner.plan(request, known)
-        hinted = _with_companions(_hinted(call, draft, known))
-        loaded = tuple(dict.fromkeys((*request.imports, *known.loaded, *hinted)))
-        request = replace(request, imports=loaded)
-        draft = _planner.plan(request, apart)
         _check(draft, call, known)
     except XmpError as error:
-        if "draft" in locals():
-            error._add(draft.choice)
+        error._add(draft.choice)
         raise
     return request, draft
 

@@ -12,7 +12,6 @@ from ._errors import PlanError
 from ._imports import without_collections
 from ._spawn import (
     Args,
-    checked_call,
     launched,
     public,
     refuse_while_importing,
@@ -192,7 +191,7 @@ def launch(
 
 def _on_hosts(found: Started | None, given: Any) -> Any:
     """Launch from here on hosts of an engine."""
-    from . import _engines
+    from . import _checks, _engines
 
     count, engine = _engines.checked(given.hosts, given.engine)
     if found is not None:
@@ -201,7 +200,7 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
             "each of its processes would launch on the hosts. Call it in a program that is started "
             "once, or give neither hosts= nor engine="
         )
-    fields = checked_call(given)
+    fields = _checks.fields_of_call(given)
     request = request_of(given)
     refuse_while_importing()
     with _signals.deferred(), without_collections():

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Args",
-    "checked_call",
     "importing",
     "launched",
     "public",
@@ -301,7 +300,9 @@ def launched(
     ``grouped``: the process group is ready when the function starts, wherever the runtime has one;
     ``fields``: others of ``Request``.
     """
-    fields_of_call = checked_call(given)
+    from . import _checks
+
+    fields_of_call = _checks.fields_of_call(given)
     request = request_of(given, world, grouped, **fields)
     refuse_while_importing()
     of_processes = (given.start_method, given.env, given.devices, given.show)
@@ -317,25 +318,6 @@ def launched(
         from ._processes import Call
 
     return launch(request, Call(**fields_of_call), given.join)
-
-
-def checked_call(given: Any) -> dict[str, Any]:
-    """The fields of ``Call`` for these arguments of ``spawn``; raises PlanError and TypeError."""
-    from . import _checks
-
-    return {
-        "method": _checks.check_call(given.fn, given.args, given.kwargs, given.start_method),
-        "fn": given.fn,
-        "args": given.args,
-        "kwargs": given.kwargs or {},
-        "grace": _checks.seconds_of_grace(given.grace),
-        "daemon": given.daemon,
-        "seed": _checks.random_seed(given.seed),
-        "limits": _checks.make_limits(given.timeout, given.start_timeout, given.hang_timeout),
-        "max_restarts": _checks.count_from_zero("max_restarts", given.max_restarts),
-        "observer": _checks.make_observer(given.events, given.progress),
-        "output": _checks.make_output(given.log_dir, given.prefix, given.show),
-    }
 
 
 def request_of(
