@@ -44,6 +44,8 @@ _ENDINGS = (Interrupt, Stop, Kill)
 _FIRST, _LAST = 10_000, 30_000
 """Linux gives ports from 32768 up to whoever asks for any (ip_local_port_range, ip(7))."""
 _TRIES = 20
+_ENTRY_WAIT = 0.25
+"""Seconds for a launch to begin whose replicas may have reached the function already."""
 
 
 def main(descriptor: int) -> None:
@@ -72,6 +74,7 @@ class HostAgent:
         self._launch: Any = None
         self._asked: list[Message] = []
         """Requests from before the launch."""
+        self._started_it = threading.Event()
         self._over = False
         self.events = self._order.events
         self.phases = self._order.phases
@@ -101,13 +104,13 @@ class HostAgent:
                 os._exit(1)  # the driver has ended: so must all below, without waiting for it
 
     def _heard(self, message: Message) -> None:
+        if isinstance(message, _ENDINGS) and not self._started_it.wait(_ENTRY_WAIT):
+            os._exit(1)  # nothing of the user's runs yet
         with self._lock:
             launch = self._launch
-            if launch is None and not isinstance(message, _ENDINGS):
+            if launch is None:
                 self._asked.append(message)
                 return
-        if launch is None:
-            os._exit(1)  # nothing of the user's runs yet
         _pass_on(launch, message)
 
     def _flush(self) -> None:
@@ -152,12 +155,14 @@ class HostAgent:
             launch: Any = context._launch
             with self._lock:
                 self._launch, asked = launch, self._asked
+            self._started_it.set()
             for message in asked:
                 _pass_on(launch, message)
             launch.wait(None)
             launch.raise_error()
         except BaseException as raised:
             error = raised
+        self._started_it.set()
         with self._lock:
             self._over = True
         self.send(HostOver(type(error).__name__, str(error)) if error else HostOver("", ""))

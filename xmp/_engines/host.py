@@ -31,6 +31,8 @@ class Host:
         """Its last message."""
         self.lost = ""
         """How its agent ended without a last message."""
+        self.was_asked = False
+        """Whether it ended after the driver had asked it to."""
         self.stacks: dict[int, str] | None = None
         """The answer to the last request."""
         self.preempted: bool | None = None

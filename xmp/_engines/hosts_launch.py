@@ -111,6 +111,8 @@ class HostsLaunch:
                 self.start_host(0, 0)
                 self._wait_for_start()
             except BaseException as error:
+                if self.hosts and not isinstance(error, XmpError):
+                    ending.in_order(self, error)  # replicas may be in the function already
                 with _signals.blocked():
                     self._abandon(error)
                 raise
@@ -212,7 +214,7 @@ class HostsLaunch:
         try:
             message, descriptors = host.agent.recv()
         except Closed:
-            host.lost = host.agent.how_it_ended()
+            host.lost, host.was_asked = host.agent.how_it_ended(), self._ends is not None
         else:
             agent_messages.handle(message, self, host, descriptors)
         if host.is_over and host.has_failed:

@@ -30,8 +30,8 @@ def settle(launch: HostsLaunch) -> None:
     hosts, outcome = launch.hosts, launch.outcome
     verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
     outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
-    lost = [host for host in hosts if host.lost]
-    if lost and not launch.asked_to_end and _is_cause(lost, verdict):
+    lost = [host for host in hosts if host.lost and not host.was_asked]
+    if lost and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
         return
     if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
