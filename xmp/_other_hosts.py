@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._carrier.host_link import HostLink
     from ._carrier.words import HostCard
     from ._host_words import HostMeeting
+    from ._ports import PortLease
     from ._processes import Call
 
 __all__ = ["OtherHosts", "shutdown"]
@@ -34,7 +35,9 @@ _latest: HostLink | None = None
 class OtherHosts:
     """The link of one launch, made for its first attempt and kept for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: PortLease | None = None) -> None:
+        self._held = held
+        """The ports of the first attempt, where something has held them before."""
         self._link: HostLink | None = None
 
     def needs_of(self, plan: JobPlan, call: Call, known: HostFacts) -> tuple[PortNeed, ...]:
@@ -43,6 +46,11 @@ class OtherHosts:
             self._link = _link(plan, plan.meeting, call, known)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
+
+    def take_held(self) -> PortLease | None:
+        """The ports that were held before, once; the caller owns them then."""
+        held, self._held = self._held, None
+        return held
 
     def meet(self, call: Call, listeners: Mapping[str, int]) -> HostLink | None:
         """Wait until the launchers of all hosts have come; None where this is the only host.
@@ -78,7 +86,8 @@ def _forget() -> None:
         _latest.drop()
 
 
-os.register_at_fork(after_in_child=_forget)
+# A child of the program may launch as well, and needs the port.
+os.register_at_fork(before=shutdown, after_in_child=_forget)
 atexit.register(shutdown)
 
 
@@ -110,7 +119,7 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
     return HostCard(
         index=meeting.index,
         hosts=meeting.hosts,
-        name=known.hostname,
+        name=call.host_name or known.hostname,
         replicas=len(plan.hosts[0].replicas),
         xmp=str(sys.modules["xmp"].__version__),
         python=known.python,

@@ -6,7 +6,6 @@ judges by its own clock whether the coordinator is still there.
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from xmp._host_words import HostFailure
 
 from . import kinds
 from .judgement import SILENCE
-from .peer import Peer
+from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
 from .words import Call, HostCard, Malformed, Refusal, decode, encode
 
@@ -68,7 +67,7 @@ class Member:
         self._moved = False
         """Whether a replica has made progress of which the coordinator has not heard."""
         self._called = False
-        """Whether the roll has been called once; before that, this host may come again."""
+        """Whether all hosts have come to this launch; before that, this one may come again."""
         self._began, self._late = time.monotonic(), 0.0
 
     @property
@@ -140,11 +139,12 @@ class Member:
             raise
 
     def _exactly(self, connection: socket.socket, size: int) -> bytes:
-        """So many bytes; raises OSError after ``STEP`` seconds without them."""
-        data, end = b"", time.monotonic() + STEP
+        """So many bytes; raises OSError where they do not come in time."""
+        now = time.monotonic()
+        data, end = b"", min(now + STEP, max(self._began + self._limit, now + TICK))
         while len(data) < size:
             self._hear_launcher(0.0)
-            if not select.select([connection], [], [], TICK)[0]:
+            if not readable([connection], TICK):
                 if time.monotonic() >= end:
                     raise OSError("it answers nothing")
                 continue
@@ -188,7 +188,7 @@ class Member:
             for kind, body in self._waiting:
                 self._pass_on(coordinator, kind, body)
             self._waiting.clear()
-            ready = select.select([self._launcher.socket, coordinator.socket], [], [], TICK)[0]
+            ready = readable([self._launcher.socket, coordinator.socket], TICK)
             if coordinator.socket in ready or coordinator.unsent:
                 self._hear_coordinator(coordinator)
             self._hear_launcher(0.0)
@@ -207,8 +207,14 @@ class Member:
             self._moved = True  # said with the next beat, if not at once
             return
         if kind == kinds.CARD:
-            self._card, self._settled = decode(HostCard, body), False
+            self._take_card(body)
         coordinator.send(kind, body)
+
+    def _take_card(self, body: bytes) -> None:
+        self._card, self._settled = decode(HostCard, body), False
+        if self._called and not self._card.restart:  # another launch of the program
+            self._called = False
+            self._began, self._late = time.monotonic(), 0.0
 
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
@@ -228,7 +234,7 @@ class Member:
     def _hear_rest(self, coordinator: Peer) -> None:
         """Take what came before a connection ended: the verdict may be there."""
         try:
-            while select.select([coordinator.socket], [], [], 0)[0]:
+            while readable([coordinator.socket], 0.0):
                 self._hear_coordinator(coordinator)
         except (OSError, ValueError, Early):
             pass
@@ -251,7 +257,7 @@ class Member:
     def _hear_launcher(self, seconds: float) -> None:
         """Take what the launcher says, within so many seconds; raises LauncherGone."""
         try:
-            if select.select([self._launcher.socket], [], [], seconds)[0]:
+            if readable([self._launcher.socket], seconds):
                 for kind, body in self._launcher.read():
                     self._waiting.append((kind, body))
                     self._launcher.left = self._launcher.left or kind == kinds.LEAVE
@@ -268,7 +274,7 @@ class Member:
             raise LauncherGone from None
 
     def _say_missing(self, why: str) -> None:
-        state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
+        state = Call(missing=("0",), absent=1, here=(f"this host; {self._where} {why}",))
         self._to_launcher(kinds.CALL, encode(state))
 
     def _refuse(self, text: str) -> None:
@@ -306,8 +312,8 @@ class Member:
                 coordinator.send(kinds.FAILED, encode(lost))
             end = time.monotonic() + 1.0
             while coordinator.unsent and time.monotonic() < end:
-                select.select([], [coordinator.socket], [], TICK)
+                time.sleep(0.01)
                 coordinator.flush()
             coordinator.close()
         except OSError:
-            pass  # nobody is left to hear it
+            pass  # the coordinator has gone, too
