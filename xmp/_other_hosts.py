@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -24,20 +23,11 @@ __all__ = ["OtherHosts", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
-_JOB = (
-    "XMP_JOB_ID",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "TORCHELASTIC_RUN_ID",
-)
-"""What schedulers call a job: the same on all of its hosts."""
+_JOB = "XMP_JOB_ID"
+"""The user's own name for a job, beside that of the launcher that has placed it."""
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
-_attempts = itertools.count()
-"""The attempts of launches over several hosts: all hosts make them in one order."""
 _latest: HostLink | None = None
 """The link of the latest launch over several hosts; between two launches it rests."""
 
@@ -70,11 +60,10 @@ class OtherHosts:
         link = self._link
         if link is None:
             return None
-        attempt = next(_attempts)
         if not link.started:
-            link.start(attempt, listeners.get("carrier", -1))
+            link.start(listeners.get("carrier", -1))
         try:
-            link.come(attempt, call.restart_count, lambda line: _log.warning(line))
+            link.come(call.restart_count, lambda line: _log.warning(line))
         except BaseException:
             link.end()
             raise
@@ -97,7 +86,8 @@ def _forget() -> None:
         _latest.drop()
 
 
-os.register_at_fork(after_in_child=_forget)
+# A child of the program may launch as well, and needs the port.
+os.register_at_fork(before=shutdown, after_in_child=_forget)
 atexit.register(shutdown)
 
 
@@ -113,7 +103,7 @@ def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
         )
     limits = call.limits
     seconds = limits.start / 1e9 if limits is not None and limits.start else _START
-    job = "/".join(known.env.get(name, "") for name in _JOB)
+    job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = known.env.get(SECRET, "").encode()
     card = _card(plan, meeting, call, known)
     link = HostLink(meeting, card, seconds, job, secret, _pace(limits))

@@ -36,7 +36,7 @@ class TestValues:
             HostFailure(exit_code=-9, signal_name="SIGKILL", how="signal", final=True),
             Step(2, 7),
             Proposal(2, 8, True),
-            Call(("0 (a)", "2 (b)"), (1, 3), 2, 0),
+            Call(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, 0),
         ],
     )
     def test_arrive_as_they_were(self, value: Any) -> None:
@@ -64,7 +64,7 @@ class TestValues:
         with pytest.raises(Malformed):
             decode(HostCard, data)
 
-    @pytest.mark.parametrize("data", [b'{"missing": 4}', b'{"missing": ["a"]}', b'{"here": [1]}'])
+    @pytest.mark.parametrize("data", [b'{"missing": 4}', b'{"missing": [1]}', b'{"here": [1]}'])
     def test_with_items_that_cannot_be_are_refused(self, data: bytes) -> None:
         with pytest.raises(Malformed):
             decode(Call, data)
@@ -142,3 +142,46 @@ class TestHandshake:
     def test_a_member_refuses_another_program(self, greeting: bytes) -> None:
         with pytest.raises(Malformed, match="not that of xmp"):
             Answer(Keys("job 7", b""), greeting)
+
+
+class TestTexts:
+    """They are printed in the terminals of other hosts."""
+
+    @pytest.mark.parametrize(
+        ("sent", "read"),
+        [
+            ("a\x1b]0;title\x07b", r"a\x1b]0;title\x07b"),
+            ("\x1b[31mred\x1b[0m", "red"),
+            ("\x9b2J", r"\x9b2J"),
+            ("over\rwritten", r"over\rwritten"),
+            ("\u202eright to left", r"\u202eright to left"),
+            ("\x00", r"\x00"),
+            ("two\n\tlines, ü, 東京\u3000日本", "two\n\tlines, ü, 東京\u3000日本"),
+        ],
+    )
+    def test_hold_nothing_that_a_terminal_obeys(self, sent: str, read: str) -> None:
+        data = json.dumps({"text": sent, "name": "n"}).encode()
+        assert decode(HostFailure, data).text == read
+        assert decode(HostFailure, encode(HostFailure(text=sent))).text == read
+
+    def test_of_a_name_are_one_line(self) -> None:
+        assert decode(HostCard, encode(HostCard(name="n1\nxmp: all is well"))).name == (
+            r"n1\nxmp: all is well"
+        )
+        assert decode(Call, b'{"here": ["0 (a\\nb)"]}').here == (r"0 (a\nb)",)
+
+    def test_can_be_printed_whatever_they_hold(self) -> None:
+        assert decode(HostFailure, b'{"text": "\\ud800"}').text.encode() == rb"\ud800"
+        assert decode(HostFailure, encode(HostFailure(text="\ud800"))).text == "?"
+
+    @pytest.mark.parametrize("name", ["name", "kind", "signal_name"])
+    def test_that_are_too_long_are_refused(self, name: str) -> None:
+        with pytest.raises(Malformed, match="longer than 256 characters"):
+            decode(HostFailure, json.dumps({name: "x" * 257}).encode())
+
+    def test_all_as_long_as_they_may_be_fit_into_a_frame(self) -> None:
+        ours, theirs = met()
+        long = "\x01" * TEXT_LIMIT
+        data = encode(HostFailure(text=long, message=long, traceback=long))
+        [(_, body)] = theirs.take(ours.frame(kinds.FAILED, data))
+        assert decode(HostFailure, body).traceback == "\\x01" * TEXT_LIMIT

@@ -42,18 +42,18 @@ class Hosts:
         card = {"name": f"n{index}", "replicas": 2, "xmp": "0.3.0", "python": "3.11.7", **other}
         meeting = HostMeeting(index, of, "127.0.0.1", self.port)
         link = HostLink(meeting, HostCard(index, of, **card), limit, job, secret)
-        link.start(0, self.listener.fileno() if index == 0 and not self.links else -1)
+        link.start(self.listener.fileno() if index == 0 and not self.links else -1)
         self._stack.callback(link.end)
         self.links.append(link)
         return link
 
-    def come(self, attempt: int = 0) -> list[XmpError | None]:
+    def come(self, restart: int = 0) -> list[XmpError | None]:
         """All come to the roll call; the error of each."""
         errors: dict[HostLink, XmpError | None] = {}
 
         def come(link: HostLink) -> None:
             try:
-                link.come(attempt, 0, self.notices.append)
+                link.come(restart, self.notices.append)
                 errors[link] = None
             except XmpError as error:
                 errors[link] = error
@@ -146,7 +146,7 @@ from xmp._host_words import HostMeeting
 link = HostLink(HostMeeting(1, 2, "127.0.0.1", {hosts.port}), HostCard(
     1, 2, "n1", 2, "0.3.0", "3.11.7"), 20.0, "7", {SECRET!r})
 link.start()
-link.come(0, 0, print)
+link.come(0, print)
 print(link.pid, flush=True)
 input()
 """

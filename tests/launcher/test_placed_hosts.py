@@ -95,12 +95,29 @@ PROGRAM = """
         (HERE / f"in-fn-{rank}").touch()
         in_script.never_returns()
 
+    if __name__ == "__mp_main__" and "slow" in sys.argv:
+        (HERE / "loads").touch()
+        in_script.never_returns()
+
+    def fails_when_the_other_loads(rank):
+        if rank == 3 and not xmp.restart_count():
+            while not (HERE / "loads").exists():
+                time.sleep(0.01)
+            raise ValueError("no such label")
+
     if __name__ == "__main__":
         if "torch" in os.environ.get("LOADED", ""):
             import torch
         options = json.loads(sys.argv[2])
         try:
-            results = xmp.spawn(globals()[sys.argv[1]], runtime="cpu", **options)
+            fn = globals()[sys.argv[1]]
+            if "unjoined" in os.environ.get("LOADED", ""):
+                context = xmp.spawn(fn, runtime="cpu", join=False, **options)
+                while not (HERE / "go").exists():
+                    time.sleep(0.01)
+                results = context.results()
+            else:
+                results = xmp.spawn(fn, runtime="cpu", **options)
             print(json.dumps(list(results)))
         except BaseException as error:
             where = {name: getattr(error, name, None) for name in ("rank", "host", "host_index")}
@@ -122,9 +139,9 @@ class Two:
             "MASTER_PORT": str(self.port), "FOLDER": str(self.stage.folder),
             **options.pop("env", {}),
         }  # fmt: skip
-        source = options.pop("source", PROGRAM)
+        source, argv = options.pop("source", PROGRAM), options.pop("argv", ())
         given = json_of({"nprocs": 2, "grace": 1.0, **options})
-        self.launchers.append(self.stage.start(source, function, given, env=env))
+        self.launchers.append(self.stage.start(source, function, given, *argv, env=env))
 
     def both(self, function: str, **options: Any) -> list[Any]:
         for index in range(2):
@@ -318,4 +335,25 @@ def test_launches_of_one_program_use_one_connection(two: Two) -> None:
         two.start(index, "2", source=LAUNCHES)
     for launcher in two.launchers:
         assert two.stage.outcome(launcher, timeout=40).out.split("\n")[:2] == ["[True]", "[False]"]
+    two.stage.gone()
+
+
+def test_a_host_that_still_loads_when_another_fails(two: Two) -> None:
+    two.start(0, "fails_when_the_other_loads", argv=["slow"])
+    two.start(1, "fails_when_the_other_loads")
+    for name, text, where, _ in two.said():
+        assert (name, where["rank"]) == ("ReplicaRaised", 3), text
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_launch_that_no_join_waits_for_ends_with_the_others(two: Two, index: int) -> None:
+    for host in range(2):
+        loaded = "unjoined" if host == index else ""
+        two.start(host, "fails", env={"LOADED": loaded})
+    other = said_of(two.stage.outcome(two.launchers[1 - index], timeout=20))
+    assert (other[0], other[2]["rank"]) == ("ReplicaRaised", 3), other[1]
+    until(lambda: not two.stage.replicas())
+    (two.stage.folder / "go").touch()
+    own = said_of(two.stage.outcome(two.launchers[index], timeout=20))
+    assert (own[0], own[2]["rank"]) == ("ReplicaRaised", 3), own[1]
     two.stage.gone()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from xmp._host_words import HostFailure
@@ -21,17 +21,20 @@ from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, drain
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import HostCard, Malformed, Refusal, Step, decode, encode
+from .words import NEXT, HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
 FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds after which missing hosts are named, and again."""
-BEAT_EVERY = 2.5
+BEAT_EVERY = 3.0
 """Seconds between the coordinator's own beats: a member waits ``SILENCE`` for one."""
 LISTEN_EVERY = 0.25
 """Seconds between two looks for silent hosts."""
 TICK = 0.1
+TURN, MANY = 0.01, 256
+"""Seconds between two turns of a loop that so many hosts keep busy: with one turn for each beat,
+4,096 hosts cost a fifth more."""
 
 
 class Coordinator:
@@ -44,11 +47,14 @@ class Coordinator:
         keys: Keys,
         hosts: int,
         start_timeout: float,
-        attempt: int = 0,
         is_orphan: Callable[[], bool] = lambda: False,
+        names: Sequence[str] = (),
     ) -> None:
-        """``attempt`` is the number of the first one, and ``is_orphan`` says that there is no
-        launcher any more, of which a child may keep the socket open."""
+        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open.
+
+        ``names`` are those of the hosts, by index, as far as they are known.
+        """
+        self._names = names
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
         self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
@@ -61,13 +67,13 @@ class Coordinator:
         self._left = False
         room = room_for(hosts)
         self._door = Door(listener, keys, room, self._selector, self._admit)
-        self._open_attempt(attempt)
+        self._open_attempt(0)
         self._watch(launcher)
         self._cramped = room < 1
         """Whether this process may not open as many connections as there are hosts."""
 
     def _open_attempt(self, attempt: int) -> None:
-        self._call = RollCall(self._hosts, attempt)
+        self._call = RollCall(self._hosts, attempt, self._names)
         self._judgement = Judgement()
         self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
@@ -75,15 +81,21 @@ class Coordinator:
         self._notice = self._called + FIRST_NOTICE
         self._settled = False
         """Whether this attempt has been refused or judged."""
+        self._refusal: Refusal | None = None
+        """The same for those who come when the launch has been refused."""
 
     # --- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until the launcher of host 0 has left and all has been sent."""
+        turn = 0.0
         while not self._left:
             for key, _ in self._selector.select(TICK):
                 key.data()
             now = time.monotonic()
+            if now - turn < TURN and len(self._members) > MANY:
+                time.sleep(TURN)  # the beats of many hosts are read together
+            turn = now
             if now - self._checked >= TICK:
                 self._checked = now
                 self._look(now)
@@ -115,11 +127,12 @@ class Coordinator:
         if now - self._listened < LISTEN_EVERY and not self._judgement.waits:
             return
         self._listened = now
-        silent = [(now - peer.heard, i) for i, peer in self._members.items() if peer.remote]
-        for seconds, index in silent:
-            if seconds >= SILENCE and index in self._call.cards:
-                self._lost(index, f"xmp has heard nothing of it for {seconds:.0f} s")
-        self._judgement.judge(now, any(seconds >= SUSPICION for seconds, _ in silent))
+        since = now - SUSPICION
+        silent = [p for p in self._members.values() if p.heard <= since and p.remote]
+        for peer in silent:
+            if now - peer.heard >= SILENCE:
+                self._lost(peer.index, f"xmp has heard nothing of it for {now - peer.heard:.0f} s")
+        self._judgement.judge(now, suspects=bool(silent))
         self._give_verdict()
 
     def _end(self) -> None:
@@ -219,9 +232,14 @@ class Coordinator:
         if self._cramped:
             peer.send(kinds.REFUSED, encode(self._too_many()))
             return
-        if card.attempt == self._call.attempt + 1 and self._settled:
-            self._open_attempt(card.attempt)
-        if self._settled or self._call.complete() or card.attempt != self._call.attempt:
+        if self._refusal is not None:  # its launcher ends: there is no further attempt
+            peer.send(kinds.REFUSED, encode(self._refusal))
+            return
+        following = self._call.attempt + 1
+        if self._settled and card.attempt in (NEXT, following):
+            self._open_attempt(following)
+        known = card.attempt in (NEXT, self._call.attempt)
+        if self._settled or self._call.complete() or not known:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
         if not peer.remote:
@@ -252,19 +270,14 @@ class Coordinator:
         )
 
     def _too_late(self, card: HostCard) -> Refusal:
-        if card.attempt != self._call.attempt:
-            return Refusal(
-                f"host {card.index} ({card.name}) comes to its launch number {card.attempt + 1}, "
-                f"and the job is at number {self._call.attempt + 1}: all hosts of a job make the "
-                "same launches in one order. Was the program started again on one host alone?"
-            )
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
-            "host has its index, or this launch was started a second time for the same job"
+            "host has its index, or this launch was started a second time for the same job",
+            late=True,
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._settled = True
+        self._settled, self._refusal = True, refusal
         self._send_all(kinds.REFUSED, encode(refusal))
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:

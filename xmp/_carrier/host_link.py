@@ -21,7 +21,7 @@ from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
+from .words import NEXT, Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
 
 __all__ = ["HostLink"]
 
@@ -84,6 +84,7 @@ class HostLink:
             other.end()
             return False
         self._process, self._peer, other._process = other._process, other._peer, None
+        self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
         return True
 
@@ -92,14 +93,11 @@ class HostLink:
         """Whether it has a process."""
         return self._process is not None
 
-    def start(self, attempt: int = 0, listener: int = -1) -> None:
+    def start(self, listener: int = -1) -> None:
         """Start the carrier process; ``listener`` is the listening socket on host 0.
-
-        ``attempt`` is the number of the first one to ``come`` to.
 
         Raises StartError.
         """
-        self._card = replace(self._card, attempt=attempt)
         ours, theirs = socket.socketpair()
         given = [fd for fd in (theirs.fileno(), listener) if fd >= 0]
         command = _processes.fresh_interpreter(
@@ -127,7 +125,7 @@ class HostLink:
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
             "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
-            "attempt": self._card.attempt,
+            "names": meeting.names if meeting.index == 0 else (),
         }  # fmt: skip
 
     @property
@@ -142,20 +140,21 @@ class HostLink:
 
     # --- the roll call -------------------------------------------------------------------------
 
-    def come(self, attempt: int, restart: int, notice: Callable[[str], None]) -> None:
-        """Come to the roll call of an attempt, and wait until all hosts have.
+    def come(self, restart: int, notice: Callable[[str], None]) -> None:
+        """Come to the roll call of the next attempt, and wait until all hosts have.
 
-        ``attempt`` counts those of all launches, and ``restart`` those of this one.
+        ``restart`` is how many attempts of this launch there were before.
         ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
         the hosts do not fit together and StartError when one has not come in time; the same on all.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
         self.preempted = self.progress = False
         self.proposals.clear()
-        self._card = replace(self._card, attempt=attempt, restart=restart)
+        wanted = NEXT if self._card.attempt == NEXT else self._card.attempt + 1
+        self._card = replace(self._card, attempt=wanted, restart=restart)
         self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
-        while not self._complete(attempt, notice):
+        while not self._complete(notice):
             if self._refusal is not None:
                 raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
             if self.verdict is not None:
@@ -168,10 +167,11 @@ class HostLink:
             _signals.deliver()
             self.take_in()
 
-    def _complete(self, attempt: int, notice: Callable[[str], None]) -> bool:
+    def _complete(self, notice: Callable[[str], None]) -> bool:
         while self._calls:
             call = self._calls.popleft()
-            if call.attempt == attempt and not call.absent:
+            if self._card.attempt in (NEXT, call.attempt) and not call.absent:
+                self._card = replace(self._card, attempt=call.attempt)
                 return True
             if call.absent:
                 notice(missing(call, self._card.hosts))

@@ -6,18 +6,18 @@ judges by its own clock whether the coordinator is still there.
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from xmp._host_words import HostFailure
 
 from . import kinds
 from .judgement import SILENCE
-from .peer import Peer
+from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
-from .words import HostCard, Malformed, Refusal, decode, encode
+from .words import Call, HostCard, Malformed, Refusal, decode, encode
 
 __all__ = ["Member"]
 
@@ -28,6 +28,8 @@ STEP = 5.0
 RETRY = 0.05, 1.0
 """Seconds between attempts to connect: at first, and at most."""
 NOTICE = 30.0
+LATE = 5.0
+"""Seconds in which a host comes again to a coordinator that still serves an earlier launch."""
 
 
 class LauncherGone(Exception):
@@ -36,6 +38,10 @@ class LauncherGone(Exception):
 
 class Refused(Exception):
     """What is at the coordinator's address does not want this host; more attempts are useless."""
+
+
+class Early(Exception):
+    """What is at the coordinator's address is of an earlier launch or job, and may soon end."""
 
 
 class Member:
@@ -60,6 +66,9 @@ class Member:
         self._beat = self._said = 0.0
         self._moved = False
         """Whether a replica has made progress of which the coordinator has not heard."""
+        self._called = False
+        """Whether all hosts have come to this launch; before that, this one may come again."""
+        self._began, self._late = time.monotonic(), 0.0
 
     @property
     def _where(self) -> str:
@@ -68,10 +77,7 @@ class Member:
     def run(self) -> None:
         """Serve until the launcher leaves or ends."""
         try:
-            try:
-                self._connect()
-            except Refused as error:
-                self._refuse(str(error))
+            self._come()
             while True:
                 self._turn()
         except LauncherGone:
@@ -79,14 +85,34 @@ class Member:
 
     # --- connecting ----------------------------------------------------------------------------
 
+    def _come(self) -> None:
+        """Connect, or have the launcher hear why not. Raises LauncherGone."""
+        try:
+            self._connect()
+        except Refused as error:
+            self._refuse(str(error))
+
+    def _come_again(self) -> None:
+        """Connect once more, and say first what the earlier connection was told."""
+        self._waiting.insert(0, (kinds.CARD, encode(self._card)))
+        self._pause(RETRY[1])
+        self._come()
+
+    def _is_early(self) -> bool:
+        """Whether an earlier launch may still be ending at the coordinator's address."""
+        self._late = self._late or time.monotonic() + LATE
+        return not self._called and time.monotonic() < self._late
+
     def _connect(self) -> None:
         """Connect, again and again until the limit. Raises Refused and LauncherGone."""
-        began = time.monotonic()
-        pause, notice, why = RETRY[0], began + NOTICE, "nothing answered"
-        while time.monotonic() - began < self._limit:
+        pause, notice, why = RETRY[0], time.monotonic() + NOTICE, "nothing answered"
+        while time.monotonic() - self._began < self._limit:
             try:
                 self._coordinator = self._attempt()
                 return
+            except Early as error:
+                if not self._is_early():
+                    raise Refused(str(error)) from None
             except (OSError, Malformed) as error:
                 why = str(error) or type(error).__name__
             if time.monotonic() >= notice:
@@ -113,11 +139,12 @@ class Member:
             raise
 
     def _exactly(self, connection: socket.socket, size: int) -> bytes:
-        """So many bytes; raises OSError after ``STEP`` seconds without them."""
-        data, end = b"", time.monotonic() + STEP
+        """So many bytes; raises OSError where they do not come in time."""
+        now = time.monotonic()
+        data, end = b"", min(now + STEP, max(self._began + self._limit, now + TICK))
         while len(data) < size:
             self._hear_launcher(0.0)
-            if not select.select([connection], [], [], TICK)[0]:
+            if not readable([connection], TICK):
                 if time.monotonic() >= end:
                     raise OSError("it answers nothing")
                 continue
@@ -129,7 +156,7 @@ class Member:
 
     def _check_welcome(self, first: bytes) -> None:
         if first == OTHER_JOB:
-            raise Refused(
+            raise Early(
                 f"{self._where} runs another job: two jobs have one address and port. Give each "
                 "its own MASTER_PORT"
             )
@@ -161,27 +188,42 @@ class Member:
             for kind, body in self._waiting:
                 self._pass_on(coordinator, kind, body)
             self._waiting.clear()
-            ready = select.select([self._launcher.socket, coordinator.socket], [], [], TICK)[0]
+            ready = readable([self._launcher.socket, coordinator.socket], TICK)
             if coordinator.socket in ready or coordinator.unsent:
                 self._hear_coordinator(coordinator)
             self._hear_launcher(0.0)
             self._keep_alive(coordinator)
-        except (OSError, Malformed) as error:
+        except (OSError, Malformed, Early) as error:
             self._hear_rest(coordinator)
             coordinator.close()
             self._coordinator = None
-            self._lost(str(error) or "its connection has ended")
+            if self._called or self._settled:
+                self._lost(str(error) or "its connection has ended")
+            else:
+                self._come_again()
 
     def _pass_on(self, coordinator: Peer, kind: int, body: bytes) -> None:
         if kind == kinds.PROGRESS:
             self._moved = True  # said with the next beat, if not at once
             return
         if kind == kinds.CARD:
-            self._card, self._settled = decode(HostCard, body), False
+            self._take_card(body)
         coordinator.send(kind, body)
+
+    def _take_card(self, body: bytes) -> None:
+        self._card, self._settled = decode(HostCard, body), False
+        if self._called and not self._card.restart:  # another launch of the program
+            self._called = False
+            self._began, self._late = time.monotonic(), 0.0
 
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
+            if kind == kinds.CALL:
+                call = decode(Call, body)
+                if not call.absent:
+                    self._called, self._card = True, replace(self._card, attempt=call.attempt)
+            elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
+                raise Early
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
                 self._settled = True
             elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, *kinds.PREEMPTION):
@@ -192,9 +234,9 @@ class Member:
     def _hear_rest(self, coordinator: Peer) -> None:
         """Take what came before a connection ended: the verdict may be there."""
         try:
-            while select.select([coordinator.socket], [], [], 0)[0]:
+            while readable([coordinator.socket], 0.0):
                 self._hear_coordinator(coordinator)
-        except (OSError, ValueError):
+        except (OSError, ValueError, Early):
             pass
 
     def _keep_alive(self, coordinator: Peer) -> None:
@@ -215,7 +257,7 @@ class Member:
     def _hear_launcher(self, seconds: float) -> None:
         """Take what the launcher says, within so many seconds; raises LauncherGone."""
         try:
-            if select.select([self._launcher.socket], [], [], seconds)[0]:
+            if readable([self._launcher.socket], seconds):
                 for kind, body in self._launcher.read():
                     self._waiting.append((kind, body))
                     self._launcher.left = self._launcher.left or kind == kinds.LEAVE
@@ -232,9 +274,7 @@ class Member:
             raise LauncherGone from None
 
     def _say_missing(self, why: str) -> None:
-        from .words import Call
-
-        state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
+        state = Call(missing=("0",), absent=1, here=(f"this host; {self._where} {why}",))
         self._to_launcher(kinds.CALL, encode(state))
 
     def _refuse(self, text: str) -> None:
@@ -272,8 +312,8 @@ class Member:
                 coordinator.send(kinds.FAILED, encode(lost))
             end = time.monotonic() + 1.0
             while coordinator.unsent and time.monotonic() < end:
-                select.select([], [coordinator.socket], [], TICK)
+                time.sleep(0.01)
                 coordinator.flush()
             coordinator.close()
         except OSError:
-            pass  # nobody is left to hear it
+            pass  # the coordinator has gone, too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections import deque
@@ -10,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from .sealed import ANSWER_SIZE, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["Peer", "Stranger", "drain"]
+__all__ = ["Peer", "Stranger", "drain", "readable"]
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
 _BACKLOG = 4 << 20
 """Bytes that may wait for a peer that does not read; more, and it has to go."""
 _PIECES = 64
@@ -48,6 +49,7 @@ class Peer:
         self._queue: deque[memoryview] = deque()
         self._failed = False
         self._second, self._count = self.heard, 0
+        """When a second began, and how many frames had come by then."""
 
     def read(self) -> Iterable[tuple[int, bytes]]:
         """The frames that have arrived; raises Malformed."""
@@ -60,19 +62,11 @@ class Peer:
         if not data:
             raise ConnectionResetError
         self.heard = now = time.monotonic()
-        frames = self.frames.take(data)
-        return self._counted(frames, now) if self.remote else frames
-
-    def _counted(
-        self, frames: Iterable[tuple[int, bytes]], now: float
-    ) -> Iterable[tuple[int, bytes]]:
         if now - self._second >= 1.0:
-            self._second, self._count = now, 0
-        for frame in frames:
-            self._count += 1
-            if self._count > _A_FLOOD:
-                raise Malformed(f"more than {_A_FLOOD} messages in a second")
-            yield frame
+            self._second, self._count = now, self.frames.taken
+        elif self.frames.taken - self._count > _A_FLOOD and self.remote:
+            raise Malformed(f"more than {_A_FLOOD} messages in a second")
+        return self.frames.take(data)
 
     def send(self, kind: int, body: bytes = b"") -> None:
         """Send a frame, now or when the peer takes it; the second time after an error, nothing.
@@ -81,12 +75,11 @@ class Peer:
         """
         if self._failed:
             return
-        pieces = [self.frames.head(kind, body), body] if body else [self.frames.head(kind)]
-        size = sum(map(len, pieces))
+        head = self.frames.head(kind, body)
         try:
-            sent = 0 if self._queue else self._give(pieces)
-            if sent < size:
-                self._keep(pieces, sent)
+            sent = 0 if self._queue else self._give([head, body] if body else [head])
+            if sent < len(head) + len(body):
+                self._keep([head, body], sent)
         except OSError:
             self._failed = True
             raise
@@ -162,6 +155,18 @@ class Stranger:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def readable(sockets: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
+    """Those of the sockets on which something has come, after at most so many seconds.
+
+    ``select.select`` refuses descriptors above 1,023, which a launcher with many files hands down.
+    """
+    poller = select.poll()
+    for each in sockets:
+        poller.register(each, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
+    return [each for each in sockets if each.fileno() in ready]
 
 
 def drain(peers: Sequence[Peer]) -> None:

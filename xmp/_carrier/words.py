@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 __all__ = [
+    "NEXT",
     "TEXT_LIMIT",
     "Call",
     "HostCard",
@@ -29,6 +30,8 @@ TEXT_LIMIT = 32 * 1024
 LINE_LIMIT = 256
 """Characters of a name, a version, the class of an error."""
 _LIST_LIMIT = 64
+NEXT = -1
+"""The attempt of a host that has not heard of any."""
 _NUMBER_LIMIT = 1 << 40
 _DIGITS = 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,8 +63,8 @@ class HostCard:
     max_restarts: int = 0
     restart: int = 0
     """How many attempts of this launch there were before."""
-    attempt: int = 0
-    """How many attempts of all its launches over these hosts the program has made before."""
+    attempt: int = NEXT
+    """The number of the attempt, counted by the coordinator; ``NEXT`` before the host knows it."""
     start_timeout: float = 300.0
     """Seconds for all hosts to come; that of host 0 counts."""
     pace: float = 1.0
@@ -74,8 +77,8 @@ class Call:
 
     here: tuple[str, ...] = ()
     """The hosts that have come, as "0 (t1v-n-0)"."""
-    missing: tuple[int, ...] = ()
-    """At most ``roll_call.SHOWN`` of the indices that have not; empty: all have come."""
+    missing: tuple[str, ...] = ()
+    """At most ``roll_call.SHOWN`` of those that have not, like ``here``; empty: all have come."""
     absent: int = 0
     """How many have not."""
     attempt: int = 0
@@ -89,6 +92,8 @@ class Refusal:
     plan: bool = False
     """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
     has not come in time (a ``StartError``)."""
+    late: bool = False
+    """Whether the launch had begun before: the host may belong to the next one."""
 
 
 @dataclass(frozen=True)

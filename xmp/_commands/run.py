@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _run_options.from_variables(options, os.environ)
     _run_options.without_variables()
-    world = _hosts.by_hand(options, os.environ)
     _torchrun_words.translate(options)
+    world = _hosts.by_hand(options, os.environ)
     _refuse_in_a_rank()
     target = _run_target.read(options)
     run = ScriptRun(

@@ -86,18 +86,31 @@ class OtherHosts:
         watched = [self._link.fileno(), *([] if self.waiting else [connection.fileno()])]
         return linux.any_ready(watched, select.POLLIN, timeout)
 
+    def have_failed(self, launch: Launch) -> bool:
+        """Whether the launch has failed on another host; asked while this one has no replicas."""
+        if not launch.outcome.processes:
+            self._link.take_in()
+            self._take_verdict(launch)
+        return self._stopped and not launch.outcome.processes
+
+    def _take_verdict(self, launch: Launch) -> bool:
+        """Whether there is one, for the first time."""
+        verdict = self._link.verdict
+        if verdict is None or self._stopped:
+            return False
+        self._stopped = self._reported = True
+        launch.outcome.elsewhere = verdict
+        return True
+
     def hear(self, launch: Launch) -> None:
         """Take in what other hosts say: their failure ends the replicas of this one."""
         self._link.take_in()
         self._pass_on(launch)
         verdict = self._link.verdict
-        if verdict is not None and not self._stopped:
-            self._stopped = self._reported = True
-            launch.outcome.elsewhere = verdict
-            if not self.waiting:
-                if launch.job.relay is not None:
-                    launch.order(TakeStacks())  # the driver's error has those of all hosts
-                launch.order(Stop())
+        if self._take_verdict(launch) and not self.waiting:
+            if launch.job.relay is not None:
+                launch.order(TakeStacks())  # the driver's error has those of all hosts
+            launch.order(Stop())
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()
 

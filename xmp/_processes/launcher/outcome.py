@@ -194,4 +194,5 @@ class Outcome:
 
     def _is_own(self, verdict: HostFailure) -> bool:
         """Whether this host's own failure is the cause: here its whole report is known."""
-        return verdict.host == self._job.host.index and bool(self.failures or self.broken)
+        own = verdict.host == self._job.host.index and verdict.kind != "HostLost"
+        return own and bool(self.failures or self.broken)

@@ -1,0 +1,395 @@
+"""Strangers against the coordinator, and impostors against a member."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.waiting import until
+from xmp._carrier import kinds
+from xmp._carrier.host_link import HostLink
+from xmp._carrier.sealed import GREETING_SIZE, MAGIC, WELCOME_SIZE, Answer, Frames, Greeting, Keys
+from xmp._carrier.words import HostCard, encode
+from xmp._errors import StartError
+from xmp._host_words import HostMeeting
+
+pytestmark = pytest.mark.hosts
+
+JOB, SECRET = "7", b"of this job"
+NO_MORE = 64 << 20
+"""Bytes of memory that a coordinator of a small job may take, whoever connects."""
+
+
+class Job:
+    """Two hosts; the first has started."""
+
+    def __init__(self, stack: ExitStack, secret: bytes = SECRET) -> None:
+        self._stack, self._secret = stack, secret
+        self.listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
+        self.address = self.listener.getsockname()
+        self.links = [self.link(0)]
+        self.links[0].start(self.listener.fileno())
+
+    def link(self, index: int, limit: float = 20.0) -> HostLink:
+        card = HostCard(index, 2, f"n{index}", 2, "0.3.0", "3.11.7")
+        link = HostLink(HostMeeting(index, 2, *self.address), card, limit, JOB, self._secret)
+        self._stack.callback(link.leave)
+        return link
+
+    def connect(self) -> socket.socket:
+        return self._stack.enter_context(socket.create_connection(self.address, timeout=10))
+
+    def enter(self) -> tuple[socket.socket, Frames]:
+        """A connection with its handshake done, by a stranger who knows or guesses the secret."""
+        connection = self.connect()
+        answer = Answer(Keys(JOB, self._secret), exactly(connection, GREETING_SIZE))
+        connection.sendall(answer.data)
+        return connection, answer.frames(exactly(connection, WELCOME_SIZE))
+
+    def runs(self) -> None:
+        """The launch goes from the roll call to its end."""
+        self.links.append(self.link(1))
+        self.links[1].start()
+        errors: list[BaseException] = []
+
+        def come(link: HostLink) -> None:
+            try:
+                link.come(0, print)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=come, args=(link,)) for link in self.links]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        for link in self.links:
+            link.done()
+        until(self._done, 10)
+
+    def _done(self) -> bool:
+        for link in self.links:
+            link.take_in()
+        assert not any(link.verdict for link in self.links)
+        return all(link.all_done for link in self.links)
+
+    @property
+    def memory(self) -> int:
+        status = Path(f"/proc/{self.links[0].pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        assert part, "the connection was closed"
+        data += part
+    return data
+
+
+def dropped(connection: socket.socket) -> bool:
+    """Whether the coordinator has closed the connection, after whatever it had sent."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the coordinator closes the connection within its time-out."""
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with ExitStack() as stack:
+        yield stack
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> Job:
+    return Job(stack)
+
+
+def test_thousands_of_connections_keep_no_host_out(job: Job) -> None:
+    for number in range(3000):
+        connection = job.connect()
+        connection.sendall(b"x" * (number % 3))  # some begin, none goes on
+    job.runs()
+    assert job.memory < NO_MORE
+
+
+def test_one_that_connects_all_the_time_keeps_no_host_out(job: Job) -> None:
+    """Connections come and go, many in one turn of the coordinator's loop."""
+    over = threading.Event()
+
+    def storm() -> None:
+        while not over.is_set():
+            with socket.create_connection(job.address) as connection:
+                connection.sendall(b"\xff" * 80)
+
+    threads = [threading.Thread(target=storm) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        job.runs()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_one_that_is_slow_is_sent_away(job: Job) -> None:
+    connection = job.connect()
+    began = time.monotonic()
+    exactly(connection, GREETING_SIZE)
+    connection.settimeout(0.5)
+    while not closed(connection):
+        assert time.monotonic() - began < 8
+        connection.sendall(b"x")
+    job.runs()
+
+
+BOMBS = [
+    b"[" * 8000,
+    b'{"a":' * 1500,
+    b'{"index": ' + b"9" * 8000 + b"}",
+    b'{"index": NaN}',
+    b'{"index": 1, "index": "1"}',
+    b'{"name": "\xff"}',
+    b'{"index": -1}',
+    b'{"index": 0, "hosts": 2}',
+    b'{"index": 1099511627776, "hosts": 2}',
+    json.dumps({"index": 1, "hosts": 2, "attempt": -1}).encode(),
+]
+
+
+def refused_card(job: Job, body: bytes) -> None:
+    connection, frames = job.enter()
+    connection.sendall(frames.frame(kinds.CARD, body))
+    connection.shutdown(socket.SHUT_WR)
+    assert dropped(connection)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 7, 9])
+def test_a_card_that_cannot_be_ends_its_connection_alone(job: Job, number: int) -> None:
+    """Also with the secret: a host with a broken memory is a stranger, too."""
+    refused_card(job, BOMBS[number])
+    job.runs()
+
+
+@pytest.mark.parametrize("number", [6, 8])
+def test_a_host_that_the_job_does_not_have_ends_the_launch_with_words(
+    job: Job, number: int
+) -> None:
+    refused_card(job, BOMBS[number])
+    with pytest.raises(Exception, match=r"came as host .* of"):
+        job.links[0].come(0, print)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda frames: b"\xff\xff\xff\xffC",
+        lambda frames: struct.pack(">IB", 1 << 19, kinds.CARD),  # a host's, before it has come
+        lambda frames: bytearray(frames.frame(kinds.BEAT)) * 2,
+        lambda frames: frames.frame(kinds.VERDICT, b"{}"),
+        lambda frames: frames.frame(kinds.DONE),
+        lambda frames: frames.frame(200),
+        lambda frames: b"".join(frames.frame(kinds.BEAT) for _ in range(3000)),
+    ],
+    ids=["length", "long", "replay", "verdict", "done", "kind", "flood"],
+)
+def test_one_that_knows_the_secret_and_misbehaves_is_dropped(
+    job: Job, data: Callable[[Frames], bytes]
+) -> None:
+    connection, frames = job.enter()
+    try:
+        connection.sendall(data(frames))
+        connection.sendall(frames.frame(kinds.BEAT))
+    except OSError:
+        pass
+    assert dropped(connection)
+    job.runs()
+
+
+def test_a_frame_of_another_connection_is_no_frame(job: Job) -> None:
+    _, recorded = job.enter()
+    connection, _ = job.enter()
+    card = encode(HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7"))
+    connection.sendall(recorded.frame(kinds.CARD, card))
+    assert dropped(connection)
+    job.runs()
+
+
+def test_one_that_never_comes_to_the_roll_call_keeps_no_host_out(stack: ExitStack) -> None:
+    """Without a secret anyone can do the handshake who knows the job's id."""
+    job = Job(stack, secret=b"")
+    for _ in range(700):
+        job.enter()
+    job.runs()
+    assert job.memory < NO_MORE
+
+
+def test_the_coordinators_own_words_are_no_proof(job: Job) -> None:
+    """Reflection: what one connection of the coordinator says is given to another."""
+    first, second = job.connect(), job.connect()
+    greeting = exactly(first, GREETING_SIZE)
+    exactly(second, GREETING_SIZE)
+    second.sendall(greeting + Keys(JOB, b"").job + bytes(32 - 12))
+    assert dropped(second)
+    job.runs()
+
+
+def test_a_host_that_does_not_read_ends_the_launch_only(job: Job) -> None:
+    connection, frames = job.enter()
+    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
+    connection.sendall(frames.frame(kinds.CARD, encode(card)))
+    job.links[0].come(0, print)
+    job.links[0].done()
+    end = time.monotonic() + 5
+    try:
+        while time.monotonic() < end and not job.links[0].verdict:
+            connection.sendall(frames.frame(kinds.CARD, encode(card)))  # each is answered
+            job.links[0].take_in()
+    except OSError:
+        pass
+    until(lambda: (job.links[0].take_in(), job.links[0].verdict)[1], 12)
+    assert job.memory < NO_MORE
+    assert job.links[0].verdict is not None
+    assert job.links[0].verdict.host == 1
+
+
+def test_a_host_that_leaves_without_a_word_is_lost(job: Job) -> None:
+    connection, frames = job.enter()
+    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
+    connection.sendall(frames.frame(kinds.CARD, encode(card)))
+    job.links[0].come(0, print)
+    connection.sendall(frames.frame(kinds.LEAVE))
+    connection.close()
+    until(lambda: (job.links[0].take_in(), job.links[0].verdict)[1], 3)
+    assert job.links[0].verdict is not None
+    assert "host 1 (n1) is lost: it has left the launch" in job.links[0].verdict.text
+
+
+# --- impostors: what holds the port before host 0 does ------------------------------------------
+
+
+class Impostor:
+    """A program at the coordinator's address that does this with each connection."""
+
+    def __init__(self, stack: ExitStack, does: Callable[[socket.socket], Any]) -> None:
+        self._does = does
+        self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.address = self._server.getsockname()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        stack.callback(self._thread.join)
+        stack.callback(self._server.shutdown, socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    connection.settimeout(3)
+                    self._does(connection)
+                except (OSError, AssertionError):
+                    pass
+
+
+def rubbish(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n" + bytes(100_000))
+    connection.recv(1)
+
+
+def mirror(connection: socket.socket) -> None:
+    """The member's own proof as the coordinator's."""
+    connection.sendall(MAGIC + os.urandom(32))
+    answer = exactly(connection, 80)
+    connection.sendall(b"W" + answer[48:])
+    connection.recv(1)
+
+
+def guesser(connection: socket.socket) -> None:
+    """A coordinator of this job's id with another secret, which takes any answer."""
+    greeting = Greeting(Keys(JOB, b"guessed"))
+    connection.sendall(greeting.data)
+    answer = exactly(connection, 80)
+    connection.sendall(
+        b"W" + Keys(JOB, b"guessed").proof(b"coordinator", greeting.data, answer[:32])
+    )
+    connection.recv(1)
+
+
+def drip(connection: socket.socket) -> None:
+    for byte in MAGIC:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.3)  # what the test is about
+
+
+@pytest.mark.parametrize("does", [rubbish, mirror, guesser, drip, lambda c: c.recv(1)])
+def test_an_impostor_gets_no_host(stack: ExitStack, does: Callable[[socket.socket], Any]) -> None:
+    """The host waits for the right coordinator, and says in the end what it has met."""
+    impostor = Impostor(stack, does)
+    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
+    link = HostLink(HostMeeting(1, 2, *impostor.address), card, 1.5, JOB, SECRET)
+    link.start()
+    try:
+        with pytest.raises(StartError, match=r"the coordinator at 127\.0\.0\.1 port"):
+            link.come(0, print)
+    finally:
+        link.leave()
+
+
+def test_a_coordinator_that_floods_a_host_is_lost(stack: ExitStack) -> None:
+    """Without a secret: an impostor that guesses the job's id."""
+    over = threading.Event()
+
+    def flood(connection: socket.socket) -> None:
+        greeting = Greeting(Keys(JOB, b""))
+        connection.sendall(greeting.data)
+        welcome, frames = greeting.reply(exactly(connection, 80))
+        assert frames is not None
+        connection.sendall(welcome + frames.frame(kinds.CALL, b'{"absent": 0}'))
+        while not over.is_set():
+            connection.sendall(frames.frame(kinds.BEAT))
+
+    impostor = Impostor(stack, flood)
+    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
+    link = HostLink(HostMeeting(1, 2, *impostor.address), card, 5, JOB, b"")
+    link.start()
+    try:
+        link.come(0, print)
+        until(lambda: (link.take_in(), link.verdict)[1], 5)
+        assert link.verdict is not None
+        assert "more than 1000 messages in a second" in link.verdict.text
+    finally:
+        over.set()
+        link.leave()
