@@ -231,6 +231,7 @@ class HostsLaunch:
             return
         if self.attempt >= 0:
             self.past.append(history_of(self))
+            self.events.end(self.past[-1][1])
             self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
             self.outcome.begin()
             for host in self.hosts:
