@@ -93,7 +93,7 @@ _TEXTS = (_list_of(_is_text), "a list of texts")
 _CPUS = f"CPU numbers from 0 to {_MOST}"
 _VARIABLES = (_map_to(_is_text), "an object of texts")
 FIELDS: dict[str, tuple[Check, str]] = {
-    **dict.fromkeys(("hostname", "address", "platform", "python"), _TEXT),
+    **dict.fromkeys(("hostname", "address", "interface", "platform", "python"), _TEXT),
     **dict.fromkeys(("env", "env_at_start", "metadata", "host_files"), _VARIABLES),
     **dict.fromkeys(("tpu", "gpus"), (_map_to(lambda _: True), "an object")),
     "frameworks": (_map_to(_is_version), "an object of versions as texts, null if not installed"),

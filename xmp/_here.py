@@ -30,12 +30,18 @@ def run_here(
     kwargs: Mapping[str, Any],
     seed: int | None,
     observer: Observer | None = None,
-) -> Results[Any]:
-    """Run ``fn`` as the only replica; the caller restores the environment afterwards."""
+) -> Results[Any] | None:
+    """Run ``fn`` as the only replica; the caller restores the environment afterwards.
+
+    None, with nothing begun, in a job of several hosts: nothing could end ``fn`` in this process
+    when another host fails, so that launch needs the engine.
+    """
     called = time.monotonic_ns()
     known = host_facts()
     request = with_uses(request, fn, known)
     draft = plan_for(request, known)
+    if draft.meeting is not None:
+        return None
     refuse_unready(draft)
     with _ports.lease(draft.needs) as lease:
         with _signals.deferred():

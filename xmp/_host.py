@@ -13,6 +13,7 @@ from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
 from ._other_hosts import OtherHosts
+from ._own_address import facing
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
 from ._runtimes import _launcher
@@ -84,6 +85,9 @@ def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
     known = host_facts()
     request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
+    if draft.meeting is not None:
+        known = facing(known, draft.meeting)
+        draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)
@@ -127,13 +131,13 @@ def _started(
     others: OtherHosts,
 ) -> Launch:
     """Hold the ports, and start the replicas."""
-    lease = _ports.lease(others.needs_of(draft))
+    lease = _ports.lease(others.needs_of(draft, call, known))
     _log.debug("ports held: %s", lease.ports)
     try:
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
-        hosts = others.meet(plan, call, known, lease.descriptors)
+        hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)
     except BaseException as error:

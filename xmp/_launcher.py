@@ -75,7 +75,8 @@ def launcher(
 
     Args:
         fn: a function, a method, or any other callable but a class; not a coroutine or generator.
-        nprocs: replicas on this host, as for ``spawn``: an explicit 1 runs the function here.
+        nprocs: replicas on this host, as for ``spawn``: an explicit 1 runs the function here,
+            unless there are several hosts.
         start_method: as for ``spawn``.
         rank_start: the global rank of this host's first replica, a multiple of ``nprocs``; 0 if
             left out. This, ``master_ip`` and ``port`` only together with ``world_size``.

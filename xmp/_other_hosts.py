@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+import atexit
+import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import _log
-from ._types import HostFacts, JobPlan, PortNeed
+from ._errors import PlanError
+from ._types import HostFacts, JobPlan, Limits, PortNeed
 
 if TYPE_CHECKING:
     from ._carrier.host_link import HostLink
+    from ._carrier.words import HostCard
+    from ._host_words import HostMeeting
     from ._processes import Call
 
-__all__ = ["OtherHosts"]
+__all__ = ["OtherHosts", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
@@ -26,70 +31,105 @@ _JOB = (
     "TORCHELASTIC_RUN_ID",
 )
 """What schedulers call a job: the same on all of its hosts."""
+_PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
-_launches = itertools.count()
-"""The launches over several hosts that this program has made: all hosts make them in one order."""
+_latest: HostLink | None = None
+"""The link of the latest launch over several hosts; between two launches it rests."""
 
 
 class OtherHosts:
-    """The link of one launch, made by its first attempt and kept for the others."""
+    """The link of one launch, made for its first attempt and kept for the others."""
 
     def __init__(self) -> None:
         self._link: HostLink | None = None
-        self._number = -1
 
-    def needs_of(self, plan: JobPlan) -> tuple[PortNeed, ...]:
-        """The ports to hold; after the first attempt the carrier process has its own."""
-        return tuple(n for n in plan.needs if n.name != "carrier" or self._link is None)
+    def needs_of(self, plan: JobPlan, call: Call, known: HostFacts) -> tuple[PortNeed, ...]:
+        """The ports to hold; a carrier process from before has its own."""
+        if plan.meeting is not None and self._link is None:
+            self._link = _link(plan, plan.meeting, call, known)
+        has_its_own = self._link is not None and self._link.started
+        return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
 
-    def meet(
-        self, plan: JobPlan, call: Call, known: HostFacts, listeners: Mapping[str, int]
-    ) -> HostLink | None:
+    def meet(self, call: Call, listeners: Mapping[str, int]) -> HostLink | None:
         """Wait until the launchers of all hosts have come; None where this is the only host.
 
         Raises PlanError when the hosts do not fit together, StartError when one has not come.
         """
-        if plan.meeting is None:
+        link = self._link
+        if link is None:
             return None
-        if self._link is None:
-            self._link = self._made(plan, call, known)
-            self._link.start(listeners.get("carrier", -1))
+        if not link.started:
+            link.start(listeners.get("carrier", -1))
         try:
-            self._link.come(call.restart_count, lambda line: _log.warning(line))
+            link.come(call.restart_count, lambda line: _log.warning(line))
         except BaseException:
-            self.leave()
+            link.end()
             raise
-        return self._link
+        return link
 
     def leave(self) -> None:
         """Leave the other hosts, if nothing was started."""
         if self._link is not None:
-            self._link.leave()
+            self._link.end()
 
-    def _made(self, plan: JobPlan, call: Call, known: HostFacts) -> HostLink:
-        from . import __version__
-        from ._carrier.host_link import HostLink
-        from ._carrier.words import HostCard
 
-        assert plan.meeting is not None
-        if self._number < 0:
-            self._number = next(_launches)
-        limits = call.limits
-        seconds = limits.start / 1e9 if limits is not None and limits.start else _START
-        job = "/".join([*(known.env.get(name, "") for name in _JOB), str(self._number)])
-        card = HostCard(
-            index=plan.meeting.index,
-            hosts=plan.meeting.hosts,
-            name=known.hostname,
-            replicas=len(plan.hosts[0].replicas),
-            xmp=__version__,
-            python=known.python,
-            framework=_framework(plan, known),
-            max_restarts=call.max_restarts,
+def shutdown() -> None:
+    """End the process that rests between two launches."""
+    if _latest is not None and _latest.resting:
+        _latest.end()
+
+
+def _forget() -> None:
+    if _latest is not None:
+        _latest.drop()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(shutdown)
+
+
+def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> HostLink:
+    """A link for this launch; it takes over the process of the one before, if that rests."""
+    global _latest
+    from ._carrier.host_link import HostLink
+
+    if _latest is not None and _latest.started and not _latest.resting:
+        raise PlanError(
+            "a launch of this program over several hosts runs already: join it before the next one "
+            "(the hosts could not agree which of two is which)"
         )
-        secret = known.env.get(SECRET, "").encode()
-        return HostLink(plan.meeting, card, seconds, job, secret)
+    limits = call.limits
+    seconds = limits.start / 1e9 if limits is not None and limits.start else _START
+    job = "/".join(known.env.get(name, "") for name in _JOB)
+    secret = known.env.get(SECRET, "").encode()
+    card = _card(plan, meeting, call, known)
+    link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
+    if _latest is not None and not link.take_over(_latest):
+        _latest.end()
+    _latest = link
+    return link
+
+
+def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> HostCard:
+    from ._carrier.words import HostCard
+
+    return HostCard(
+        index=meeting.index,
+        hosts=meeting.hosts,
+        name=known.hostname,
+        replicas=len(plan.hosts[0].replicas),
+        xmp=str(sys.modules["xmp"].__version__),
+        python=known.python,
+        framework=_framework(plan, known),
+        max_restarts=call.max_restarts,
+    )
+
+
+def _pace(limits: Limits | None) -> float:
+    """Seconds between two messages that there is progress, for ``hang_timeout``."""
+    hang = limits.hang if limits is not None else None
+    return 1.0 if hang is None else min(1.0, hang / 1e9 / _PULSES_PER_LIMIT)
 
 
 def _framework(plan: JobPlan, known: HostFacts) -> str:

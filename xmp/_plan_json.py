@@ -6,7 +6,7 @@ Version 1 of both. In facts ``null`` means unknown, and a reader ignores keys th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ._errors import PlanError
@@ -22,6 +22,7 @@ LISTS = ("cpus", "loaded", "initialised")
 PLAIN = (
     "hostname",
     "address",
+    "interface",
     "platform",
     "python",
     "env",
@@ -83,7 +84,9 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
     """The plan as plain JSON values.
 
     A replica's ``set`` has every variable that xmp sets in it, ``unset`` every inherited one that
-    xmp removes. Ports that are not leased yet are the runtime's documented ones.
+    xmp removes. Ports that are not leased yet are the runtime's documented ones. ``meeting`` is
+    null where this host is the only one. Else it says which of ``hosts`` hosts this is (``index``,
+    from 0) and where their launchers meet, ``address`` and ``port`` of host 0.
     """
     return {
         "version": VERSION,
@@ -100,6 +103,7 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
             }
             for host in plan.hosts
         ],
+        "meeting": None if plan.meeting is None else asdict(plan.meeting),
         "notes": list(plan.notes),
     }
 

@@ -28,6 +28,7 @@ def explain(plan: JobPlan) -> str:
         f"replicas  {len(plan.hosts[0].replicas)} per host: {sources.get('replicas', '')}",
         f"threads   {replicas[0].threads} per replica: {sources.get('threads', '')}",
         *_ports(plan),
+        *_meeting(plan),
     ]
     lines += ["", "set in every replica:"]
     lines += [f"  {name}={shown(name, value)}" for name, value in sorted(shared)]
@@ -50,6 +51,14 @@ def _ports(plan: JobPlan) -> list[str]:
         f"for {kind}"
         for (kind, address, any_), ports in kinds.items()
     ]
+
+
+def _meeting(plan: JobPlan) -> list[str]:
+    """Where the launchers of several hosts meet before any replica starts."""
+    met = plan.meeting
+    if met is None:
+        return []
+    return [f"meeting   the launchers of {met.hosts} hosts, at {met.address} port {met.port}"]
 
 
 def _range(ports: list[int]) -> str:

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from ._clusters import Placement, manual, placement
 from ._errors import PlanError
-from ._host_words import HostMeeting
 from ._plan_json import facts_from_json, facts_to_json, reported, to_json
 from ._plan_text import explain
 from ._runtime_choice import GENERIC, NAMED, choose, said_of
-from ._runtimes import Job, Place, Runtime, Share
+from ._runtimes import Job, Place, Runtime, Share, _meeting
 from ._runtimes._checks import (
     check_environment,
     check_installed,
@@ -25,7 +24,7 @@ from ._runtimes._checks import (
     count,
 )
 from ._runtimes._cores import bound_cores, thread_count, thread_source
-from ._runtimes._environment import STORE_PORT, common, dropped, replaced, store_need, unset
+from ._runtimes._environment import common, dropped, replaced, store_need, unset
 from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
@@ -45,10 +44,6 @@ __all__ = [
 AUTOLOADED = "torch_tpu"
 NEVER_PRELOADED = ("torch_xla", AUTOLOADED)
 """Importing them may query the metadata server, start threads or take libtpu's lock."""
-
-FROM_FIRST = 1000
-"""From the port that is fixed for host 0 to the one at which the launchers of the hosts meet."""
-MOST_PORT = 65535
 
 DRIVER_PROBES = (("libcuda.so.1", "cuDeviceGetCount", 3),)  # 3 is CUDA_ERROR_NOT_INITIALIZED
 DEVICE_FILES = (
@@ -160,7 +155,7 @@ def _job_plan(
         # Without chips an import of torch_xla queries no metadata server: a trial may allow it.
         not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
-        meeting=_meeting(job),
+        meeting=_meeting.meeting(job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=(*FIRST_USE, *runtime.by_call),
@@ -260,23 +255,10 @@ def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) 
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
     store = (store_need(job),) if runtime.has_store(job) and job.places[0].index == 0 else ()
     first_of_many = not job.leasable and job.places[0].index == 0
-    carrier = (_carrier_need(job),) if first_of_many else ()
-    return (*store, *carrier, *runtime.needs(job))
-
-
-def _meeting(job: Job) -> HostMeeting | None:
-    """Where the launchers of several hosts meet; with all hosts' facts nothing is launched."""
-    if job.leasable:
-        return None
-    place, port = job.places[0], job.port(_carrier_need(job))
-    return HostMeeting(place.index, job.hosts, job.coordinator, port)
-
-
-def _carrier_need(job: Job) -> PortNeed:
-    """Away from the ports that runtimes take, from the one that the user gives upwards."""
-    first = job.coordinator_port or STORE_PORT
-    port = first + FROM_FIRST if first + FROM_FIRST <= MOST_PORT else first - FROM_FIRST
-    return PortNeed("carrier", "listen", job.coordinator, port, port)
+    carrier = (_meeting.carrier_need(job),) if first_of_many else ()
+    needs = (*store, *carrier, *runtime.needs(job))
+    _meeting.check(job, needs)
+    return needs
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:

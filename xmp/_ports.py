@@ -77,7 +77,7 @@ def lease(needs: Sequence[PortNeed]) -> PortLease:
 
 
 def _hold(need: PortNeed) -> socket.socket:
-    family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
+    family = _family(need.address)
     if need.port:
         _refuse_loopback_name(need)
         _refuse_served(need, family)
@@ -88,6 +88,19 @@ def _hold(need: PortNeed) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _family(address: str) -> socket.AddressFamily:
+    """IPv6 for its addresses, and for names that have no other."""
+    if ":" in address:
+        return socket.AF_INET6
+    try:
+        found = {entry[0] for entry in socket.getaddrinfo(address, None)}
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        return socket.AF_INET  # bind says what is wrong
+    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
 
 
 def _bind(sock: socket.socket, need: PortNeed) -> None:
@@ -161,10 +174,27 @@ def _left_by_an_ended_program(port: int) -> bool:
     return False
 
 
+def _said(need: PortNeed) -> str:
+    purpose = f" ({need.purpose})" if need.purpose else ""
+    return f"port {need.port or 'any'} at {need.address} for {need.name!r}{purpose}"
+
+
+def _advice(need: PortNeed) -> str:
+    """What to do about another program that uses the port."""
+    if not need.moved_by:
+        return "end that program, or choose another port."
+    return (
+        f"end that program (another job with the same {need.moved_by}?), or give all hosts of this "
+        f"job another {need.moved_by}."
+    )
+
+
 def _refused(need: PortNeed, error: OSError) -> PortError:
-    what = f"port {need.port or 'any'} at {need.address} for {need.name!r}"
-    if error.errno == errno.EADDRINUSE:
-        advice = "Another program uses it: end that program, or choose another port."
+    what = _said(need)
+    if isinstance(error, socket.gaierror):
+        advice = "Set MASTER_ADDR to this host's IP address, on every host."
+    elif error.errno == errno.EADDRINUSE:
+        advice = f"Another program uses it: {_advice(need)}"
     elif error.errno == errno.EADDRNOTAVAIL:
         advice = "This host does not have that address: check the host list."
     else:
@@ -184,7 +214,9 @@ def _refuse_loopback_name(need: PortNeed) -> None:
         if _signals.from_handler(error):
             raise
         return  # bind says what is wrong
-    if need.address in (*found, "localhost") or not all(a.startswith("127.") for a in found):
+    if need.address in (*found, "localhost") or not all(
+        a.startswith("127.") or a == "::1" for a in found
+    ):
         return
     raise PortError(
         f"{need.address!r}, by which the other hosts are to reach this one for "
@@ -205,7 +237,4 @@ def _refuse_served(need: PortNeed, family: int) -> None:
                 return  # TCP's simultaneous open: the kernel gave the probe this very port
         except OSError:
             return
-    raise PortError(
-        f"port {need.port} at {need.address} for {need.name!r} is already served by another "
-        "program. End that program, or choose another port."
-    )
+    raise PortError(f"{_said(need)} is already served by another program: {_advice(need)}")

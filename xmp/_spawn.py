@@ -225,7 +225,8 @@ def spawn(
         args, kwargs: a tuple or list, and a dict, for ``fn``; sent once. CPU tensors in them are
             shared memory.
         nprocs: replicas on this host; None (or -1) for one per device. An explicit 1 with
-            ``join=True`` runs ``fn`` in this process.
+            ``join=True`` runs ``fn`` in this process, unless the job has several hosts: there the
+            failure of another host must end it.
         join: wait and return the results; otherwise return a ``ProcessContext`` at once.
         daemon: with ``join=False``, end the replicas when this process ends instead of waiting.
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
@@ -308,7 +309,9 @@ def launched(
     apart = (*of_processes, limits, restarts or None, output)
     kwargs = given.kwargs or {}
     if given.nprocs == 1 and join and all(value is None for value in apart):
-        return _run_here(request, fn, args, kwargs, seed, observer)
+        results = _run_here(request, fn, args, kwargs, seed, observer)
+        if results is not None:
+            return results
     with _signals.deferred(), without_collections():
         from ._host import launch
         from ._processes import Call
@@ -365,8 +368,11 @@ def _run_here(
     kwargs: Mapping[str, Any],
     seed: int | None,
     observer: Observer,
-) -> Results[R]:
-    """``nprocs=1``: the replica is this process itself, for debuggers and profilers."""
+) -> Results[R] | None:
+    """``nprocs=1``: the replica is this process itself, for debuggers and profilers.
+
+    None in a job of several hosts, which needs a process that xmp can end.
+    """
     from ._here import run_here
 
     with _environment_kept():

@@ -54,9 +54,11 @@ class HostsByHand:
     index: int
     """The place of this host in ``addresses``."""
     addresses: tuple[str, ...]
-    """The address or name of every host; the first one is where they meet."""
+    """The address or name of every host, empty where it is not known; they meet at the first."""
     port: int = 0
     """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
+    said: str = ""
+    """The options that say so, for errors and the plan; empty: those of Paddle."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,8 @@ class HostFacts:
     hostname: str = "localhost"
     address: str = "127.0.0.1"
     """The IP address at which other hosts reach this one."""
+    interface: str = ""
+    """The network interface that leads to host 0 ("eth0"); known in a launch over several hosts."""
     platform: str = "linux"
     """As ``sys.platform``."""
     python: str = ""
@@ -273,6 +277,10 @@ class PortNeed:
     """The runtime's own default, which a plan shows until the port is leased."""
     host: int = 0
     """The index of the host that holds it."""
+    purpose: str = ""
+    """What meets there, for errors; empty: the name says it."""
+    moved_by: str = ""
+    """What gives a fixed port another number, on all hosts; empty where only this host has it."""
 
 
 @dataclass(frozen=True)

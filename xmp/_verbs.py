@@ -182,9 +182,10 @@ def shutdown() -> None:
     starts a new template. Does nothing where there is none.
     """
     if "xmp._host" in sys.modules:  # which every launch and preload imports
-        from ._processes import shutdown
+        from . import _other_hosts, _processes
 
-        shutdown()
+        _processes.shutdown()
+        _other_hosts.shutdown()
 
 
 def _in_a_launch() -> bool:

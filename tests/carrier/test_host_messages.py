@@ -9,7 +9,7 @@ import pytest
 
 from xmp._carrier import kinds
 from xmp._carrier.sealed import ANSWER_SIZE, OTHER_JOB, OTHER_SECRET, Answer, Frames, Greeting, Keys
-from xmp._carrier.words import TEXT_LIMIT, Call, HostCard, Malformed, decode, encode
+from xmp._carrier.words import TEXT_LIMIT, Call, HostCard, Malformed, Proposal, Step, decode, encode
 from xmp._host_words import HostFailure
 
 
@@ -32,7 +32,10 @@ class TestValues:
         "value",
         [
             HostCard(3, 4, "t1v-n-3", 2, "0.3.0", "3.11.7", "jax 0.10.2", 2, 1),
-            HostFailure(1, "a", 3, 1, 77, "ReplicaDied", "text", attempt=2, symptom=True),
+            HostFailure(1, "a", 3, 1, 77, "ReplicaDied", "text", symptom=True, attempt=2),
+            HostFailure(exit_code=-9, signal_name="SIGKILL", how="signal", final=True),
+            Step(2, 7),
+            Proposal(2, 8, True),
             Call(("0 (a)", "2 (b)"), (1, 3), 2, 0),
         ],
     )

@@ -43,17 +43,17 @@ class Hosts:
         meeting = HostMeeting(index, of, "127.0.0.1", self.port)
         link = HostLink(meeting, HostCard(index, of, **card), limit, job, secret)
         link.start(self.listener.fileno() if index == 0 and not self.links else -1)
-        self._stack.callback(link.leave)
+        self._stack.callback(link.end)
         self.links.append(link)
         return link
 
-    def come(self, attempt: int = 0) -> list[XmpError | None]:
+    def come(self, restart: int = 0) -> list[XmpError | None]:
         """All come to the roll call; the error of each."""
         errors: dict[HostLink, XmpError | None] = {}
 
         def come(link: HostLink) -> None:
             try:
-                link.come(attempt, self.notices.append)
+                link.come(restart, self.notices.append)
                 errors[link] = None
             except XmpError as error:
                 errors[link] = error
@@ -210,7 +210,7 @@ def test_an_absent_coordinator_is_named(hosts: Hosts) -> None:
     hosts.links.append(link := HostLink(meeting, HostCard(1, 2), 1.0, "7", b""))
     link.start()
     [error] = hosts.come()
-    link.leave()
+    link.end()
     assert isinstance(error, StartError)
     assert f"host 0, the coordinator at 127.0.0.1 port {hosts.port}, has not come" in str(error)
     assert "Connection refused" in str(error)

@@ -114,6 +114,9 @@ def test_what_is_shown(stage: Stage, options: tuple[str, ...], out: list[str]) -
         assert files == ["out 0\n", "out 1\n"]
 
 
+OF_TWO = ("--nnodes", "2", "--node-rank", "0")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -122,7 +125,20 @@ def test_what_is_shown(stage: Stage, options: tuple[str, ...], out: list[str]) -
         (("--redirects", "0:3"), "--redirects 0:3: xmp writes both streams of all ranks"),
         (("--tee", "3", "-r", "3", "--log-dir", "x"), "give one of them"),
         (("-r", "3", "--log-dir", "x", "--show", "0"), "--redirects 3 and --show 0: give one"),
-        (("--nnodes", "2"), "NNODES=2: there are 2 hosts, but NODE_RANK is not set"),
+        (("--nnodes", "2"), "--nnodes 2: give --node-rank too, from 0 to 1 and another on each"),
+        (("--nnodes", "2", "--node_rank", "1"), "--nnodes 2: give --master-addr too"),
+        (("--nnodes", "0"), "--nnodes 0: xmp joins a fixed number of hosts. Give one number, from"),
+        (("--nnodes", "two"), "--nnodes two: xmp joins a fixed number"),
+        (("--node-rank", "1"), "--node-rank 1: give --nnodes, the number of hosts, too"),
+        (("--nnodes", "2", "--node-rank", "2"), "--node-rank 2 does not fit --nnodes 2. Allowed"),
+        (("--node-rank", "1", "--nnodes", "1"), "--node-rank 1 does not fit --nnodes 1. Allowed"),
+        (("--nnodes", "2", "--node-rank", "-1"), "--node-rank -1 is not a number"),
+        (("--nnodes", "2", "--node-rank", "a"), "--node-rank a is not a number"),
+        ((*OF_TWO, "--master-addr", "localhost"), "address of host 0 is localhost, which is each"),
+        ((*OF_TWO, "--master-addr", "10.0.0.1:29500"), "host 0 is '10.0.0.1:29500'. Allowed: an"),
+        ((*OF_TWO, "--master-addr", "a b"), "the address of host 0 is 'a b'. Allowed: an address"),
+        (("--master-port", "70000"), "--master-port 70000: give a number from 1 to 65535"),
+        (("--master-port=-1",), "--master-port -1: give a number from 1 to 65535"),
         (("--nnodes=1:4",), "--nnodes 1:4: xmp joins a fixed number of hosts"),
         (("--nnodes=2", "--rdzv_backend", "c10d"), "--rdzv-backend and --nnodes 2"),
         (("--local-ranks-filter", "7", "-n", "2"), "there is no local rank 7; this launch has 0"),
@@ -214,11 +230,3 @@ def test_a_command_for_one_host_as_torchs_documentation_has_it(stage: Stage) -> 
     assert [each["place"] for each in found] == [["127.0.0.1", port, "1", "0"]] * 2
     elastic = ("--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=9")
     assert len(shown(run(stage, "--nproc-per-node=2", *elastic, "place.py"))) == 2
-
-
-def test_hosts_as_torchruns_words_name_them(stage: Stage) -> None:
-    stage.write(PLACE, "place.py")
-    where = ("--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.2", "--master-port=29511")
-    found = shown(run(stage, "-n", "2", *where, "place.py"))
-    assert [each["rank"] for each in found] == [2, 3]
-    assert [each["place"] for each in found] == [["127.0.0.2", "29511", "2", "1"]] * 2

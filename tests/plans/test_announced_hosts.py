@@ -27,14 +27,12 @@ PYTORCHJOB = {
     "PYTHONUNBUFFERED": "1",
 }
 JAXJOB = {"NUM_PROCESSES": "2", "PROCESS_ID": "1", "COORDINATOR_ADDRESS": "jax-worker-0:6666"}
-TRAINER = {
+TRAINER = {  # without the address of the first pod
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
     "JOB_COMPLETION_INDEX": "1",
     "PET_NNODES": "2",
     "PET_NPROC_PER_NODE": "auto",
     "PET_NODE_RANK": "1",
-    "PET_MASTER_ADDR": "digits-node-0-0.digits",
-    "PET_MASTER_PORT": "29400",
 }
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7",

@@ -111,9 +111,10 @@ def test_hosts_that_cannot_be(env: dict[str, str], message: str) -> None:
         plan(env)
 
 
-def test_only_host_0_holds_the_meeting_place_and_the_port_is_fixed() -> None:
+def test_only_host_0_holds_the_meeting_places_and_the_ports_are_fixed() -> None:
     first = plan({**MANUAL, "NODE_RANK": "0"})
-    assert [(n.name, n.address, n.port) for n in first.needs] == [("store", "10.0.0.9", 2222)]
+    held = [("store", "10.0.0.9", 2222), ("carrier", "10.0.0.9", 3222)]
+    assert [(n.name, n.address, n.port) for n in first.needs] == held
     assert plan(MANUAL).needs == ()
 
 
@@ -135,6 +136,20 @@ def test_several_known_hosts_in_the_order_given() -> None:
         _planner.plan(Request(), [])
     with pytest.raises(PlanError, match=r"hosts differ: \[1, 2\]"):
         _planner.plan(Request(runtime="cpu"), [hosts[0], HostFacts(cpus=(0,))])
+
+
+def test_gloo_listens_at_the_interface_that_leads_to_host_0() -> None:
+    def interface(env: dict[str, str], runtime: str = "cpu", **facts: Any) -> str | None:
+        made = plan(env, runtime=runtime, **facts)
+        return dict(made.hosts[0].replicas[0].set).get("GLOO_SOCKET_IFNAME")
+
+    assert interface(MANUAL, interface="eth1") == "eth1"
+    assert interface(MANUAL) is None
+    assert interface({}, interface="eth1") == "lo"
+    assert interface({**MANUAL, "MASTER_ADDR": "127.0.0.2"}, interface="eth1") == "lo"
+    own = {**MANUAL, "GLOO_SOCKET_IFNAME": "ib0"}
+    assert interface(own, interface="eth1") is None, "the user's own stays"
+    assert "GLOO_SOCKET_IFNAME" not in plan(own).hosts[0].replicas[0].unset
 
 
 def test_hosts_that_are_one_machine_stay_on_loopback() -> None:

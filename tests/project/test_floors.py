@@ -29,7 +29,7 @@ FLOORS = (
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
     {"_carrier"},
-    {"_host", "_here", "_as_rank", "_other_hosts"},
+    {"_host", "_here", "_as_rank", "_other_hosts", "_own_address"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands", "compat", "testing"},
 )
@@ -49,7 +49,7 @@ NEIGHBOURS = {
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},
     "_here": {"_host"},
-    "_host": {"_other_hosts"},
+    "_host": {"_other_hosts", "_own_address"},
     "_as_rank": {"_host"},
     "_sharing": {"_inside"},
     "_data_parallel": {"_inside", "_frameworks"},

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import xmp
 from tests.support.launching import launch
-from tests.support.stage import Script
+from tests.support.placed import Placed
+from tests.support.stage import Script, Stage
 
 IMPORTED = """
 import json, os, sys
@@ -88,20 +90,42 @@ def ranks(rank: int) -> tuple[Any, ...]:
     return rank, where, os.environ["RANK"], os.environ["LOCAL_RANK"]
 
 
+FIRST_HOST = """
+import xmp
+
+def fn(rank):
+    pass
+
+if __name__ == "__main__":
+    xmp.spawn(fn, nprocs=COUNT, runtime="cpu")
+"""
+
+
 @pytest.fixture
-def second_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "127.0.0.2")):
-        monkeypatch.setenv(name, value)
+def beside_host_0(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes this process host 1 of a job whose host 0 starts so many replicas."""
+    placed = Placed(stage)
+
+    def start(count: int) -> None:
+        placed.program(FIRST_HOST.replace("COUNT", str(count)), index=0)
+        for name, value in placed.variables(1).items():
+            monkeypatch.setenv(name, value)
+
+    return start
 
 
-def test_a_function_is_given_its_global_rank(method: str, second_host: None) -> None:
+def test_a_function_is_given_its_global_rank(
+    method: str, beside_host_0: Callable[[int], None]
+) -> None:
+    beside_host_0(2)
     assert list(launch(method, ranks)) == [
         (2, (2, 0, 4, 1), "2", "0"),
         (3, (3, 1, 4, 1), "3", "1"),
     ]
 
 
-def test_so_is_one_in_the_caller(second_host: None) -> None:
+def test_so_is_one_alone_on_its_host(beside_host_0: Callable[[int], None]) -> None:
+    beside_host_0(1)
     results = xmp.spawn(ranks, nprocs=1, runtime="cpu")
     assert dict(results.by_rank) == {1: (1, (1, 0, 2, 1), "1", "0")}
 

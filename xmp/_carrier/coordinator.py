@@ -15,12 +15,13 @@ from dataclasses import replace
 from xmp._host_words import HostFailure
 
 from . import kinds
+from .agreement import Agreement
 from .door import Door, room_for
 from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, drain
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import HostCard, Malformed, Refusal, decode, encode
+from .words import NEXT, HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -28,8 +29,6 @@ FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds after which missing hosts are named, and again."""
 BEAT_EVERY = 3.0
 """Seconds between the coordinator's own beats: a member waits ``SILENCE`` for one."""
-PROGRESS_EVERY = 1.0
-"""Seconds between two words to all hosts that there is progress elsewhere."""
 LISTEN_EVERY = 0.25
 """Seconds between two looks for silent hosts."""
 TICK = 0.1
@@ -42,13 +41,23 @@ class Coordinator:
     """``launcher`` is the socket to the launcher of host 0, which is a host like the others."""
 
     def __init__(
-        self, listener: socket.socket, launcher: Peer, keys: Keys, hosts: int, start_timeout: float
+        self,
+        listener: socket.socket,
+        launcher: Peer,
+        keys: Keys,
+        hosts: int,
+        start_timeout: float,
+        is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._hosts, self._limit = hosts, start_timeout
+        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open."""
+        self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
+        self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
-        self._beats = self._checked = self._listened = self._said = 0.0
+        self._beats = self._checked = self._listened = self._pulse = 0.0
+        self._progressed = False
+        """Whether any host has reported progress since all heard of it."""
         self._launcher = launcher
         self._left = False
         room = room_for(hosts)
@@ -61,16 +70,12 @@ class Coordinator:
     def _open_attempt(self, attempt: int) -> None:
         self._call = RollCall(self._hosts, attempt)
         self._judgement = Judgement()
+        self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
         self._called = time.monotonic()
         self._notice = self._called + FIRST_NOTICE
         self._settled = False
         """Whether this attempt has been refused or judged."""
-        self._refusal: Refusal | None = None
-        """The same for those who come when the launch has been refused."""
-        self._preempted = False
-        self._moved: list[Peer] = []
-        """Who has made progress that the others have not heard of; at most two."""
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -91,12 +96,16 @@ class Coordinator:
 
     def _look(self, now: float) -> None:
         """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
+        if self._is_orphan():
+            self._gone(self._launcher, "")
+            return
         self._door.look(now)
         if now - self._beats >= BEAT_EVERY:
             self._beats = now
             self._send_all(kinds.BEAT, among=self._remote())
-        if self._moved and now - self._said >= PROGRESS_EVERY:
-            self._say_progress(now)
+        if self._progressed and now - self._pulse >= self._pace:
+            self._pulse, self._progressed = now, False
+            self._send_all(kinds.PROGRESS)
         if self._settled:
             return
         if self._call.complete():
@@ -196,11 +205,14 @@ class Coordinator:
         elif kind == kinds.DONE:
             self._ended(peer)
         elif kind == kinds.PROGRESS:
-            self._progressed(peer)
+            self._progressed = True
         elif kind == kinds.PREEMPTED:
-            if not self._preempted:
-                self._preempted = True
-                self._send_all(kind, among=(p for p in self._members.values() if p is not peer))
+            if self._agreement.begin():
+                self._send_all(kind)
+        elif kind == kinds.STEP:
+            proposal = self._agreement.heard(peer.index, decode(Step, body))
+            if proposal is not None:
+                self._send_all(kinds.PROPOSED, encode(proposal))
         elif kind == kinds.LEAVE:
             peer.left = True
         else:
@@ -213,14 +225,15 @@ class Coordinator:
         if self._cramped:
             peer.send(kinds.REFUSED, encode(self._too_many()))
             return
-        if card.attempt == self._call.attempt + 1 and self._settled:
-            self._open_attempt(card.attempt)
-        if self._refusal is not None and card.attempt == self._call.attempt:
-            peer.send(kinds.REFUSED, encode(self._refusal))
-            return
-        if self._settled or self._call.complete() or card.attempt != self._call.attempt:
+        following = self._call.attempt + 1
+        if self._settled and card.attempt in (NEXT, following):
+            self._open_attempt(following)
+        known = card.attempt in (NEXT, self._call.attempt)
+        if self._settled or self._call.complete() or not known:
             peer.send(kinds.REFUSED, encode(self._too_late(card)))
             return
+        if not peer.remote:
+            self._limit, self._pace = card.start_timeout, card.pace
         self._replace_silent(card.index, peer)
         refusal = self._call.came(card)
         if refusal is not None:
@@ -249,11 +262,12 @@ class Coordinator:
     def _too_late(self, card: HostCard) -> Refusal:
         return Refusal(
             f"host {card.index} ({card.name}) came when the launch had begun without it: another "
-            "host has its index, or this launch was started a second time for the same job"
+            "host has its index, or this launch was started a second time for the same job",
+            late=True,
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._settled, self._refusal = True, refusal
+        self._settled = True
         self._send_all(kinds.REFUSED, encode(refusal))
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:
@@ -292,20 +306,6 @@ class Coordinator:
 
     def _remote(self) -> Iterable[Peer]:
         return (peer for peer in self._members.values() if peer.remote)
-
-    def _progressed(self, peer: Peer) -> None:
-        if len(self._moved) < 2 and peer not in self._moved:
-            self._moved.append(peer)
-        now = time.monotonic()
-        if now - self._said >= PROGRESS_EVERY:
-            self._say_progress(now)
-
-    def _say_progress(self, now: float) -> None:
-        """All hosts hear that others make progress; one that alone does hears nothing."""
-        moved, self._moved, self._said = self._moved, [], now
-        alone = moved[0] if len(moved) == 1 else None
-        among = [peer for peer in self._members.values() if peer is not alone]
-        self._send_all(kinds.PROGRESS, among=among)
 
     def _send_all(self, kind: int, body: bytes = b"", among: Iterable[Peer] | None = None) -> None:
         for peer in list(self._members.values() if among is None else among):

@@ -21,7 +21,7 @@ from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import Call, HostCard, Malformed, Refusal, decode, encode
+from .words import NEXT, Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
 
 __all__ = ["HostLink"]
 
@@ -37,12 +37,18 @@ class HostLink:
     """
 
     def __init__(
-        self, meeting: HostMeeting, card: HostCard, start_timeout: float, job: str, secret: bytes
+        self,
+        meeting: HostMeeting,
+        card: HostCard,
+        start_timeout: float,
+        job: str,
+        secret: bytes,
+        pace: float = 1.0,
     ) -> None:
         """``job`` names the job: two jobs at one address refuse each other's hosts.
 
         What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
-        join.
+        join. ``pace``: seconds between two messages to all hosts that there is progress.
         """
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""
@@ -50,14 +56,42 @@ class HostLink:
         """Whether all replicas of all hosts have ended well."""
         self.preempted = False
         """Whether another host is about to be taken away."""
-        self.progress = 0
-        """How often replicas of other hosts have made progress."""
-        self._meeting, self._card, self._limit = meeting, card, start_timeout
+        self.progress = False
+        """Whether replicas of any host have made progress; the reader sets it back."""
+        self.proposals: deque[tuple[int, int, bool]] = deque(maxlen=8)
+        """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
+        self.resting = False
+        """Whether its launch has ended well, and it waits for the next one of the program."""
+        self._meeting, self._limit = meeting, start_timeout
+        self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Call] = deque(maxlen=8)
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._peer: Peer
         self._pid = os.getpid()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Two launches with the same one may use the same link, one after the other."""
+        return self._meeting, self._job, self._secret
+
+    def take_over(self, other: HostLink) -> bool:
+        """Go on with another link's process, which rests; whether that lives."""
+        if not other.resting or other.key != self.key or os.getpid() != other._pid:
+            return False
+        if other._process is None or other._process.poll() is not None:
+            other.end()
+            return False
+        self._process, self._peer, other._process = other._process, other._peer, None
+        self._card = replace(self._card, attempt=other._card.attempt)
+        other.resting = False
+        return True
+
+    @property
+    def started(self) -> bool:
+        """Whether it has a process."""
+        return self._process is not None
 
     def start(self, listener: int = -1) -> None:
         """Start the carrier process; ``listener`` is the listening socket on host 0.
@@ -105,17 +139,21 @@ class HostLink:
 
     # --- the roll call -------------------------------------------------------------------------
 
-    def come(self, attempt: int, notice: Callable[[str], None]) -> None:
-        """Come to the roll call of an attempt, and wait until all hosts have.
+    def come(self, restart: int, notice: Callable[[str], None]) -> None:
+        """Come to the roll call of the next attempt, and wait until all hosts have.
 
+        ``restart`` is how many attempts of this launch there were before.
         ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
         the hosts do not fit together and StartError when one has not come in time; the same on all.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
-        self._card = replace(self._card, attempt=attempt)
+        self.preempted = self.progress = False
+        self.proposals.clear()
+        wanted = NEXT if self._card.attempt == NEXT else self._card.attempt + 1
+        self._card = replace(self._card, attempt=wanted, restart=restart)
         self._say(kinds.CARD, encode(self._card))
         end = time.monotonic() + self._limit + _END_WAIT
-        while not self._complete(attempt, notice):
+        while not self._complete(notice):
             if self._refusal is not None:
                 raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
             if self.verdict is not None:
@@ -128,10 +166,11 @@ class HostLink:
             _signals.deliver()
             self.take_in()
 
-    def _complete(self, attempt: int, notice: Callable[[str], None]) -> bool:
+    def _complete(self, notice: Callable[[str], None]) -> bool:
         while self._calls:
             call = self._calls.popleft()
-            if call.attempt == attempt and not call.absent:
+            if self._card.attempt in (NEXT, call.attempt) and not call.absent:
+                self._card = replace(self._card, attempt=call.attempt)
                 return True
             if call.absent:
                 notice(missing(call, self._card.hosts))
@@ -156,8 +195,27 @@ class HostLink:
         """This host is about to be taken away."""
         self._say(kinds.PREEMPTED)
 
+    def reached(self, number: int, step: int) -> None:
+        """Report, in a round of the vote, the most calls that a replica has made here."""
+        self._say(kinds.STEP, encode(Step(number, step)))
+
     def leave(self) -> None:
+        """The launch needs the others no longer: rest if it has ended well, else end."""
+        if self.all_done and self.verdict is None and self._process is not None:
+            self.resting = True
+        else:
+            self.end()
+
+    def drop(self) -> None:
+        """In a fork of the launcher: forget the process, whose end must be the launcher's."""
+        if self._process is not None:
+            self._process = None
+            self.resting = False
+            self._peer.close()
+
+    def end(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
+        self.resting = False
         process, self._process = self._process, None
         if process is None:
             return
@@ -202,7 +260,10 @@ class HostLink:
         elif kind == kinds.PREEMPTED:
             self.preempted = True
         elif kind == kinds.PROGRESS:
-            self.progress += 1
+            self.progress = True
+        elif kind == kinds.PROPOSED:
+            proposal = decode(Proposal, body)
+            self.proposals.append((proposal.round, proposal.step, proposal.final))
 
     def _broken(self) -> None:
         """The carrier process has ended: this host has lost the others."""

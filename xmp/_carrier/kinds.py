@@ -6,8 +6,8 @@ From a host to the coordinator, and back. A launcher and its carrier process use
 from __future__ import annotations
 
 __all__ = [
-    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PROGRESS",
-    "REFUSED", "VERDICT",
+    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PREEMPTION",
+    "PROGRESS", "PROPOSED", "REFUSED", "STEP", "VERDICT",
 ]  # fmt: skip
 
 BEAT = ord("B")
@@ -26,7 +26,14 @@ PROGRESS = ord("P")
 """Both ways: a replica has made progress (``hang_timeout``)."""
 PREEMPTED = ord("T")
 """Both ways: a host is about to be taken away (``xmp.preempted``)."""
+STEP = ord("S")
+"""How far the replicas of this host are, a ``Step``."""
+PROPOSED = ord("Q")
+"""Back: at which call of ``preempted()`` all may end, a ``Proposal``."""
 DONE = ord("D")
 """Both ways: all replicas of this host have ended well; back: those of all hosts."""
 LEAVE = ord("G")
 """This host needs the others no longer."""
+
+PREEMPTION = PREEMPTED, PROPOSED
+"""What a host hears of the vote on ``preempted()``."""

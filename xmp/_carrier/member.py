@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from xmp._host_words import HostFailure
 
@@ -16,7 +17,7 @@ from . import kinds
 from .judgement import SILENCE
 from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
-from .words import HostCard, Malformed, Refusal, decode, encode
+from .words import Call, HostCard, Malformed, Refusal, decode, encode
 
 __all__ = ["Member"]
 
@@ -27,6 +28,8 @@ STEP = 5.0
 RETRY = 0.05, 1.0
 """Seconds between attempts to connect: at first, and at most."""
 NOTICE = 30.0
+LATE = 5.0
+"""Seconds in which a host comes again to a coordinator that still serves an earlier launch."""
 
 
 class LauncherGone(Exception):
@@ -35,6 +38,10 @@ class LauncherGone(Exception):
 
 class Refused(Exception):
     """What is at the coordinator's address does not want this host; more attempts are useless."""
+
+
+class Early(Exception):
+    """What is at the coordinator's address is of an earlier launch or job, and may soon end."""
 
 
 class Member:
@@ -59,6 +66,9 @@ class Member:
         self._beat = self._said = 0.0
         self._moved = False
         """Whether a replica has made progress of which the coordinator has not heard."""
+        self._called = False
+        """Whether the roll has been called once; before that, this host may come again."""
+        self._began, self._late = time.monotonic(), 0.0
 
     @property
     def _where(self) -> str:
@@ -67,10 +77,7 @@ class Member:
     def run(self) -> None:
         """Serve until the launcher leaves or ends."""
         try:
-            try:
-                self._connect()
-            except Refused as error:
-                self._refuse(str(error))
+            self._come()
             while True:
                 self._turn()
         except LauncherGone:
@@ -78,14 +85,34 @@ class Member:
 
     # --- connecting ----------------------------------------------------------------------------
 
+    def _come(self) -> None:
+        """Connect, or have the launcher hear why not. Raises LauncherGone."""
+        try:
+            self._connect()
+        except Refused as error:
+            self._refuse(str(error))
+
+    def _come_again(self) -> None:
+        """Connect once more, and say first what the earlier connection was told."""
+        self._waiting.insert(0, (kinds.CARD, encode(self._card)))
+        self._pause(RETRY[1])
+        self._come()
+
+    def _is_early(self) -> bool:
+        """Whether an earlier launch may still be ending at the coordinator's address."""
+        self._late = self._late or time.monotonic() + LATE
+        return not self._called and time.monotonic() < self._late
+
     def _connect(self) -> None:
         """Connect, again and again until the limit. Raises Refused and LauncherGone."""
-        began = time.monotonic()
-        pause, notice, why = RETRY[0], began + NOTICE, "nothing answered"
-        while time.monotonic() - began < self._limit:
+        pause, notice, why = RETRY[0], time.monotonic() + NOTICE, "nothing answered"
+        while time.monotonic() - self._began < self._limit:
             try:
                 self._coordinator = self._attempt()
                 return
+            except Early as error:
+                if not self._is_early():
+                    raise Refused(str(error)) from None
             except (OSError, Malformed) as error:
                 why = str(error) or type(error).__name__
             if time.monotonic() >= notice:
@@ -128,7 +155,7 @@ class Member:
 
     def _check_welcome(self, first: bytes) -> None:
         if first == OTHER_JOB:
-            raise Refused(
+            raise Early(
                 f"{self._where} runs another job: two jobs have one address and port. Give each "
                 "its own MASTER_PORT"
             )
@@ -151,6 +178,8 @@ class Member:
         """Pass on what either side says, for at most ``TICK`` seconds."""
         coordinator = self._coordinator
         if coordinator is None:
+            if self._settled:
+                raise LauncherGone  # who reads the end of this process does not count on it again
             self._hear_launcher(TICK)
             self._answer_alone()
             return
@@ -163,11 +192,14 @@ class Member:
                 self._hear_coordinator(coordinator)
             self._hear_launcher(0.0)
             self._keep_alive(coordinator)
-        except (OSError, Malformed) as error:
+        except (OSError, Malformed, Early) as error:
             self._hear_rest(coordinator)
             coordinator.close()
             self._coordinator = None
-            self._lost(str(error) or "its connection has ended")
+            if self._called or self._settled:
+                self._lost(str(error) or "its connection has ended")
+            else:
+                self._come_again()
 
     def _pass_on(self, coordinator: Peer, kind: int, body: bytes) -> None:
         if kind == kinds.PROGRESS:
@@ -179,9 +211,15 @@ class Member:
 
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
+            if kind == kinds.CALL:
+                call = decode(Call, body)
+                if not call.absent:
+                    self._called, self._card = True, replace(self._card, attempt=call.attempt)
+            elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
+                raise Early
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
                 self._settled = True
-            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, kinds.PREEMPTED):
+            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, *kinds.PREEMPTION):
                 raise Malformed(f"a frame of kind {kind}")
             if kind != kinds.BEAT:
                 self._to_launcher(kind, body)
@@ -191,12 +229,12 @@ class Member:
         try:
             while readable([coordinator.socket], 0.0):
                 self._hear_coordinator(coordinator)
-        except (OSError, ValueError):
+        except (OSError, ValueError, Early):
             pass
 
     def _keep_alive(self, coordinator: Peer) -> None:
         now = time.monotonic()
-        if self._moved and now - self._said >= BEAT_EVERY:
+        if self._moved and now - self._said >= min(BEAT_EVERY, self._card.pace):
             self._beat = self._said = now
             self._moved = False
             coordinator.send(kinds.PROGRESS)
@@ -229,8 +267,6 @@ class Member:
             raise LauncherGone from None
 
     def _say_missing(self, why: str) -> None:
-        from .words import Call
-
         state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
         self._to_launcher(kinds.CALL, encode(state))
 
@@ -243,7 +279,8 @@ class Member:
         if not self._settled:
             self._settled = True
             text = f"{self._where} is lost: {why}"
-            lost = HostFailure(0, kind="HostLost", text=text, attempt=self._card.attempt)
+            name = self._address[0]
+            lost = HostFailure(0, name, kind="HostLost", text=text, attempt=self._card.attempt)
             self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:

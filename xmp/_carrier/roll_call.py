@@ -100,6 +100,12 @@ def _compared(first: HostCard, other: HostCard) -> list[tuple[str, str, object, 
         ("the framework", "use one framework, in one version", first.framework, other.framework),
         ("nprocs", f"{same} number of replicas", first.replicas, other.replicas),
         ("max_restarts", f"{same} max_restarts=", first.max_restarts, other.max_restarts),
+        (
+            "the number of restarts",
+            "start the job again on all hosts",
+            first.restart,
+            other.restart,
+        ),
     ]
 
 

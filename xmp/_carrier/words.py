@@ -12,13 +12,26 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-__all__ = ["TEXT_LIMIT", "Call", "HostCard", "Malformed", "Refusal", "decode", "encode"]
+__all__ = [
+    "NEXT",
+    "TEXT_LIMIT",
+    "Call",
+    "HostCard",
+    "Malformed",
+    "Proposal",
+    "Refusal",
+    "Step",
+    "decode",
+    "encode",
+]
 
 TEXT_LIMIT = 32 * 1024
 """Characters of the longest text that a host sends; the end of a longer one is left out."""
 LINE_LIMIT = 256
 """Characters of a name, a version, the class of an error."""
 _LIST_LIMIT = 64
+NEXT = -1
+"""The attempt of a host that has not heard of any."""
 _NUMBER_LIMIT = 1 << 40
 _DIGITS = 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -48,7 +61,14 @@ class HostCard:
     python: str = ""
     framework: str = ""
     max_restarts: int = 0
-    attempt: int = 0
+    restart: int = 0
+    """How many attempts of this launch there were before."""
+    attempt: int = NEXT
+    """The number of the attempt, counted by the coordinator; ``NEXT`` before the host knows it."""
+    start_timeout: float = 300.0
+    """Seconds for all hosts to come; that of host 0 counts."""
+    pace: float = 1.0
+    """Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,26 @@ class Refusal:
     plan: bool = False
     """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
     has not come in time (a ``StartError``)."""
+    late: bool = False
+    """Whether the launch had begun before: the host may belong to the next one."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A host's answer in a round of the vote on ``preempted()``."""
+
+    round: int = 0
+    step: int = 0
+    """The largest number of calls that a replica of the host has made."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The call at which all replicas may end; each host answers with a ``Step`` of this round."""
+
+    round: int = 0
+    step: int = 0
+    final: bool = False
 
 
 def encode(words: Any) -> bytes:

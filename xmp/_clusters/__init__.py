@@ -13,24 +13,43 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from . import announced, gce_tpu, gke_tpu, kubernetes, manual, openmpi, per_device, slurm, torchrun
-from ._base import Cluster, Place, is_loopback
+from . import (
+    announced,
+    gce_tpu,
+    gke_tpu,
+    kubeflow,
+    kubernetes,
+    lsf,
+    manual,
+    mpich,
+    openmpi,
+    per_device,
+    slurm,
+    torchrun,
+)
+from ._base import HOST, Cluster, Place, is_loopback, split_port
 
 __all__ = ["Placement", "is_each_host_itself", "placement"]
 
 Finder = Callable[[HostFacts], Cluster | None]
-# torchrun runs inside Slurm steps and mpirun inside Slurm jobs, so they come first; variables that
-# the user has set by hand count more than those of a scheduler.
+# An inner launcher comes before the one that it runs in: torchrun in a Slurm step or a pod, mpirun
+# in a job of LSF or Slurm, which starts mpirun's own daemons by blaunch or srun. jsrun sets Open
+# MPI's variables too, and says more. What the user has set by hand counts more than a scheduler's.
 GENERAL: tuple[Finder, ...] = (
     torchrun.find,
     manual.find,
+    lsf.find_step,
     openmpi.find,
+    mpich.find,
+    lsf.find,
     slurm.find,
+    kubeflow.find,
     kubernetes.find,
 )
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
+MOST_PORT = 65535
 SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 """Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
@@ -80,6 +99,7 @@ def placement(
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
     _refuse_loopback(cluster)
+    _check_meeting_place(cluster)
     index = cluster.index
     address = cluster.addresses[index] or facts.address
     addresses = (*cluster.addresses[:index], address, *cluster.addresses[index + 1 :])
@@ -132,6 +152,21 @@ def _refuse_loopback(cluster: Cluster) -> None:
             f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
             f"0 is {host}, which is each host itself. Set MASTER_ADDR to an address of host 0 that "
             "the others reach, or NNODES=1 to launch on this host alone."
+        )
+
+
+def _check_meeting_place(cluster: Cluster) -> None:
+    """Raise PlanError for what is no host, or no port, wherever it comes from."""
+    if cluster.port > MOST_PORT:
+        raise PlanError(
+            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: 1 to "
+            f"{MOST_PORT}; unset or 0 for the documented one."
+        )
+    host, port = split_port(cluster.coordinator)
+    if cluster.coordinator and (port or not HOST.fullmatch(host)):
+        raise PlanError(
+            f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
+            "address or a name without a port, which MASTER_PORT sets."
         )
 
 

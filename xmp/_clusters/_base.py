@@ -16,12 +16,20 @@ __all__ = [
     "Place",
     "host_list",
     "is_loopback",
+    "master",
     "number",
     "split_port",
     "tpu_environment",
 ]
 
 NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
+ADDRESS = "MASTER_ADDR"
+PORT = "MASTER_PORT"
+MOST_PORT = 65535
+EACH_ITSELF = (
+    *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "::1"),
+    *("0.0.0.0", "::"),  # connecting to "any address" reaches this host: ip(7)
+)
 IPV6 = r"\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
 HOST = re.compile(f"{NAME}|{IPV6}")
 ENTRY = re.compile(r"""\s*([A-Z0-9_]+)\s*:\s*['"]?(.*?)['"]?\s*""")  # TYPE: 'v5litepod-16'
@@ -82,9 +90,29 @@ def split_port(text: str) -> tuple[str, int]:
     return host, int(found[2] or found[4] or 0)
 
 
+def master(env: Mapping[str, str], otherwise: str = "", prefix: str = "") -> tuple[str, int]:
+    """Address and port of host 0 by MASTER_ADDR and MASTER_PORT, which may have a ``prefix``.
+
+    ``otherwise`` is the address where the variable is not set, 0 the port. Raises PlanError for an
+    address that has a port, and for a port that is none.
+    """
+    name = f"{prefix}{ADDRESS}"
+    given = env.get(name, "").strip()
+    host, its_port = split_port(given)
+    if its_port:
+        raise PlanError(
+            f"{name}={given!r} has a port. Set {name}={host} and {prefix}{PORT}={its_port}."
+        )
+    port = number(env, f"{prefix}{PORT}") or 0
+    if port > MOST_PORT:
+        raise PlanError(f"{prefix}{PORT}={port} is not a port. Allowed: 1 to {MOST_PORT}.")
+    return host or otherwise, port
+
+
 def is_loopback(host: str) -> bool:
     """Whether ``host`` means this host on every host."""
-    return host.lower() in ("localhost", "::1") or host.startswith("127.")
+    name = host.lower()
+    return name in EACH_ITSELF or name.startswith("127.") or name.endswith(".localhost")
 
 
 def tpu_environment(facts: HostFacts) -> dict[str, str]:

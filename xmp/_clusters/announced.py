@@ -3,15 +3,16 @@
 A launch of this host alone would train beside those of the other hosts, each with gradients of its
 own, and none would notice. Sources of what is set, where, and with which meaning:
 
-PyTorchJob      RANK of the pod, WORLD_SIZE pods, MASTER_ADDR; PET_* for elastic jobs
-                (kubeflow/training-operator, pkg/controller.v1/pytorch/{envvar,master,elastic}.go)
-Trainer v2      PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR, PET_NPROC_PER_NODE ("auto")
-                (kubeflow/trainer, pkg/runtime/framework/plugins/torch/torch.go); torchrun takes
-                each as the default of its option and allows "1:4" nodes (torch/distributed/run.py)
+PyTorchJob      RANK of the pod, WORLD_SIZE pods, MASTER_ADDR; of an elastic one PET_RDZV_ENDPOINT
+                and PET_NNODES, "1:4" or the workers alone, and no rank of the pod
+                (kubeflow/training-operator 1.9, pkg/controller.v1/pytorch/{envvar,elastic}.go)
+torchrun        takes each option's default from PET_ and its name, PET_NNODES may be "1:4"
+                (torch/distributed/run.py)
 Slurm           a batch script runs on the first node only, without variables of a step (sbatch(1))
 LSF             LSB_MCPU_HOSTS "a 4 b 4", LSB_HOSTS "a a b b"; the command runs on the first host
-                (IBM Spectrum LSF, "How LSF runs parallel jobs"). LSB_DJOB_HOSTFILE, a file with one
-                line for each slot, says the same where those would be too long
+                (IBM Spectrum LSF, "How LSF runs parallel jobs"). LSB_DJOB_HOSTFILE and
+                LSB_DJOB_RANKFILE, files with one line for each slot, say the same where those
+                would be too long
 OpenPBS         PBS_NODEFILE, a file with one line for each MPI process; the script runs on the
                 first host (OpenPBS 23.06, User's Guide, section "Node file")
 MPI             OMPI_COMM_WORLD_* (Open MPI), PMI_SIZE and MPI_LOCALNRANKS (MPICH, Intel MPI),
@@ -38,7 +39,19 @@ from xmp._errors import PlanError
 
 from ._base import is_loopback, split_port
 
-__all__ = ["FILES", "MPI", "MPIRUN", "PADDLE", "READ", "SLURM_NODES", "SRUN", "TORCHRUN", "refuse"]
+__all__ = [
+    "FILES",
+    "HYDRA",
+    "JSRUN",
+    "MPI",
+    "MPIRUN",
+    "PADDLE",
+    "READ",
+    "SLURM_NODES",
+    "SRUN",
+    "TORCHRUN",
+    "refuse",
+]
 
 Env = Mapping[str, str]
 
@@ -46,6 +59,7 @@ MPI = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
     ("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
 )
 """All processes of a job, and those of this host."""
@@ -54,7 +68,7 @@ COUNTS = (
     *("SKYPILOT_NUM_NODES", "LWS_GROUP_SIZE"),
 )
 """Numbers of hosts."""
-FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "OAR_NODEFILE")
+FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE", "OAR_NODEFILE")
 """Files with the names of the hosts, which the facts have in the place of the paths."""
 JAX = ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
 SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
@@ -63,7 +77,7 @@ READ = (
     *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
     *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS, *FILES),
     *("SM_RESOURCE_CONFIG", "AZ_BATCH_HOST_LIST", "CLUSTER_SPEC", "TF_CONFIG", "PE_HOSTFILE"),
-    "SLURM_HET_SIZE",
+    *("SLURM_HET_SIZE", "LSF_PM_TASKID", "LSB_JOBID"),
     *(name for pair in MPI for name in pair),
     *(f"{prefix}{name}" for prefix in ("", "JAX_") for name in JAX),
 )
@@ -74,6 +88,10 @@ TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp st
 SRUN = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
 PADDLE = "start one process on each host (python, without that launcher): xmp starts the others"
 MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"
+HYDRA = "start one process on each host (mpirun -ppn 1): xmp starts the others"
+JSRUN = "start one process on each host (jsrun -r 1 -a 1): xmp starts the others"
+BLAUNCH = 'start it on each of them: blaunch -z "$HOSTS" or jsrun -r 1 -a 1'
+ELASTIC = "give the job a fixed number of pods: a Master replica and no elasticPolicy"
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,11 @@ class Announced:
     advice: str = HOSTS
 
 
+_MPI_ADVICE = {
+    "OMPI_COMM_WORLD_SIZE": MPIRUN,
+    "JSM_NAMESPACE_SIZE": JSRUN,
+    "PMI_SIZE": f"{HYDRA}. Or {HOSTS}",
+}
 _HOSTS = re.compile(r'"hosts"\s*:\s*\[([^\]]*)\]')
 _ADDRESS = re.compile(r'"([^"\s]+):\d+"')
 
@@ -161,9 +184,12 @@ def _kubeflow(env: Env) -> Announced | bool:
     if int(most or 1) < 2:
         return False
     rank, master = (env.get(name) for name in names[1:])
+    elastic = ":" in text or "PET_RDZV_ENDPOINT" in env
     own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
     advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
-    return Announced(names, f"there are {text.replace(':', ' to ')} hosts", advice)
+    return Announced(
+        names, f"there are {text.replace(':', ' to ')} hosts", ELASTIC if elastic else advice
+    )
 
 
 def _jax(env: Env) -> Announced | bool:
@@ -186,8 +212,7 @@ def _mpi(env: Env) -> Announced | bool:
             continue  # srun sets PMI_SIZE as well: Slurm's own variables say more
         if count == 1 or count == here:
             return True
-        advice = MPIRUN if size.startswith("OMPI") else HOSTS
-        return Announced((size, local), "MPI runs on several hosts", advice)
+        return Announced((size, local), "MPI runs on several hosts", _MPI_ADVICE.get(size, HOSTS))
     return False
 
 
@@ -222,7 +247,8 @@ def _lists(env: Env) -> Announced | bool:
         ("PADDLE_TRAINER_ENDPOINTS", _without_ports(env.get("PADDLE_TRAINER_ENDPOINTS", ""))),
     ):
         if len(set(found)) > 1:
-            return Announced((name,), f"the job has {len(set(found))} hosts")
+            advice = f"{BLAUNCH}. Or {HOSTS}" if name.startswith("LSB_") else HOSTS
+            return Announced((name,), f"the job has {len(set(found))} hosts", advice)
     return False
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, number
+from ._base import Cluster, master, number
 
 __all__ = ["find"]
 
@@ -17,7 +17,6 @@ INDEX = "JOB_COMPLETION_INDEX"
 SERVICE = "KUBERNETES_SERVICE_HOST"
 NODES = "NNODES"
 ADDRESS = "MASTER_ADDR"
-PORT = "MASTER_PORT"
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -30,10 +29,11 @@ def find(facts: HostFacts) -> Cluster | None:
         raise PlanError(
             f"{INDEX}={index} does not fit {NODES}={count}. Set {NODES} to the Job's completions."
         )
-    master = env.get(ADDRESS) or _first_pod(facts.hostname, index)
-    addresses = tuple(master if i == 0 else "" for i in range(count))
+    address, port = master(env)
+    address = address or _first_pod(facts.hostname, index)
+    addresses = tuple(address if i == 0 else "" for i in range(count))
     name = f"Kubernetes Indexed Job ({INDEX}, {NODES})"
-    return Cluster(name, index, addresses, master, number(env, PORT) or 0)
+    return Cluster(name, index, addresses, address, port)
 
 
 def _first_pod(hostname: str, index: int) -> str:

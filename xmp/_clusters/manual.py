@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts, HostsByHand, WorldByHand
 
-from ._base import Cluster, number
+from ._base import Cluster, master, number
 
 __all__ = ["by_hand", "find"]
 
@@ -29,23 +29,25 @@ def find(facts: HostFacts) -> Cluster | None:
         return None
     if index >= count:
         raise PlanError(f"{NODE}={index} does not fit {NODES}={count}. Allowed: 0 to {count - 1}.")
-    master = env.get(ADDRESS)
-    if not master:
+    address, port = master(env)
+    if not address:
         raise PlanError(
             f"{NODES}={count} hosts, but {ADDRESS} is not set. Set it to the address of host 0 on "
             f"every host, and {PORT} as well unless {DOCUMENTED_PORT} is free there."
         )
-    addresses = tuple(master if i == 0 else "" for i in range(count))
-    return Cluster(f"{NODE}={index}, {NODES}", index, addresses, master, number(env, PORT) or 0)
+    addresses = tuple(address if i == 0 else "" for i in range(count))
+    return Cluster(f"{NODE}={index}, {NODES}", index, addresses, address, port)
 
 
 def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
-    """The hosts that ``launcher(rank_start=…, world_size=…)`` describes: ``local`` replicas each.
+    """The hosts that the call names.
+
+    ``launcher(rank_start=…, world_size=…)`` describes hosts with ``local`` replicas each.
 
     Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
     if isinstance(world, HostsByHand):
-        name = f"ips={','.join(world.addresses)!r}"
+        name = world.said or f"ips={','.join(world.addresses)!r}"
         return Cluster(name, world.index, world.addresses, world.addresses[0], world.port)
     start, size = world.rank_start, world.world_size
     if start % local or size % local or start >= size:

@@ -7,7 +7,8 @@ import re
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, number
+from ._base import Cluster, master, number
+from ._host_lists import first_host
 
 __all__ = ["find"]
 
@@ -16,7 +17,6 @@ SIZE = "OMPI_COMM_WORLD_SIZE"
 PER_NODE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 LAUNCHER = "OMPI_MCA_orte_hnp_uri"  # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911;tcp6://[::1]:4"
 ADDRESS = "MASTER_ADDR"
-PORT = "MASTER_PORT"
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -26,12 +26,12 @@ def find(facts: HostFacts) -> Cluster | None:
     if index is None or count is None or count < 2 or number(env, PER_NODE) != 1:
         return None
     found = re.search(r"tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:\d+", env.get(LAUNCHER, ""))
-    master = env.get(ADDRESS) or (found[1] if found else "")
-    if not master:
+    # Open MPI 5 sets no such address; it takes the hosts in the order of its scheduler.
+    address, port = master(env, otherwise=found[1] if found else first_host(facts))
+    if not address:
         raise PlanError(
             f"{SIZE}={count}, but the address of rank 0 is not known. Set {ADDRESS} on every "
             f"host (mpirun -x {ADDRESS}=…)."
         )
-    addresses = tuple(master if i == 0 else "" for i in range(count))
-    name = f"Open MPI ({RANK}, {SIZE})"
-    return Cluster(name, index, addresses, master, number(env, PORT) or 0)
+    addresses = tuple(address if i == 0 else "" for i in range(count))
+    return Cluster(f"Open MPI ({RANK}, {SIZE})", index, addresses, address, port)

@@ -9,6 +9,8 @@ torchrun        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK (torch 2.
                 LOCAL_SIZE in place of LOCAL_WORLD_SIZE (deepspeed/launcher/launch.py)
 Open MPI        OMPI_COMM_WORLD_* (docs.open-mpi.org, mpirun(1))
 MVAPICH2        MV2_COMM_WORLD_* (MVAPICH2 2.3 user guide, 6.4)
+LSF's jsrun     JSM_NAMESPACE_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE (lightning_fabric 2.6.6,
+                plugins/environments/lsf.py), and Open MPI's as well
 MPICH, Intel    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (mpich, pm/hydra)
 Paddle          PADDLE_GLOBAL_RANK PADDLE_GLOBAL_SIZE PADDLE_LOCAL_RANK PADDLE_LOCAL_SIZE
                 PADDLE_NNODES (paddle 3.3.1, distributed/launch/controllers/collective.py);
@@ -27,7 +29,7 @@ from xmp._errors import PlanError
 from xmp._replica_info import ReplicaInfo
 
 from ._base import is_loopback, number
-from .announced import MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN
+from .announced import HYDRA, JSRUN, MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN
 
 __all__ = ["READ", "Started", "identity", "launches_apart", "refuse", "started"]
 
@@ -75,7 +77,14 @@ _MVAPICH = _Launcher(
     *("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
 )
-_MPICH = _Launcher("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_MPICH = _Launcher(
+    *("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"), advice=HYDRA
+)
+_JSRUN = _Launcher(
+    *("LSF's jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    *("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+    advice=JSRUN,
+)
 _PADDLE = _Launcher(
     *("paddle.distributed.launch", "PADDLE_GLOBAL_RANK", "PADDLE_GLOBAL_SIZE"),
     *("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "", "PADDLE_NNODES", PADDLE),
@@ -83,7 +92,7 @@ _PADDLE = _Launcher(
 _TRAINERS = _Launcher(
     *("Paddle's launcher", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""), advice=PADDLE
 )
-_ALL = (_TORCH, _PADDLE, _TRAINERS, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
+_ALL = (_TORCH, _PADDLE, _TRAINERS, _JSRUN, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
 _LOCAL_SIZE = "LOCAL_SIZE"
 _ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
 _MOST = 2**31
@@ -201,7 +210,7 @@ def _innermost(environ: Env) -> Iterator[_Launcher]:
     yield from exported or (_TORCH,)
     yield from paddles
     yield from (_TORCH,) if exported else ()
-    yield from (_OPEN_MPI, _MVAPICH)
+    yield from (_JSRUN, _OPEN_MPI, _MVAPICH)
     yield from (_MPICH, _SLURM) if _MPICH.local in environ else (_SLURM, _MPICH)
 
 

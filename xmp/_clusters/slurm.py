@@ -8,7 +8,7 @@ from xmp._errors import PlanError
 from xmp._numbers import is_number
 from xmp._types import HostFacts
 
-from ._base import Cluster, number
+from ._base import Cluster, master, number
 
 __all__ = ["expand", "find"]
 
@@ -17,7 +17,6 @@ NODES = "SLURM_STEP_NUM_NODES"
 TASKS = "SLURM_STEP_NUM_TASKS"
 TASK = "SLURM_PROCID"
 NODE = "SLURM_NODEID"
-PORT = "MASTER_PORT"
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -36,8 +35,10 @@ def find(facts: HostFacts) -> Cluster | None:
             f"{NODE}={env.get(NODE)!r}, {NODES}={count} and {NODE_LIST}={env[NODE_LIST]!r} "
             "disagree. Start one task per node with srun --ntasks-per-node=1."
         )
-    port = number(env, PORT) or 0
-    return Cluster(f"Slurm ({NODE}, {NODE_LIST})", index, addresses, addresses[0], port)
+    # A batch script sets MASTER_ADDR where a node's name is not the address for the others.
+    first, port = master(env, otherwise=addresses[0])
+    addresses = (first, *addresses[1:])
+    return Cluster(f"Slurm ({NODE}, {NODE_LIST})", index, addresses, first, port)
 
 
 def expand(text: str) -> tuple[str, ...]:

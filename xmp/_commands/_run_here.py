@@ -15,10 +15,11 @@ __all__ = ["run"]
 _INTERRUPTED = 130  # 128 + SIGINT
 
 
-def run(request: Request, script: ScriptRun, seed: int | None) -> int:
+def run(request: Request, script: ScriptRun, seed: int | None) -> int | None:
     """Run the script and return its exit status; a message of ``sys.exit`` is printed.
 
-    Raises XmpError for what does not fit this host, before the script begins.
+    None, with nothing begun, in a job of several hosts, which needs the engine. Raises XmpError for
+    what does not fit this host, before the script begins.
     """
     raised: list[BaseException] = []
 
@@ -28,7 +29,8 @@ def run(request: Request, script: ScriptRun, seed: int | None) -> int:
         except BaseException as error:  # it must not be taken for an error of xmp
             raised.append(error)
 
-    run_here(request, main, (), {}, seed)
+    if run_here(request, main, (), {}, seed) is None:
+        return None
     return _status(raised[0]) if raised else 0
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from xmp._errors import PlanError
 
+from . import _hosts
+
 __all__ = ["PREFIX", "WITH_VARIABLES", "add", "translate"]
 
-_OF_HOSTS = {"nnodes": "NNODES", "node_rank": "NODE_RANK", "master_addr": "MASTER_ADDR"}
-"""Options, and the variables by which xmp joins hosts."""
+_OF_HOSTS = ("nnodes", "node_rank", "master_addr")
 _OF_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf")
 _REFUSED = {
     "local-addr": "the hosts meet at --master-addr: leave it out",
@@ -54,9 +55,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="TORCHELASTIC_RUN_ID")
     help_of = {
         "nnodes": "the number of hosts (default: as the scheduler's variables say, or 1)",
-        "node_rank": "the index of this host",
-        "master_addr": "the address of the first host",
-        "master_port": "MASTER_PORT (default: a free port on one host, 29500 on several)",
+        "node_rank": "the index of this host, from 0",
+        "master_addr": "the address of the host with --node-rank 0, for all the others",
+        "master_port": "MASTER_PORT (default: a free port on one host, 29500 on several, where the "
+        "launchers meet at the port 1000 above it)",
         **dict.fromkeys(_OF_RENDEZVOUS, "accepted with one host, where nothing has to be found"),
     }
     for name, text in help_of.items():
@@ -81,7 +83,8 @@ def translate(options: argparse.Namespace) -> None:
 
     Raises PlanError where xmp cannot do the same: it writes both streams of all ranks, or none.
     """
-    _set_hosts(options)
+    _refuse_rendezvous(options)
+    _write_variables(options)
     tee, redirects = (_streams(options, name) for name in ("tee", "redirects"))
     if tee == redirects == _BOTH:
         raise PlanError("--tee 3 shows what --redirects 3 does not show: give one of them")
@@ -94,24 +97,24 @@ def translate(options: argparse.Namespace) -> None:
         _only(options, "--local-ranks-filter", "show")
 
 
-def _set_hosts(options: argparse.Namespace) -> None:
-    hosts = "1" if options.standalone else options.nnodes
-    if hosts is not None and len(set(hosts.split(":"))) == 1:
-        hosts = hosts.partition(":")[0]  # "1:1" is torchrun's own default
-    if hosts is not None and not (hosts.isdecimal() and int(hosts)):
-        raise PlanError(f"--nnodes {hosts}: xmp joins a fixed number of hosts. Give one number")
+def _refuse_rendezvous(options: argparse.Namespace) -> None:
+    hosts = _hosts.count(options)
     for name in _OF_RENDEZVOUS:
-        if getattr(options, name) is not None and hosts not in (None, "1"):
+        if getattr(options, name) is not None and hosts not in (None, 1):
             raise PlanError(
                 f"--{name.replace('_', '-')} and --nnodes {hosts}: xmp runs no rendezvous. Give "
                 "--node-rank and --master-addr on each host"
             )
-    for name, variable in _OF_HOSTS.items():
-        given = hosts if name == "nnodes" else getattr(options, name)
-        if given is not None:
-            os.environ[variable] = given
+
+
+def _write_variables(options: argparse.Namespace) -> None:
+    """What the options say of this host alone, or beside variables that name the hosts."""
+    if _hosts.count(options) == 1:
+        os.environ["NNODES"] = "1"
+    if options.master_addr is not None:
+        os.environ["MASTER_ADDR"] = options.master_addr
     if options.master_port is not None:
-        os.environ["MASTER_PORT"] = str(options.master_port)  # for several hosts
+        os.environ["MASTER_PORT"] = str(options.master_port)
 
 
 def _only(options: argparse.Namespace, word: str, name: str) -> None:

@@ -19,9 +19,9 @@ from xmp._host import launch, plan_for
 from xmp._processes import Call
 from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica
-from xmp._types import Output, Request
+from xmp._types import HostsByHand, Output, Request
 
-from . import _run_here, _run_options, _run_target, _torchrun_words
+from . import _hosts, _run_here, _run_options, _run_target, _torchrun_words
 
 __all__ = ["run"]
 
@@ -57,6 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     _run_options.from_variables(options, os.environ)
     _run_options.without_variables()
     _torchrun_words.translate(options)
+    world = _hosts.by_hand(options, os.environ)
     _refuse_in_a_rank()
     target = _run_target.read(options)
     run = ScriptRun(
@@ -68,9 +69,11 @@ def _run(options: argparse.Namespace) -> int:
         max_restarts=options.max_restarts or 0,
         started=time.time(),
     )
-    request = _request(options, target)
+    request = _request(options, target, world)
     if _runs_here(options, request):
-        return _run_here.run(request, run, options.seed)
+        status = _run_here.run(request, run, options.seed)
+        if status is not None:
+            return status
     _launch(options, request, run)
     return 0
 
@@ -109,7 +112,9 @@ def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> No
     launch(request, Call(run_in_replica, (run,), **how), True)
 
 
-def _request(options: argparse.Namespace, target: _run_target.Target) -> Request:
+def _request(
+    options: argparse.Namespace, target: _run_target.Target, world: HostsByHand | None
+) -> Request:
     nprocs, runtime = options.nprocs, options.runtime
     if nprocs in ("auto", "gpu"):
         nprocs = None
@@ -117,8 +122,9 @@ def _request(options: argparse.Namespace, target: _run_target.Target) -> Request
         nprocs, runtime = len(os.sched_getaffinity(0)), runtime or "cpu"
     env = dict(options.env) if options.env else None
     request = _checks.make_request(
-        nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind
-    )
+        nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind,
+        world,
+    )  # fmt: skip
     used, late = target.uses
     request = replace(request, imports=target.imports, uses=used, late=late)
     request = replace(request, store_port=options.master_port or 0)
@@ -154,7 +160,7 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
 
 
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:
-    """Whether the only replica is this process: with the terminal, and nothing between them."""
+    """Whether a single replica is this process: with the terminal, and nothing between them."""
     apart = (
         *("start_method", "timeout", "start_timeout", "hang_timeout", "max_restarts"),
         *("log_dir", "prefix", "show", "local_ranks_filter", "bind", "progress", "events"),

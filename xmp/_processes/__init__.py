@@ -101,6 +101,7 @@ def launch(
             context = _launched(_without_forks(call), attempt)
             if join:
                 return context._results(owned=True)
+            context._launch.watch_alone()
             _signals.returning(context.terminate)
         return context
     except BaseException:

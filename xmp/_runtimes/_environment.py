@@ -10,9 +10,10 @@ from ._base import Job, Place, Runtime, matches
 from ._imports import undone
 from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER
 
-__all__ = ["STORE_PORT", "common", "dropped", "replaced", "store_need", "unset"]
+__all__ = ["STORE_PORT", "common", "dropped", "gloo_interface", "replaced", "store_need", "unset"]
 
 STORE_PORT = 29500
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
@@ -29,19 +30,30 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
     if runtime.has_store(job):
         given["MASTER_ADDR"] = job.coordinator
         given["MASTER_PORT"] = str(job.port(store_need(job)))
-        # Several hosts may be one machine's 127.0.0.x: gloo would listen off loopback there too.
-        here = job.hosts == 1 or all(a.startswith("127.") for a in job.addresses)
-        if here and "GLOO_SOCKET_IFNAME" not in place.facts.env:
-            given["GLOO_SOCKET_IFNAME"] = "lo" if place.facts.platform == "linux" else "lo0"
+        given |= gloo_interface(job, place)
     given.update(_no_proxy(job, place.facts.env))
     return {k: v for k, v in given.items() if k not in runtime.removes}
+
+
+def gloo_interface(job: Job, place: Place) -> dict[str, str]:
+    """Where gloo listens: elsewhere than at the address of the host's name, which may be any.
+
+    On loopback, where all replicas are on one machine: several hosts may be its 127.0.0.x. NCCL is
+    left to choose, as it may use several interfaces.
+    """
+    if place.facts.env.get(GLOO_INTERFACE):
+        return {}
+    if job.coordinator.startswith("127."):
+        return {GLOO_INTERFACE: "lo" if place.facts.platform == "linux" else "lo0"}
+    return {GLOO_INTERFACE: place.facts.interface} if place.facts.interface else {}
 
 
 def store_need(job: Job) -> PortNeed:
     """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
     asked = job.request.store_port
     fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
-    return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT)
+    moved_by = "" if job.leasable else "MASTER_PORT" if job.request.world is None else "port"
+    return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT, moved_by=moved_by)
 
 
 def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:

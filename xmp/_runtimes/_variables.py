@@ -162,7 +162,14 @@ OUTER = (
         ),
     ),
     ("Paddle", ("PADDLE_GLOBAL_*", "PADDLE_LOCAL_*", "PADDLE_NNODES", "PADDLE_RANK_IN_NODE")),
-    ("MPI", ("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE")),
+    (
+        "MPI",
+        (
+            *("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"),
+            *("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        ),
+    ),
+    ("LSF", ("JSM_NAMESPACE_*", "LSF_PM_TASKID")),
 )
 """By launcher, the variables of its own processes; JAX and Lightning would believe them."""
 

@@ -105,7 +105,7 @@ class Jax(Runtime):
 
     def has_store(self, job: Job) -> bool:
         """For programs that use torch as well; several hosts agree on one port alone, JAX's."""
-        return job.leasable and bool(job.places[0].facts.frameworks.get("torch"))
+        return job.hosts == 1 and bool(job.places[0].facts.frameworks.get("torch"))
 
     def share(self, job: Job, place: Place, local: int) -> Share:
         host = f"[{job.coordinator}]" if ":" in job.coordinator else job.coordinator

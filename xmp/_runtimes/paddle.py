@@ -7,6 +7,7 @@ from xmp._types import HostFacts, PortNeed, Request
 
 from ._base import Fit, Job, Place, Runtime, Share
 from ._cores import usable_cores
+from ._environment import gloo_interface
 from ._gpus import CUDA_MASK, gpu_fit, visible_gpus
 from .cpu import MOST
 
@@ -17,7 +18,6 @@ COUNT = "PADDLE_TRAINERS_NUM"
 ENDPOINT = "PADDLE_CURRENT_ENDPOINT"  # "127.0.0.1:6070"
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "127.0.0.1:6070,127.0.0.1:6071"
 BACKEND = "PADDLE_DISTRI_BACKEND"
-INTERFACE = "GLOO_SOCKET_IFNAME"  # without it gloo listens at the address of the host's name
 GPU = "FLAGS_selected_gpus"
 FIRST_PORT = 6070
 
@@ -68,10 +68,7 @@ class Paddle(Runtime):
             ENDPOINT: endpoints.split(",")[rank],
             ENDPOINTS: endpoints,
         }
-        # Several hosts may be one machine's 127.0.0.x.
-        here = job.hosts == 1 or all(each.startswith("127.") for each in job.addresses)
-        if here and not place.facts.env.get(INTERFACE):
-            given[INTERFACE] = "lo" if place.facts.platform == "linux" else "lo0"
+        given |= gloo_interface(job, place)
         if self.visible(place.facts) is None:
             return Share({**given, BACKEND: "gloo"}, "cpu", {"device_type": "cpu"})
         given[CUDA_MASK] = ",".join(self.chosen(job, place))

@@ -22,7 +22,7 @@ from .job import Job
 if TYPE_CHECKING:
     from xmp._processes.terminal.progress import Progress
 
-__all__ = ["Deadlines", "soonest"]
+__all__ = ["Deadlines", "EndedElsewhere", "soonest"]
 
 _TO_END = KILL_WAIT / 1e9 + 6.0
 """Seconds beside the grace that a supervisor has to end a launch: at most 1 to take the stacks,
@@ -32,12 +32,22 @@ _TO_ACT = 0.25
 """Seconds after the deadline when the launcher checks whether the supervisor can act at all."""
 
 
+_LOOK_EVERY = 0.25
+"""Seconds between two looks whether another host has ended the launch."""
+
+
+class EndedElsewhere(Exception):
+    """Another host has failed before this one had replicas."""
+
+
 class Deadlines:
     """How long one launch may take, as its launcher measures it."""
 
     def __init__(self, job: Job, progress: Progress) -> None:
         self.progress = progress
         """What the user sees of the start."""
+        self.ended_elsewhere: Callable[[], bool] | None = None
+        """Where there are other hosts: whether one of them has ended the launch."""
         self._ranks = {plan.rank for plan in job.host.replicas}
         # Only the supervisor sees the progress of replicas.
         limits = replace(job.limits or Limits(), hang=None)
@@ -52,8 +62,11 @@ class Deadlines:
         """Wait while no replica exists: for ``until(seconds)``, which returns False after those.
 
         Reports once what it waits for (``doing``) when that takes long; raises ReplicaTimeout when
-        the launch exceeds a limit. ``step``: the longest single wait, in seconds.
+        the launch exceeds a limit, and EndedElsewhere. ``step``: the longest single wait, in
+        seconds.
         """
+        if self.ended_elsewhere is not None:
+            step = _LOOK_EVERY
         with on_quit(lambda: say(f"xmp: no replica exists yet: {doing()}")):
             while True:
                 deadline = self._clocks.deadline
@@ -63,6 +76,8 @@ class Deadlines:
                 self._check(doing)
 
     def _check(self, doing: Callable[[], str]) -> None:
+        if self.ended_elsewhere is not None and self.ended_elsewhere():
+            raise EndedElsewhere
         self.progress.glance(doing)
         now = time.monotonic_ns()
         overdue = self._clocks.overdue(now, self._ranks, set())

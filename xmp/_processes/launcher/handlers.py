@@ -50,6 +50,22 @@ def _failed_first(message: messages.FailedFirst, launch: Launch, _: list[int]) -
         launch.others.failed(launch, launch.outcome.first(message.failure), message.failure)
 
 
+def _preempted(message: messages.PreemptAnswer, launch: Launch, _: list[int]) -> None:
+    launch.sigterm.answered(message.agreed)
+    if launch.others is not None:
+        launch.others.preempted(message.agreed)
+
+
+def _reached(message: messages.StepReached, launch: Launch, _: list[int]) -> None:
+    if launch.others is not None:
+        launch.others.reached(*message)
+
+
+def _progressed(_: messages.ProgressMade, launch: Launch, __: list[int]) -> None:
+    if launch.others is not None:
+        launch.others.progressed()
+
+
 def _done(message: messages.Done, launch: Launch, _: list[int]) -> None:
     launch.outcome.done(message)
     if launch.others is None or launch.others.ended(launch):
@@ -69,7 +85,9 @@ def _handlers() -> Handlers[[Launch, list[int]]]:
     on(messages.ReplicaEnded, _ended)
     on(messages.Events, lambda events, launch, _: launch.events.add(events.records))
     on(messages.StackTexts, lambda stacks, launch, _: launch.stacks_taken(stacks.by_rank))
-    on(messages.PreemptAnswer, lambda answer, launch, _: launch.sigterm.answered(answer.agreed))
+    on(messages.PreemptAnswer, _preempted)
+    on(messages.StepReached, _reached)
+    on(messages.ProgressMade, _progressed)
     on(messages.AtBreakpoint, _breakpoint)
     on(messages.DebuggerLeft, _debugger_left)
     on(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +20,7 @@ from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
 
 from . import ending, leftovers
-from .deadlines import Deadlines, soonest
+from .deadlines import Deadlines, EndedElsewhere, soonest
 from .events import NullEvents
 from .handlers import supervisor_messages
 from .job import Job
@@ -56,6 +58,8 @@ class Launch:
         self._at_end = ExitStack()
         self._at_end.callback(release)
         self.deadlines = Deadlines(job, self.progress)
+        if self.others is not None:
+            self.deadlines.ended_elsewhere = functools.partial(self.others.have_failed, self)
         self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
         self.lender = TerminalLender(self.ask, self.deadlines.pause, self.deadlines.resume)
         self._reader = SharedReader(self._readable, self._read)
@@ -79,6 +83,10 @@ class Launch:
                 self.link.begin()
                 self.outcome.begin()
                 self._wait_for_start()
+            except EndedElsewhere:
+                with _signals.blocked():
+                    self._abandon(self.outcome.error())
+                return  # on this host, too, that is the end of an attempt, which others may follow
             except BaseException as error:
                 with _signals.blocked():
                     self._abandon(error)
@@ -100,7 +108,7 @@ class Launch:
 
         try:
             self.deadlines.wait(starts, self.link.doing, _ANSWER_WAIT)
-        except XmpError:
+        except (XmpError, EndedElsewhere):
             raise
         except BaseException as error:
             # A supervisor that is loading reads no messages: the lifeline ends it. But replicas
@@ -109,7 +117,7 @@ class Launch:
                 ending.in_order(self, error)
             raise
 
-    def _abandon(self, error: BaseException) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
         """Undo a start that did not succeed."""
         ended = self.finished
         self.progress.close()
@@ -120,6 +128,12 @@ class Launch:
         self._at_end.close()
         if not ended:
             self.events.end(error)
+
+    def watch_alone(self) -> None:
+        """Hear other hosts while the program does something else than wait for this launch."""
+        if self.others is not None and not self.finished:
+            watch = functools.partial(self._reader.until, lambda: self.finished, None)
+            threading.Thread(target=watch, name="xmp-hosts", daemon=True).start()
 
     # --- messages ------------------------------------------------------------------------------
 

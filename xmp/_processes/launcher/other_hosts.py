@@ -7,13 +7,16 @@ The engine does not know how hosts reach each other. It is handed a link (``Host
 from __future__ import annotations
 
 import select
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from xmp._errors import XmpError
 from xmp._host_words import HostFailure
+from xmp._preemption import note_preemption
+from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Connection
-from xmp._processes.messages.launch import Stop
+from xmp._processes.messages.launch import PreemptElsewhere, ProgressElsewhere, ProposedStep, Stop
 from xmp._processes.report import host_error
 from xmp._processes.system import linux
 from xmp._watch import is_victim
@@ -36,6 +39,13 @@ class HostLink(Protocol):
     all_done: bool
     """Whether the replicas of all hosts have ended well."""
 
+    preempted: bool
+    """Whether a host is about to be taken away."""
+    progress: bool
+    """Whether replicas of a host have made progress since this was set back."""
+    proposals: deque[tuple[int, int, bool]]
+    """Rounds of the vote on ``preempted()`` (``ProposedStep``)."""
+
     def fileno(self) -> int: ...
 
     def take_in(self) -> None: ...
@@ -43,6 +53,12 @@ class HostLink(Protocol):
     def fail(self, failure: Any) -> None: ...
 
     def done(self) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def preempt(self) -> None: ...
+
+    def reached(self, number: int, step: int) -> None: ...
 
     def leave(self) -> None: ...
 
@@ -64,17 +80,53 @@ class OtherHosts:
         watched = [self._link.fileno(), *([] if self.waiting else [connection.fileno()])]
         return linux.any_ready(watched, select.POLLIN, timeout)
 
+    def have_failed(self, launch: Launch) -> bool:
+        """Whether the launch has failed on another host; asked while this one has no replicas."""
+        if not launch.outcome.processes:
+            self._link.take_in()
+            self._take_verdict(launch)
+        return self._stopped and not launch.outcome.processes
+
+    def _take_verdict(self, launch: Launch) -> bool:
+        """Whether there is one, for the first time."""
+        verdict = self._link.verdict
+        if verdict is None or self._stopped:
+            return False
+        self._stopped = self._reported = True
+        launch.outcome.elsewhere = verdict
+        return True
+
     def hear(self, launch: Launch) -> None:
         """Take in what other hosts say: their failure ends the replicas of this one."""
         self._link.take_in()
+        self._pass_on(launch)
         verdict = self._link.verdict
-        if verdict is not None and not self._stopped:
-            self._stopped = self._reported = True
-            launch.outcome.elsewhere = verdict
-            if not self.waiting:
-                launch.order(Stop())
+        if self._take_verdict(launch) and not self.waiting:
+            launch.order(Stop())
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()
+
+    def _pass_on(self, launch: Launch) -> None:
+        """Pass on to the supervisor what concerns replicas; answer for those that have ended."""
+        link = self._link
+        if link.progress:
+            link.progress = False
+            self._order(launch, ProgressElsewhere())
+        if link.preempted:
+            link.preempted = False
+            if not self._order(launch, PreemptElsewhere()):
+                link.reached(0, 0)
+        while link.proposals:
+            proposal = ProposedStep(*link.proposals.popleft())
+            if proposal.final:
+                note_preemption()
+            if not self._order(launch, proposal) and not proposal.final:
+                link.reached(proposal.round, 0)
+
+    def _order(self, launch: Launch, message: Message) -> bool:
+        if not self.waiting:
+            launch.order(message)
+        return not self.waiting
 
     # --- what this host reports ----------------------------------------------------------------
 
@@ -97,6 +149,19 @@ class OtherHosts:
             mends = may_mend(outcome, error, () if first is None else (first,))
             failure = replace(failure, final=not mends)
         self._link.fail(failure)
+
+    def progressed(self) -> None:
+        """Replicas of this host have made progress."""
+        self._link.advance()
+
+    def preempted(self, agreed: bool) -> None:
+        """This host is about to be taken away, and its replicas ask for that, or are ended."""
+        if agreed:
+            self._link.preempt()
+
+    def reached(self, number: int, step: int) -> None:
+        """The supervisor's answer in a round of the vote."""
+        self._link.reached(number, step)
 
     def ended(self, launch: Launch) -> bool:
         """No process of this host is left; whether that is the end of the launch.

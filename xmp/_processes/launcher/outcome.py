@@ -164,7 +164,7 @@ class Outcome:
     def first(self, failure: Failure) -> BaseException:
         """The error for the first failure, while replicas still run."""
         size, host = self._job.plan.world_size, os.uname().nodename
-        return replica_error.build([failure], size, host, {}, {}, OomFinding())
+        return replica_error.build([failure], size, host, {}, {}, self._oom_counters.look())
 
     def _error(self) -> BaseException | None:
         if self.elsewhere is not None and not self._is_own(self.elsewhere):
@@ -181,4 +181,5 @@ class Outcome:
 
     def _is_own(self, verdict: HostFailure) -> bool:
         """Whether this host's own failure is the cause: here its whole report is known."""
-        return verdict.host == self._job.host.index and bool(self.failures or self.broken)
+        own = verdict.host == self._job.host.index and verdict.kind != "HostLost"
+        return own and bool(self.failures or self.broken)

@@ -45,10 +45,8 @@ def make_order(
     main = None if inherits or job.program else main_source()
     state, tracker = launcher_state.capture()
     state = launcher_state.with_variables(state, dict(plan.env))
-    packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
+    packed = None if inherits else _sealed(job)
     if packed is not None:
-        if packed.image.data is None:
-            seals.seal(packed.image.descriptor)
         at_end(packed.close)
     order = LaunchOrder(
         host=job.host,
@@ -82,6 +80,14 @@ def make_order(
     trackers = [] if tracker is None else [tracker]
     objects = packed.descriptors if packed else []
     return order, packed, [*image, *trackers, *job.leases.values(), *objects]
+
+
+def _sealed(job: Job) -> Packed:
+    """The packed call, which nothing can change any more."""
+    packed = pack(job.fn, job.args, job.kwargs, linux.memory_file)
+    if packed.image.data is None:
+        seals.seal(packed.image.descriptor)
+    return packed
 
 
 def _logging() -> LoggingSetup | None:

@@ -51,6 +51,7 @@ class RestartingLaunch:
         """The request to end the launch."""
         self._failed: Exception | None = None
         """Why the next attempt could not be made."""
+        self._watches = False
         self._wakeups = Wakeups()
         self._maker = 0
         """The thread that makes the next attempt, if one does."""
@@ -79,6 +80,11 @@ class RestartingLaunch:
 
     def live_stacks(self) -> dict[int, str]:
         return self._attempt.live_stacks()
+
+    def watch_alone(self) -> None:
+        """Hear other hosts in this attempt and those after it; only ``wait`` makes these."""
+        self._watches = True
+        self._attempt.watch_alone()
 
     def reap(self) -> None:
         """Take in its messages, and so its end; only ``wait`` makes another attempt."""
@@ -192,6 +198,8 @@ class RestartingLaunch:
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
+            if self._watches:
+                self._attempt.watch_alone()
         except BaseException as failed:
             if _signals.from_handler(failed) or not isinstance(failed, Exception):
                 self._past, self._paused_for = past, paused_for  # there is no attempt after it

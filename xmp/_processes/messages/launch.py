@@ -12,9 +12,10 @@ from .timeline import Timeline
 __all__ = [
     "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "EventRecord", "Events",
     "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt",
-    "PreemptAnswer",
+    "PreemptAnswer", "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep",
     "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
-    "Resume", "SetGrace", "StackTexts", "StartLaunch", "Stop", "TakeStacks", "UnsafeToFork",
+    "Resume", "SetGrace", "StackTexts", "StartLaunch", "StepReached", "Stop", "TakeStacks",
+    "UnsafeToFork",
 ]  # fmt: skip
 
 
@@ -59,6 +60,25 @@ class TakeStacks(NamedTuple):
 
 class Preempt(NamedTuple):
     """The launcher has received SIGTERM; ``PreemptAnswer`` answers."""
+
+
+class PreemptElsewhere(NamedTuple):
+    """Another host is about to be taken away; ``StepReached`` answers, with round 0."""
+
+
+class ProposedStep(NamedTuple):
+    """The call of ``preempted()`` at which all hosts may end.
+
+    If it is not final, ``StepReached`` answers.
+    """
+
+    round: int
+    step: int
+    final: bool
+
+
+class ProgressElsewhere(NamedTuple):
+    """Replicas of another host have made progress (``hang_timeout``)."""
 
 
 class AnswerDebugger(NamedTuple):
@@ -158,6 +178,17 @@ class PreemptAnswer(NamedTuple):
     """True: the replicas ask ``preempted()`` and end by themselves; False: they get SIGTERM."""
 
     agreed: bool
+
+
+class StepReached(NamedTuple):
+    """The largest number of calls of ``preempted()`` that a replica of this host has made."""
+
+    round: int
+    step: int
+
+
+class ProgressMade(NamedTuple):
+    """Replicas have made progress (``hang_timeout``); only where there are other hosts."""
 
 
 class AtBreakpoint(NamedTuple):

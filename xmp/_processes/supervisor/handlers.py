@@ -19,9 +19,12 @@ from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
     from .monitor import Monitor
+    from .vote_over_hosts import VoteOverHosts
 
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
 
+ELSEWHERE = -1
+"""The rank of progress on another host."""
 ReplicaMessages = Handlers[[ReplicaHandle, Arrived]]
 
 
@@ -105,9 +108,12 @@ def _asked_preempted(
     monitor: Monitor, message: messages.AskPreempted, replica: ReplicaHandle, _: Arrived
 ) -> None:
     vote = monitor.preemption()
-    step = vote.report(message.local_rank, message.calls)
     flag = [vote.flag] if message.wants_flag else []
-    replica.connection.post(messages.PreemptedAt(message.number, step), flag)
+
+    def answer(step: int) -> None:
+        replica.connection.post(messages.PreemptedAt(message.number, step), flag)
+
+    vote.answer(message.local_rank, message.calls, answer)
 
 
 # --- from the launcher --------------------------------------------------------------------------
@@ -133,6 +139,12 @@ def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
     table.on(launch.SetGrace, partial(_set_grace, monitor))
     table.on(launch.TakeStacks, partial(_take_stacks, monitor))
     table.on(launch.Preempt, partial(_preempt, monitor))
+    table.on(launch.PreemptElsewhere, partial(_preempt_elsewhere, monitor))
+    table.on(launch.ProposedStep, partial(_propose, monitor))
+    table.on(
+        launch.ProgressElsewhere,
+        lambda *_: monitor.feed(_events.Progress(ELSEWHERE, time.monotonic_ns())),
+    )
     table.on(launch.AnswerDebugger, lambda message, ends: monitor.debugger().answer(message, ends))
     table.on(launch.InterruptDebugger, lambda *_: monitor.debugger().interrupt())
     return table
@@ -153,3 +165,19 @@ def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:
     monitor.connection.post(launch.PreemptAnswer(agreed))
     if not agreed:
         monitor.end(_events.Stop(time.monotonic_ns()))
+
+
+def _preempt_elsewhere(monitor: Monitor, _: launch.PreemptElsewhere, __: list[int]) -> None:
+    _vote_over_hosts(monitor).begin_elsewhere()
+
+
+def _propose(monitor: Monitor, message: launch.ProposedStep, _: list[int]) -> None:
+    _vote_over_hosts(monitor).propose(*message)
+
+
+def _vote_over_hosts(monitor: Monitor) -> VoteOverHosts:
+    from .vote_over_hosts import VoteOverHosts
+
+    vote = monitor.preemption()
+    assert isinstance(vote, VoteOverHosts)
+    return vote

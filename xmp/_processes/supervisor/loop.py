@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from xmp._events import Progress, Tick
 from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.launch import ProgressMade
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.system import linux, processes
@@ -25,6 +26,8 @@ from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
     from xmp._processes.replica.heartbeat import Heartbeats
+
+    from .host_progress import HostProgress
 
 __all__ = ["SupervisorLoop"]
 
@@ -46,6 +49,12 @@ class SupervisorLoop:
         self._connection = own.connection
         self._wakeup = own.wakeup
         self._heartbeats = heartbeats
+        self._progress: HostProgress | None = None
+        if heartbeats is not None and order.several_hosts:
+            from .host_progress import HostProgress
+
+            post = self._connection.post
+            self._progress = HostProgress(order.hang, lambda: post(ProgressMade()))
         self._by_pid = {replica.pid: replica for replica in monitor.replicas}
         self._loop = monitor.loop
         self._pump = monitor.pump
@@ -69,24 +78,35 @@ class SupervisorLoop:
         self._write_out()
         watch = self._monitor.watch
         while watch.phase != "done" or self._pump.waiting:
-            due = watch.deadline
+            due = self._due()
             self._loop.turn(None if due is None else max(0, due - time.monotonic_ns()) / 1e9)
-            now, due = time.monotonic_ns(), watch.deadline
+            now, due = time.monotonic_ns(), self._due()
             if due is not None and now >= due:
                 self._read_heartbeats()
             self._monitor.feed(Tick(now))
             self._write_out()
         self._monitor.report()
 
+    def _due(self) -> int | None:
+        """When a deadline passes, or progress is to be reported."""
+        due = self._monitor.watch.deadline
+        if self._progress is None or due is None:
+            return due
+        return min(due, self._progress.due)
+
     def _read_heartbeats(self) -> None:
         """A deadline has passed: which replicas have made progress meanwhile?"""
         if self._heartbeats is None:
             return
+        newest = 0
         for replica in self._monitor.replicas:
             at = 0 if replica.ended else self._heartbeats.last(replica.plan.local_rank)
             if at > 0:
                 # The replica writes it: a time to come would mean that it never hangs.
+                newest = max(newest, min(at, time.monotonic_ns()))
                 self._monitor.feed(Progress(replica.rank, min(at, time.monotonic_ns())))
+        if self._progress is not None:
+            self._progress.look(newest, time.monotonic_ns())
 
     def _write_out(self) -> None:
         """Send what the receivers take now; wake up when they take more."""

@@ -75,8 +75,8 @@ class Monitor:
             self.displays = CellDisplays(order.cell, order.output, outlets.sinks[-1], self.pump)
         self.ending = False
         self._program = order.program
-        self._early = order.several_hosts
-        """Whether the first failure is reported before all replicas have ended."""
+        self.over_hosts = order.several_hosts
+        self._reported_first = False
         self._stacks: dict[int, str] = {}
         self._debugger: DebuggerQueue | None = None
 
@@ -144,10 +144,17 @@ class Monitor:
     def preemption(self) -> PreemptionVote:
         """The vote on the step at which ``preempted()`` turns true."""
         if self.vote is None:
-            from .preemption import PreemptionVote  # most programs never ask
-
-            self.vote = PreemptionVote()
+            self.vote = self._new_vote()
         return self.vote
+
+    def _new_vote(self) -> PreemptionVote:
+        if self.over_hosts:  # most programs never ask, and so both are imported here
+            from .vote_over_hosts import VoteOverHosts
+
+            return VoteOverHosts(lambda *step: self.connection.post(launch.StepReached(*step)))
+        from .preemption import PreemptionVote
+
+        return PreemptionVote()
 
     def forget_steps(self, *local_ranks: int) -> None:
         """These replicas call ``preempted()`` no more."""
@@ -192,8 +199,8 @@ class Monitor:
     def _report_first(self) -> None:
         """Other hosts need the cause before the replicas of this one have ended."""
         cause = self.watch.verdict().cause
-        if self._early and cause is not None:
-            self._early = False
+        if self.over_hosts and not self._reported_first and cause is not None:
+            self._reported_first = True
             replica = next(each for each in self.replicas if each.rank == cause)
             failure = dataclasses.replace(replica.fail(kind="signal"))
             replica.add_last_output(failure, self._stacks.get(cause, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from xmp._processes.system import linux
 
@@ -35,6 +36,10 @@ class PreemptionVote:
         self._begun, self._silent = True, set(self._counts)
         os.pwrite(self.flag, b"\1", 0)
         return True
+
+    def answer(self, local_rank: int, count: int, answer: Callable[[int], None]) -> None:
+        """Note a call, and answer it at once."""
+        answer(self.report(local_rank, count))
 
     def report(self, local_rank: int, count: int) -> int:
         """Note a call; returns the number that was agreed on, or 0."""

@@ -1,0 +1,47 @@
+"""The call of ``preempted()`` on which hosts agree: above all that were made, by few rounds."""
+
+from __future__ import annotations
+
+from xmp._carrier.agreement import Agreement
+from xmp._carrier.words import Proposal, Step
+
+
+def begun(hosts: int) -> Agreement:
+    agreement = Agreement(hosts)
+    assert agreement.begin()
+    return agreement
+
+
+def test_hosts_that_stand_still_agree_on_the_next_call() -> None:
+    agreement = begun(2)
+    assert agreement.heard(0, Step(0, 7)) is None
+    assert agreement.heard(1, Step(0, 5)) == Proposal(1, 8)
+    assert agreement.heard(1, Step(1, 6)) is None
+    assert agreement.heard(0, Step(1, 7)) == Proposal(2, 8, final=True)
+
+
+def test_a_proposal_that_a_host_has_passed_is_followed_by_one_at_twice_the_distance() -> None:
+    agreement = begun(2)
+    agreement.heard(0, Step(0, 7))
+    agreement.heard(1, Step(0, 7))
+    agreement.heard(0, Step(1, 20))
+    assert agreement.heard(1, Step(1, 7)) == Proposal(2, 22)
+    agreement.heard(0, Step(2, 21))
+    assert agreement.heard(1, Step(2, 22)) == Proposal(3, 26)
+    agreement.heard(0, Step(3, 25))
+    assert agreement.heard(1, Step(3, 22)) == Proposal(4, 26, final=True)
+
+
+def test_answers_of_another_round_do_not_count() -> None:
+    agreement = begun(2)
+    agreement.heard(0, Step(0, 7))
+    assert agreement.heard(1, Step(1, 7)) is None
+    assert agreement.heard(0, Step(0, 9)) is None
+    assert agreement.heard(1, Step(0, 7)) == Proposal(1, 10)
+
+
+def test_nothing_is_agreed_on_before_a_host_is_to_be_taken_away() -> None:
+    agreement = Agreement(1)
+    assert agreement.heard(0, Step(0, 7)) is None
+    assert agreement.begin()
+    assert not agreement.begin()

@@ -1,0 +1,86 @@
+"""The hosts that ``xmp run --nnodes 2 --node-rank 1 --master-addr HOST`` names."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from xmp._errors import PlanError
+from xmp._numbers import is_number
+from xmp._types import HostsByHand
+
+__all__ = ["by_hand", "count"]
+
+_MOST_PORT = 65535
+
+
+def count(options: argparse.Namespace) -> int | None:
+    """How many hosts ``--nnodes`` names; None without it. Raises PlanError."""
+    text = "1" if options.standalone else options.nnodes
+    if text is None:
+        return None
+    if len(set(text.split(":"))) == 1:
+        text = text.partition(":")[0]  # "1:1" is torchrun's own default
+    if not is_number(text) or int(text) == 0:
+        raise PlanError(
+            f"--nnodes {text}: xmp joins a fixed number of hosts. Give one number, from 1 up"
+        )
+    return int(text)
+
+
+def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByHand | None:
+    """The hosts of the job, and which of them this is; None where the options do not say.
+
+    An option that is left out is the variable of its name: ``NNODES``, ``NODE_RANK``,
+    ``MASTER_ADDR``, ``MASTER_PORT``. Raises PlanError for what is missing or cannot be.
+    """
+    _check_port(options.master_port)
+    hosts = count(options)
+    if hosts is None and options.node_rank is None:
+        return None
+    if hosts is None:
+        hosts = _number(environ.get("NNODES", "").strip() or None, "NNODES")
+    if hosts is None:
+        raise PlanError(f"--node-rank {options.node_rank}: give --nnodes, the number of hosts, too")
+    index = _number(options.node_rank, "--node-rank")
+    if index is None and hosts > 1:
+        index = _number(environ.get("NODE_RANK", "").strip() or None, "NODE_RANK")
+    if index is None and hosts > 1:
+        raise PlanError(
+            f"--nnodes {hosts}: give --node-rank too, from 0 to {hosts - 1} and another on each "
+            "host, and --master-addr, the address of the host with --node-rank 0"
+        )
+    if (index or 0) >= hosts:
+        raise PlanError(
+            f"--node-rank {index} does not fit --nnodes {hosts}. Allowed: 0 to {hosts - 1}"
+        )
+    return None if hosts == 1 else _several(hosts, index or 0, options, environ)
+
+
+def _several(
+    hosts: int, index: int, options: argparse.Namespace, environ: Mapping[str, str]
+) -> HostsByHand:
+    address = (options.master_addr or environ.get("MASTER_ADDR", "")).strip()
+    if not address:
+        raise PlanError(
+            f"--nnodes {hosts}: give --master-addr too, the address of the host with --node-rank "
+            "0, the same on every host"
+        )
+    port = options.master_port or _number(environ.get("MASTER_PORT", "").strip() or None, "port")
+    addresses = tuple(address if host == 0 else "" for host in range(hosts))
+    return HostsByHand(index, addresses, port or 0, f"--nnodes {hosts} --node-rank {index}")
+
+
+def _number(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not is_number(text):
+        raise PlanError(f"{name} {text} is not a number. Allowed: a whole number from 0 up")
+    return int(text)
+
+
+def _check_port(port: int | None) -> None:
+    if port is not None and not 0 <= port <= _MOST_PORT:
+        raise PlanError(
+            f"--master-port {port}: give a number from 1 to {_MOST_PORT}; 0 is for the default"
+        )
