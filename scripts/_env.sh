@@ -77,3 +77,34 @@ PY
         echo "$stamp" >"$dir/.xmp-stamp"
     fi
 }
+
+# unpack_slurm DIR: Slurm, munge and the libraries that this system lacks, into DIR/unpacked, unless
+# they are there. Nothing is installed. The lists of packages are brought up to date in DIR too: a
+# system without any, or with old ones, finds none of the files.
+unpack_slurm() {
+    if [ -e "$1/complete" ]; then
+        return
+    fi
+    command -v apt-get >/dev/null || die "Slurm is unpacked from packages of Debian or Ubuntu"
+    say "unpacking Slurm into $1"
+    rm -rf "$1"
+    mkdir -p "$1/packages/partial" "$1/lists/partial" "$1/unpacked"
+    download_slurm "$PWD/$1" >"$1/log" 2>&1 || {
+        cat "$1/log" >&2
+        die "could not download Slurm's packages"
+    }
+    for package in "$1"/packages/*.deb; do
+        dpkg -x "$package" "$1/unpacked"
+    done
+    rm -r "$1/lists"
+    touch "$1/complete"
+}
+
+# download_slurm DIR: with --reinstall also what is installed already is downloaded.
+download_slurm() {
+    set -- -q -y -o "Dir::Cache::archives=$1/packages" -o "Dir::State::lists=$1/lists" \
+        -o "Dir::Cache::pkgcache=" -o "Dir::Cache::srcpkgcache=" -o APT::Sandbox::User=root
+    apt-get "$@" update &&
+        apt-get "$@" -o Debug::NoLocking=1 install --download-only --reinstall \
+            --no-install-recommends slurmctld slurmd slurm-client munge
+}

@@ -11,6 +11,7 @@ from typing import Any
 
 from ._errors import PlanError
 from ._facts_schema import checked
+from ._host_words import HostMeeting
 from ._runtimes._base import matches
 from ._runtimes._variables import REPORTED
 from ._types import HostFacts, JobPlan, ReplicaPlan
@@ -103,7 +104,7 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
             }
             for host in plan.hosts
         ],
-        "meeting": None if plan.meeting is None else asdict(plan.meeting),
+        "meeting": None if plan.meeting is None else _meeting_json(plan.meeting),
         "notes": list(plan.notes),
     }
 
@@ -119,3 +120,8 @@ def _replica_json(replica: ReplicaPlan) -> dict[str, Any]:
         "set": dict(replica.set),
         "unset": list(replica.unset),
     }
+
+
+def _meeting_json(meeting: HostMeeting) -> dict[str, Any]:
+    """Without the names of all hosts: ``hosts`` has what is known of them."""
+    return {name: value for name, value in asdict(meeting).items() if name != "names"}

@@ -36,7 +36,7 @@ class TestValues:
             HostFailure(exit_code=-9, signal_name="SIGKILL", how="signal", final=True),
             Step(2, 7),
             Proposal(2, 8, True),
-            Call(("0 (a)", "2 (b)"), (1, 3), 2, 0),
+            Call(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, 0),
         ],
     )
     def test_arrive_as_they_were(self, value: Any) -> None:
@@ -64,7 +64,7 @@ class TestValues:
         with pytest.raises(Malformed):
             decode(HostCard, data)
 
-    @pytest.mark.parametrize("data", [b'{"missing": 4}', b'{"missing": ["a"]}', b'{"here": [1]}'])
+    @pytest.mark.parametrize("data", [b'{"missing": 4}', b'{"missing": [1]}', b'{"here": [1]}'])
     def test_with_items_that_cannot_be_are_refused(self, data: bytes) -> None:
         with pytest.raises(Malformed):
             decode(Call, data)

@@ -87,3 +87,10 @@ def test_hosts_that_do_not_fit_together_are_refused(other: HostCard, said: str) 
 
 def test_patch_versions_may_differ() -> None:
     assert called(card(0)).came(card(1, xmp="0.3.9", python="3.11.2")) is None
+
+
+def test_a_missing_host_has_the_name_that_the_scheduler_gives_it() -> None:
+    call = RollCall(2, 0, ["t1v-n-0", "t1v-n-1"])
+    call.came(card(0, hosts=2))
+    line = "host 1 (t1v-n-1) of 2 has not come; 0 (t1v-n-0) is here"
+    assert missing(call.state(), 2) == line

@@ -10,6 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import culprit
+import host_kinds
+import host_rounds
 import interrupts
 from kinds import KINDS, draw
 from rounds import AT_ONCE, Outcome, play
@@ -32,6 +34,10 @@ def arguments() -> argparse.Namespace:
         "--interrupts", type=int, metavar="N",
         help="instead: N launches that a signal interrupts at a random moment",
     )  # fmt: skip
+    parser.add_argument(
+        "--hosts", type=int, metavar="N",
+        help="instead: N rounds over two hosts, which are namespaces; needs to be root",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -44,6 +50,9 @@ def main() -> int:
         return culprits(options.culprit, seed)
     if options.interrupts:
         return interrupts.main(options.interrupts, seed, options.round)
+    if options.hosts:
+        numbers = range(options.hosts) if options.round is None else [options.round]
+        return over_hosts([host_kinds.draw(seed, number) for number in numbers])
     began, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(options.at_once) as pool:
         rounds = [draw(seed, number, root=os.geteuid() == 0) for number in numbers]
@@ -63,6 +72,22 @@ def culprits(count: int, seed: int) -> int:
             good += line.startswith("ok ")
         print(f"=== {framework} {how}: the culprit was named in {good} of {count} runs ===")
         missed += count - good
+    return 1 if missed else 0
+
+
+def over_hosts(rounds: list[host_kinds.HostRound]) -> int:
+    began, missed = time.monotonic(), []
+    with ThreadPoolExecutor(host_rounds.HOSTS_AT_ONCE) as pool:
+        for done in as_completed([pool.submit(host_rounds.play, round) for round in rounds]):
+            outcome = done.result()
+            print(outcome, flush=True)
+            missed += [outcome.round] if outcome.misses else []
+    for round in missed:
+        again = f"./scripts/faults --hosts 1 --seed {round.seed} --round {round.number}"
+        print(f"missed: {round}; again: {again}")
+    failed = f"{len(missed)} failed, " if missed else ""
+    good = len(rounds) - len(missed)
+    print(f"=== hosts: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
     return 1 if missed else 0
 
 

@@ -74,6 +74,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--colab",
         "--peers",
         "--hosts",
+        "--slurm",
         "--methods",
         "--failing",
         "--faults",

@@ -24,7 +24,17 @@ WITHOUT = os.environ.get("XMP_WITHOUT")  # the kernel features that this run doe
 TIME_LIMIT = 45  # seconds for one test
 LONG_LIMIT = 180  # for one with frameworks, or whose scripts have their own deadlines
 SLOW_LIMIT = 540  # for one marked slow
-LONG_FOLDERS = {"compat", "frameworks", "xla", "torch_tpu", "libtpu", "paddle", "ray", "faults"}
+LONG_FOLDERS = {
+    "compat",
+    "frameworks",
+    "xla",
+    "torch_tpu",
+    "libtpu",
+    "paddle",
+    "ray",
+    "faults",
+    "slurm",
+}
 
 # What launchers and devices are found by: all that a report of a host shows, and all of the
 # launchers' own.

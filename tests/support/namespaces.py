@@ -1,10 +1,9 @@
-"""Hosts of one network on this machine, each with a name, address, processes and memory of its own.
+"""Hosts of one network on this machine, each with its name, address, processes, shared memory.
 
 A host is a set of namespaces of the kernel, held by the host's process 1; the switch between them
-is a bridge in a namespace of its own, so that nothing has a name that two runs could both want.
-When the process that made them ends, however it ends, process 1 of each host sees the end of its
-standard input and ends too, and the kernel ends the host's other processes and takes the links
-down.
+is a bridge in a namespace of its own: nothing has a name that two runs could both want. When the
+process that made them ends, however it ends, process 1 of each host sees the end of its standard
+input and ends too; the kernel then ends the host's other processes and takes the links down.
 """
 
 from __future__ import annotations
@@ -31,10 +30,13 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 _OWN = ("--net", "--uts", "--ipc", "--mount", "--pid")
-_MOUNTS = (
-    'mount --bind "$1" /etc/hosts; mount -t tmpfs none /dev/shm; mount -t tmpfs none /run; '
-    'shift; exec "$@"'
-)
+_MOUNTS = """
+mount --bind "$1" /etc/hosts
+mount -t tmpfs none /dev/shm
+mount -t tmpfs none /run
+shift
+exec "$@"
+"""
 
 
 class Host:
@@ -50,12 +52,12 @@ class Host:
     def _port(self) -> str:
         return f"to-{self.name}"
 
-    def command(self, *argv: str) -> list[str]:
-        """The command that runs a program on this host, in the caller's working directory.
+    def command(self, *argv: str, folder: Path | None = None) -> list[str]:
+        """The command that runs a program on this host, in the folder where the caller is.
 
         What it starts is a process of this machine, the parent of the one on the host.
         """
-        enter = ["nsenter", f"--target={self.first}", *_OWN, f"--wd={os.getcwd()}"]
+        enter = ["nsenter", f"--target={self.first}", *_OWN, f"--wd={folder or Path.cwd()}"]
         return [*enter, "--", *argv]
 
     def pids(self) -> dict[int, str]:

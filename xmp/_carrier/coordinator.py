@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from xmp._host_words import HostFailure
@@ -48,8 +48,13 @@ class Coordinator:
         hosts: int,
         start_timeout: float,
         is_orphan: Callable[[], bool] = lambda: False,
+        names: Sequence[str] = (),
     ) -> None:
-        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open."""
+        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open.
+
+        ``names`` are those of the hosts, by index, as far as they are known.
+        """
+        self._names = names
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
         self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
@@ -68,7 +73,7 @@ class Coordinator:
         """Whether this process may not open as many connections as there are hosts."""
 
     def _open_attempt(self, attempt: int) -> None:
-        self._call = RollCall(self._hosts, attempt)
+        self._call = RollCall(self._hosts, attempt, self._names)
         self._judgement = Judgement()
         self._agreement = Agreement(self._hosts)
         self._done: set[int] = set()
@@ -76,6 +81,8 @@ class Coordinator:
         self._notice = self._called + FIRST_NOTICE
         self._settled = False
         """Whether this attempt has been refused or judged."""
+        self._refusal: Refusal | None = None
+        """The same for those who come when the launch has been refused."""
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -225,6 +232,9 @@ class Coordinator:
         if self._cramped:
             peer.send(kinds.REFUSED, encode(self._too_many()))
             return
+        if self._refusal is not None:  # its launcher ends: there is no further attempt
+            peer.send(kinds.REFUSED, encode(self._refusal))
+            return
         following = self._call.attempt + 1
         if self._settled and card.attempt in (NEXT, following):
             self._open_attempt(following)
@@ -267,7 +277,7 @@ class Coordinator:
         )
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._settled = True
+        self._settled, self._refusal = True, refusal
         self._send_all(kinds.REFUSED, encode(refusal))
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:

@@ -125,6 +125,7 @@ class HostLink:
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
             "secret": self._secret.hex(), "hosts": self._card.hosts, "start_timeout": self._limit,
+            "names": meeting.names if meeting.index == 0 else (),
         }  # fmt: skip
 
     @property

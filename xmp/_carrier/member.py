@@ -267,7 +267,7 @@ class Member:
             raise LauncherGone from None
 
     def _say_missing(self, why: str) -> None:
-        state = Call(missing=(0,), absent=1, here=(f"this host; {self._where} {why}",))
+        state = Call(missing=("0",), absent=1, here=(f"this host; {self._where} {why}",))
         self._to_launcher(kinds.CALL, encode(state))
 
     def _refuse(self, text: str) -> None:

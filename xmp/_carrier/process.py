@@ -6,6 +6,7 @@ It is a fresh interpreter of its own, since a thread of the launcher's would for
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,6 +28,8 @@ def main(channel: int, listener: int, launcher: int) -> None:
     rest: the secret must not stand among the arguments, which every user of the host can read.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write("xmp-carrier")  # for ps; what sets a name elsewhere in xmp loads ctypes
     orders = json.load(sys.stdin)
     peer = Peer(socket.socket(fileno=channel), Frames(), remote=False)
     keys = Keys(orders["job"], bytes.fromhex(orders["secret"]))
@@ -36,7 +39,8 @@ def main(channel: int, listener: int, launcher: int) -> None:
 
     if listener >= 0:
         served = socket.socket(fileno=listener)
-        Coordinator(served, peer, keys, orders["hosts"], orders["start_timeout"], is_orphan).run()
+        job = orders["hosts"], orders["start_timeout"], is_orphan, orders["names"]
+        Coordinator(served, peer, keys, *job).run()
     else:
         address = orders["address"], orders["port"]
         Member(peer, is_orphan, address, keys, orders["start_timeout"]).run()

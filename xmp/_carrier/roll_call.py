@@ -15,8 +15,10 @@ SHOWN = 16
 class RollCall:
     """The hosts of one attempt. A host that comes twice replaces its earlier card."""
 
-    def __init__(self, hosts: int, attempt: int) -> None:
+    def __init__(self, hosts: int, attempt: int, names: Sequence[str] = ()) -> None:
+        """``names``: what the scheduler calls the hosts, by index, as far as that is known."""
         self.hosts = hosts
+        self._names = names
         self.attempt = attempt
         self.cards: dict[int, HostCard] = {}
 
@@ -47,7 +49,13 @@ class RollCall:
         """Who is here and who is missing."""
         absent = [index for index in range(self.hosts) if index not in self.cards]
         here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
-        return Call(here, tuple(absent[:SHOWN]), len(absent), self.attempt)
+        missing = tuple(self._name(index) for index in absent[:SHOWN])
+        return Call(here, missing, len(absent), self.attempt)
+
+    def _name(self, index: int) -> str:
+        """ "2 (t1v-n-2)", where the scheduler has named it."""
+        name = self._names[index] if index < len(self._names) else ""
+        return f"{index} ({name})" if name else str(index)
 
     def overdue(self, seconds: float) -> Refusal:
         """The refusal for hosts that have not come in time."""
@@ -67,7 +75,7 @@ class RollCall:
 def missing(call: Call, hosts: int) -> str:
     """ "hosts 2, 3 of 4 have not come; 0 (t1v-n-0), 1 (t1v-n-1) are here"."""
     more = call.absent - len(call.missing)
-    names = _listed([str(index) for index in call.missing], more)
+    names = _listed(call.missing, more)
     have = "host {} of {} has" if call.absent == 1 else "hosts {} of {} have"
     others = hosts - call.absent - len(call.here)
     verb = "is" if len(call.here) + others == 1 else "are"

@@ -77,8 +77,8 @@ class Call:
 
     here: tuple[str, ...] = ()
     """The hosts that have come, as "0 (t1v-n-0)"."""
-    missing: tuple[int, ...] = ()
-    """At most ``roll_call.SHOWN`` of the indices that have not; empty: all have come."""
+    missing: tuple[str, ...] = ()
+    """At most ``roll_call.SHOWN`` of those that have not, like ``here``; empty: all have come."""
     absent: int = 0
     """How many have not."""
     attempt: int = 0

@@ -16,8 +16,10 @@ from .carried import vouched
 __all__ = ["Launch", "ancestors", "launches", "processes"]
 
 SUPERVISOR = "xmp-supervisor"
-ENGINE = frozenset({SUPERVISOR, "xmp-template", "xmp-script", "xmp-keeper", "xmp-spare"})
-"""The names of processes that supervise replicas or fork supervisors."""
+ENGINE = frozenset(
+    {SUPERVISOR, "xmp-template", "xmp-script", "xmp-keeper", "xmp-spare", "xmp-carrier"}
+)
+"""The names of processes that supervise replicas, fork supervisors or connect launchers."""
 ROOT = Path("/")
 
 

@@ -24,7 +24,8 @@ def meeting(job: Job) -> HostMeeting | None:
     if job.leasable:
         return None
     need = carrier_need(job)
-    return HostMeeting(job.places[0].index, job.hosts, need.address, job.port(need))
+    place = job.places[0].index, job.hosts
+    return HostMeeting(*place, need.address, job.port(need), job.name, job.addresses)
 
 
 def carrier_need(job: Job) -> PortNeed:

@@ -1,0 +1,132 @@
+"""Two hosts with names and addresses of their own, 2 replicas on each, placed by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.network_job import GRACE, NetworkJob, job_on_network
+from tests.support.stage import slowness
+
+pytestmark = [pytest.mark.hosts, pytest.mark.netns, pytest.mark.root]
+
+REPLICA, LAUNCHER, SILENCE = 1.0, 2.0, 15.0
+"""Seconds from a fault to the error on every host; a grace is added to the first two."""
+WORDS = {
+    "raise": "raised ValueError: planned",
+    "exit": "ended with exit code 17",
+    "SIGKILL": "was killed by SIGKILL",
+    "abort": "was killed by SIGABRT",
+}
+
+
+def in_time(error: dict[str, Any], fault: int, limit: float) -> None:
+    took = (error["at"] - fault) / 1e9
+    assert took < limit or took < limit * slowness(), f"after {took:.2f} s: {error['text']}"
+
+
+@pytest.mark.parametrize(("function", "runtime"), [("sums", "cpu"), ("mesh", "jax")])
+def test_four_replicas_are_one_world(tmp_path: Path, function: str, runtime: str) -> None:
+    with job_on_network(tmp_path, function=function, runtime=runtime) as job:
+        job.start()
+        found = [job.said(index)["results"] for index in range(2)]
+        # Each: its rank, the index of its host, the world's size, the sum of all ranks.
+        assert found == [[[0, 0, 4, 6.0], [1, 0, 4, 6.0]], [[2, 1, 4, 6.0], [3, 1, 4, 6.0]]]
+        assert not job.left()
+
+
+@pytest.mark.parametrize("how", WORDS)
+@pytest.mark.parametrize("victim", [0, 3])
+def test_both_hosts_name_the_replica_that_failed(tmp_path: Path, how: str, victim: int) -> None:
+    with job_on_network(tmp_path, function="waits", how=how, victim=victim) as job:
+        job.start()
+        for error in job.errors():
+            assert error["type"] == ("ReplicaRaised" if how == "raise" else "ReplicaDied")
+            assert (error["rank"], error["host"]) == (victim, f"h{victim // 2}"), error
+            assert f"rank {victim} of 4" in error["text"]
+            assert f"on h{victim // 2})" in error["text"]
+            assert WORDS[how] in error["text"]
+            assert how != "raise" or 'raise ValueError("planned")' in error["traceback"]
+            in_time(error, job.fault(), REPLICA + GRACE)
+        assert not job.left()
+
+
+def test_both_hosts_name_the_replica_that_raised_amid_all_reduces(tmp_path: Path) -> None:
+    with job_on_network(tmp_path, function="sums", how="raise", victim=3, step=20) as job:
+        job.start()
+        for error in job.errors():
+            assert (error["type"], error["rank"]) == ("ReplicaRaised", 3), error["text"]
+            assert WORDS["raise"] in error["text"]
+            in_time(error, job.fault(), REPLICA + GRACE)
+        assert not job.left()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("what", ["launcher", "supervisor", "carrier"])
+def test_a_process_of_xmp_is_killed(tmp_path: Path, what: str, index: int) -> None:
+    with job_on_network(tmp_path, function="waits") as job:
+        job.start()
+        job.in_function()
+        fault = time.monotonic_ns()
+        job.kill(index, what)
+        [error] = job.errors(1 - index)
+        assert error["type"] == "HostLost", error["text"]
+        assert f"host {index}" in error["text"]
+        in_time(error, fault, LAUNCHER + GRACE)
+        if what == "launcher":
+            job.launchers[index].wait(10)
+        else:
+            [own] = job.errors(index)
+            assert own["type"] in ("HostLost", "StartError"), own["text"]
+            in_time(own, fault, LAUNCHER + GRACE)
+        assert not job.left()
+
+
+# --- silence: all at the same time, since a test is little more than waiting ----------------------
+
+CASES = [(way, index) for way in ("cut", "unplug", "lose_power") for index in range(2)]
+
+
+def silenced(folder: Path, way: str, index: int) -> tuple[int, list[dict[str, Any]], Any]:
+    """When a host was lost, the errors of all hosts that still are, and what is left."""
+    folder.mkdir()
+    with job_on_network(folder, function="waits") as job:
+        job.start()
+        job.in_function()
+        fault = time.monotonic_ns()
+        getattr(job.hosts[index], way)()
+        return fault, errors_of(job, way, index), job.left()
+
+
+def errors_of(job: NetworkJob, way: str, index: int) -> list[dict[str, Any]]:
+    """First that of the other host."""
+    return job.errors(1 - index) if way == "lose_power" else job.errors(1 - index, index)
+
+
+Silences = dict[tuple[str, int], "Future[Any]"]
+
+
+@pytest.fixture(scope="module")
+def silences(
+    tmp_path_factory: pytest.TempPathFactory, nothing_left_by_module: None
+) -> Iterator[Silences]:
+    folder = tmp_path_factory.mktemp("silences")
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        yield {
+            case: pool.submit(silenced, folder / f"{case[0]}-{case[1]}", *case) for case in CASES
+        }
+
+
+@pytest.mark.parametrize(("way", "index"), CASES)
+def test_a_host_that_is_silent_is_lost(silences: Silences, way: str, index: int) -> None:
+    fault, errors, left = silences[way, index].result()
+    for error in errors:
+        assert error["type"] == "HostLost", error["text"]
+        in_time(error, fault, SILENCE)
+    assert f"host {index}" in errors[0]["text"]
+    assert not left
