@@ -7,6 +7,8 @@ import os
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -304,6 +306,34 @@ def test_a_host_that_leaves_without_a_word_is_lost(job: Job) -> None:
     until(lambda: (job.links[0].take_in(), job.links[0].verdict)[1], 3)
     assert job.links[0].verdict is not None
     assert "host 1 (n1) is lost: it has left the launch" in job.links[0].verdict.text
+
+
+CRAMPED = """
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+from xmp._carrier.host_link import HostLink
+from xmp._carrier.words import HostCard
+from xmp._errors import PlanError
+from xmp._host_words import HostMeeting
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    meeting = HostMeeting(0, 64, *listener.getsockname())
+    link = HostLink(meeting, HostCard(0, 64, "n0"), 20.0, "7", b"")
+    link.start(listener.fileno())
+try:
+    link.come(0, print)
+except PlanError as error:
+    print(error)
+link.end()
+"""
+
+
+def test_more_hosts_than_host_0_may_open_files_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CRAMPED], capture_output=True, text=True, timeout=30
+    )
+    assert "host 0 may not open as many files as 64 hosts need connections" in done.stdout, (
+        done.stderr
+    )
 
 
 # --- impostors: what holds the port before host 0 does ------------------------------------------
