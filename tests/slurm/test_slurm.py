@@ -75,21 +75,42 @@ def test_both_hosts_name_the_replica_that_failed(cluster: Slurm, tmp_path: Path)
     nothing_is_left(cluster)
 
 
+def test_a_signal_before_the_end_of_a_job_is_a_preemption(cluster: Slurm, tmp_path: Path) -> None:
+    """As ``--signal=TERM@120`` has it sent: all replicas leave their loop at the same step."""
+    process = started(cluster, tmp_path, "saves")
+    cluster.run("scancel", "--signal=TERM", job_of(cluster))
+    process.communicate(timeout=30)
+    steps = [(tmp_path / f"saved-{rank}").read_text() for rank in range(4)]
+    assert len(set(steps)) == 1, steps
+    nothing_is_left(cluster)
+
+
+def job_of(cluster: Slurm) -> str:
+    """The only job that there is."""
+    [job] = cluster.run("squeue", "--noheader", "--format=%i").stdout.split()
+    return job
+
+
+def started(cluster: Slurm, folder: Path, function: str) -> subprocess.Popen[str]:
+    """A step whose four replicas are in their function."""
+    process = cluster.command(*launch(function), folder=folder)
+    marks = [folder / f"in-fn-{rank}" for rank in range(4)]
+    until(lambda: all(mark.exists() for mark in marks) or process.poll() is not None, 60)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
 @pytest.fixture
 def waiting(cluster: Slurm, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A step whose four replicas wait for ever."""
-    process = cluster.command(*launch("waits"), folder=tmp_path)
-    marks = [tmp_path / f"in-fn-{rank}" for rank in range(4)]
-    until(lambda: all(mark.exists() for mark in marks) or process.poll() is not None, 60)
-    assert process.poll() is None, process.communicate()
+    process = started(cluster, tmp_path, "waits")
     yield process
     process.communicate(timeout=60)
 
 
 def test_scancel_ends_everything(cluster: Slurm, waiting: subprocess.Popen[str]) -> None:
     """Before Slurm kills: xmp ends all of it within the grace."""
-    [job] = cluster.run("squeue", "--noheader", "--format=%i").stdout.split()
-    cluster.run("scancel", job)
+    cluster.run("scancel", job_of(cluster))
     nothing_is_left(cluster, cluster.KILL_WAIT / 3)
     waiting.wait(10)
     assert waiting.returncode != 0

@@ -21,8 +21,10 @@ __all__ = ["Slurm", "slurm"]
 
 UNPACKED = ROOT / ".slurm" / "unpacked"
 _SOCKET = "/run/munge.socket"  # each host has its own /run
-# A container has no control group to give away: processes are found by their parents. The port of
-# mpi/pmix is of no use here, and its library is not unpacked.
+# A container has no control group to give away. Of proctrack/pgid a signal reaches the process group
+# of the task, of which a launcher is the only process that a signal would harm. The default,
+# proctrack/cgroup, signals the task alone, unless it is SIGKILL; with proctrack/linuxproc replicas
+# get SIGTERM themselves, and die of it.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={first.name}({first.address})
@@ -35,7 +37,7 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/linear
