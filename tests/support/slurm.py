@@ -21,10 +21,10 @@ __all__ = ["Slurm", "slurm"]
 
 UNPACKED = ROOT / ".slurm" / "unpacked"
 _SOCKET = "/run/munge.socket"  # each host has its own /run
-# A container has no control group to give away. Of proctrack/pgid a signal reaches the process group
-# of the task, of which a launcher is the only process that a signal would harm. The default,
-# proctrack/cgroup, signals the task alone, unless it is SIGKILL; with proctrack/linuxproc replicas
-# get SIGTERM themselves, and die of it.
+# A container has no control group to give away. With proctrack/pgid a signal reaches the process
+# group of the task: the launcher. So it is with proctrack/cgroup, which signals children of
+# slurmstepd alone unless it is SIGKILL (Slurm 22.05, proctrack_cgroup.c); with proctrack/linuxproc
+# each process of a step gets SIGTERM, replicas too, and they die of it.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={first.name}({first.address})
