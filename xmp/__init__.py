@@ -4,6 +4,7 @@ A map of the rest, from the face down; each floor knows only those below it:
 
     compat/       other launchers' names and defaults, one module for each
     _spawn        spawn; _launch, _launcher, _run_script, _verbs: the others; _checks: arguments
+    _engines/     several hosts from one driver: an agent on each, the driver's handle
     _host         one host: facts -> plan -> leases -> engine
     _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
     _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ._breakpoint import breakpoint
 from ._data_parallel import data_parallel
 from ._errors import (
+    HostLost,
     PlanError,
     PortError,
     ReplicaDied,
@@ -59,6 +61,7 @@ from ._spawn import spawn
 from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
 
 if TYPE_CHECKING:
+    from ._engines.job import Job
     from ._processes import ProcessContext, Results
     from ._types import Event, HostFacts, JobPlan
 
@@ -67,6 +70,8 @@ __version__ = "0.1.0"  # read by the build, too
 __all__ = [
     "Event",
     "HostFacts",
+    "HostLost",
+    "Job",
     "JobPlan",
     "MpModelWrapper",
     "MpSerialExecutor",
@@ -115,6 +120,7 @@ __all__ = [
 _LAZY = {
     "Event": "_types",
     "HostFacts": "_types",
+    "Job": "_engines.job",
     "JobPlan": "_types",
     "ProcessContext": "_processes",
     "Results": "_processes",

@@ -17,6 +17,7 @@ from ._types import HostsByHand, Limits, Observer, Output, Request, WorldByHand
 __all__ = [
     "check_call",
     "count_from_zero",
+    "fields_of_call",
     "make_limits",
     "make_observer",
     "make_output",
@@ -30,6 +31,23 @@ METHODS = ("forkserver", "spawn", "fork")
 _YEARS = 1e9  # seconds: longer than any wait, and the clock can still count it
 _LEAST_HANG = 0.1  # seconds: a replica shows progress eight times in it, which must cost nothing
 _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
+
+
+def fields_of_call(given: Any) -> dict[str, Any]:
+    """The fields of ``Call`` for these arguments of ``spawn``; raises PlanError and TypeError."""
+    return {
+        "method": check_call(given.fn, given.args, given.kwargs, given.start_method),
+        "fn": given.fn,
+        "args": given.args,
+        "kwargs": given.kwargs or {},
+        "grace": seconds_of_grace(given.grace),
+        "daemon": given.daemon,
+        "seed": random_seed(given.seed),
+        "limits": make_limits(given.timeout, given.start_timeout, given.hang_timeout),
+        "max_restarts": count_from_zero("max_restarts", given.max_restarts),
+        "observer": make_observer(given.events, given.progress),
+        "output": make_output(given.log_dir, given.prefix, given.show),
+    }
 
 
 def check_call(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._processes import Call, Launch, ProcessContext, Results
 
 __all__ = [
+    "for_hosts",
     "host_facts",
     "launch",
     "launch_bare",
@@ -71,9 +72,14 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
         return _planner.plan(request, _probe.facts() if known is None else known)
 
 
-def launch(request: Request, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
-    """Plan, hold the ports, start. Raises PlanError and PortError before any process exists."""
-    attempt = functools.partial(_attempt, request, OtherHosts())
+def launch(
+    request: Request, call: Call, join: bool, held: _ports.PortLease | None = None
+) -> ProcessContext[Any] | Results[Any]:
+    """Plan, hold the ports, start. Raises PlanError and PortError before any process exists.
+
+    ``held`` has the ports that the first attempt needs, where they were held before.
+    """
+    attempt = functools.partial(_attempt, request, OtherHosts(held))
     return _processes.launch(call, attempt, join)
 
 
@@ -95,6 +101,28 @@ def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
     except XmpError as error:
         error._add(draft.choice)
         raise
+
+
+def for_hosts(request: Request, call: Call, env: Mapping[str, str]) -> tuple[Request, JobPlan]:
+    """The request for launchers of other processes, and the plan that the first of them makes.
+
+    They have loaded nothing, do not know the function, and have the variables ``env``. Raises
+    PlanError for what they would refuse.
+    """
+    known = host_facts()
+    request = with_uses(request, call.fn, known)
+    apart = replace(known, env=env, env_at_start={}, initialised=(), loaded=())
+    known = replace(known, env=env, env_at_start={})
+    hinted = _with_companions(_hinted(call, _planner.plan(request, known), known))
+    loaded = tuple(dict.fromkeys((*request.imports, *known.loaded, *hinted)))
+    request = replace(request, imports=loaded)
+    draft = _planner.plan(request, apart)
+    try:
+        _check(draft, call, known)
+    except XmpError as error:
+        error._add(draft.choice)
+        raise
+    return request, draft
 
 
 def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:
@@ -131,7 +159,8 @@ def _started(
     others: OtherHosts,
 ) -> Launch:
     """Hold the ports, and start the replicas."""
-    lease = _ports.lease(others.needs_of(draft, call, known))
+    needs = others.needs_of(draft, call, known)
+    lease = others.take_held() or _ports.lease(needs)
     _log.debug("ports held: %s", lease.ports)
     try:
         plan = _planner.plan(request, known, lease.ports)

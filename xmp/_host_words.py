@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["HostFailure", "HostMeeting"]
 
@@ -16,7 +16,9 @@ class HostMeeting:
     address: str
     """Host 0's, for the others."""
     port: int
-    names: tuple[str, ...] = ()
+    job: str = ""
+    """What the launcher that placed the hosts calls their job, on all of them; empty if unknown."""
+    names: tuple[str, ...] = field(default=(), compare=False)
     """What the scheduler calls the hosts, by index: names or addresses, empty where unknown."""
 
 

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from . import _signals
 from ._errors import PlanError
 from ._imports import without_collections
-from ._spawn import Args, launched, public, refuse_while_importing
+from ._spawn import (
+    Args,
+    launched,
+    public,
+    refuse_while_importing,
+    request_of,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._clusters.per_device import Started
+    from ._engines.job import Job
     from ._processes import ProcessContext, Results
     from ._spawn import SpawnOptions
     from ._types import Event
@@ -63,6 +70,51 @@ def launch(
 ) -> Results[R] | ProcessContext[R]: ...
 
 
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    *,
+    hosts: int,
+    engine: str,
+    **options: Unpack[SpawnOptions],
+) -> Results[R]: ...
+
+
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    hosts: int,
+    engine: str,
+    **options: Unpack[SpawnOptions],
+) -> Job[R]: ...
+
+
+@overload
+def launch(
+    fn: Callable[Concatenate[int, P], R],
+    args: Args = ...,
+    nprocs: int | None = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str | None = ...,
+    *,
+    hosts: int,
+    engine: str,
+    **options: Unpack[SpawnOptions],
+) -> Results[R] | Job[R]: ...
+
+
 @public
 def launch(
     fn: Callable[Concatenate[int, P], R],
@@ -72,6 +124,8 @@ def launch(
     daemon: bool = False,
     start_method: str | None = None,
     *,
+    hosts: int | None = None,
+    engine: str | None = None,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,
     devices: Sequence[int] | str | None = None,
@@ -90,7 +144,7 @@ def launch(
     show: Collection[int] | str | int | None = None,
     progress: bool | None = None,
     events: Callable[[Event], object] | str | os.PathLike[str] | None = None,
-) -> Results[R] | ProcessContext[R]:
+) -> Results[R] | ProcessContext[R] | Job[R]:
     """Run ``fn(rank, *args, **kwargs)`` on every device, in any launcher's processes or in xmp's.
 
     In a process that torchrun, Slurm or MPI started for one device, and under `xmp run`, ``fn``
@@ -103,20 +157,55 @@ def launch(
     it starts none. Every other option is refused, since only the launcher could do it. xmp changes
     no variable and leases no port: torch's process group meets at the launcher's MASTER_ADDR.
 
+    ``hosts`` and ``engine`` run it on several hosts instead, from this process, their driver. With
+    ``engine="local"`` this machine plays so many hosts (1 to 253), at 127.0.0.2, 127.0.0.3 and so
+    on, as programs for several hosts are tested; their runtime is "cpu", "jax" on CPU, or "fake".
+    Each has a launcher of its own, the agent. The options mean what they mean to ``spawn``, with
+    these differences: ``nprocs``, ``devices``, ``threads``, ``bind`` and ``env`` are those of each
+    host; ``args`` are sent to each host, whose replicas share CPU tensors (not those of other
+    hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork" is
+    refused; ``log_dir`` is one folder for all, since ranks differ; ``{host}`` in ``prefix`` is the
+    host's address; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends
+    all, with ``max_restarts`` all start again, and a host that is gone ends the job.
+
     Returns:
-        What ``spawn`` returns. Where ``fn`` ran here: ``Results`` of one, this rank's.
+        What ``spawn`` returns, with ``hosts`` of all ranks; with ``join=False`` a ``Job`` then.
+        Where ``fn`` ran here: ``Results`` of one, this rank's.
 
     Raises:
         PlanError: an option that only the launcher could do, or a request that does not fit.
+        HostLost: a host's agent has ended, so that the job could not go on.
         Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
     """
     given = SimpleNamespace(**locals())
     from ._clusters import per_device
 
     found = per_device.started(os.environ)
+    if hosts is not None or engine is not None:
+        over_hosts: Results[R] | Job[R] = _on_hosts(found, given)
+        return over_hosts
     result: Results[R] | ProcessContext[R]
     result = launched(given) if found is None else as_rank(found, given)
     return result
+
+
+def _on_hosts(found: Started | None, given: Any) -> Any:
+    """Launch from here on hosts of an engine."""
+    from . import _checks, _engines
+
+    count, engine = _engines.checked(given.hosts, given.engine)
+    if found is not None:
+        raise PlanError(
+            f"engine={engine!r}: {found.launcher} has started this process ({found.given}), and "
+            "each of its processes would launch on the hosts. Call it in a program that is started "
+            "once, or give neither hosts= nor engine="
+        )
+    fields = _checks.fields_of_call(given)
+    request = request_of(given)
+    refuse_while_importing()
+    with _signals.deferred(), without_collections():
+        from ._processes import Call
+    return _engines.launch(count, engine, request, Call(**fields), given.join)
 
 
 _OF_LAUNCHERS = (

@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from ._carrier.host_link import HostLink
     from ._carrier.words import HostCard
     from ._host_words import HostMeeting
+    from ._ports import PortLease
     from ._processes import Call
 
 __all__ = ["OtherHosts", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
-_JOB = (
-    "XMP_JOB_ID",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "TORCHELASTIC_RUN_ID",
-)
-"""What schedulers call a job: the same on all of its hosts."""
+_JOB = "XMP_JOB_ID"
+"""The user's own name for a job, beside that of the launcher that has placed it."""
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
@@ -41,7 +35,9 @@ _latest: HostLink | None = None
 class OtherHosts:
     """The link of one launch, made for its first attempt and kept for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: PortLease | None = None) -> None:
+        self._held = held
+        """The ports of the first attempt, where something has held them before."""
         self._link: HostLink | None = None
 
     def needs_of(self, plan: JobPlan, call: Call, known: HostFacts) -> tuple[PortNeed, ...]:
@@ -50,6 +46,11 @@ class OtherHosts:
             self._link = _link(plan, plan.meeting, call, known)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
+
+    def take_held(self) -> PortLease | None:
+        """The ports that were held before, once; the caller owns them then."""
+        held, self._held = self._held, None
+        return held
 
     def meet(self, call: Call, listeners: Mapping[str, int]) -> HostLink | None:
         """Wait until the launchers of all hosts have come; None where this is the only host.
@@ -101,7 +102,7 @@ def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
         )
     limits = call.limits
     seconds = limits.start / 1e9 if limits is not None and limits.start else _START
-    job = "/".join(known.env.get(name, "") for name in _JOB)
+    job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = known.env.get(SECRET, "").encode()
     card = _card(plan, meeting, call, known)
     link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
@@ -117,7 +118,7 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
     return HostCard(
         index=meeting.index,
         hosts=meeting.hosts,
-        name=known.hostname,
+        name=call.host_name or known.hostname,
         replicas=len(plan.hosts[0].replicas),
         xmp=str(sys.modules["xmp"].__version__),
         python=known.python,

@@ -99,6 +99,7 @@ def _planned(
         coordinator=where.coordinator,
         coordinator_port=where.port,
         leasable=where.leasable,
+        name=where.job,
         ports=ports,
     )
     check_environment(runtime, job)

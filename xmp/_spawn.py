@@ -105,7 +105,14 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return functools.update_wrapper(call, function)
 
 
-_REFUSING = ("xmp._checks", "xmp._call_checks", "xmp._launcher", "xmp._limits", "xmp._payload")
+_REFUSING = (
+    "xmp._checks",
+    "xmp._call_checks",
+    "xmp._engines",
+    "xmp._launcher",
+    "xmp._limits",
+    "xmp._payload",
+)
 
 
 def _refused(error: TypeError) -> bool:
@@ -295,32 +302,22 @@ def launched(
     """
     from . import _checks
 
-    fn, args, join = given.fn, given.args, given.join
-    method = _checks.check_call(fn, args, given.kwargs, given.start_method)
-    grace = _checks.seconds_of_grace(given.grace)
-    seed = _checks.random_seed(given.seed)
-    limits = _checks.make_limits(given.timeout, given.start_timeout, given.hang_timeout)
-    restarts = _checks.count_from_zero("max_restarts", given.max_restarts)
-    observer = _checks.make_observer(given.events, given.progress)
-    output = _checks.make_output(given.log_dir, given.prefix, given.show)
+    fields_of_call = _checks.fields_of_call(given)
     request = request_of(given, world, grouped, **fields)
     refuse_while_importing()
     of_processes = (given.start_method, given.env, given.devices, given.show)
-    apart = (*of_processes, limits, restarts or None, output)
-    kwargs = given.kwargs or {}
-    if given.nprocs == 1 and join and all(value is None for value in apart):
-        results = _run_here(request, fn, args, kwargs, seed, observer)
+    restarts = fields_of_call["max_restarts"] or None
+    apart = (*of_processes, fields_of_call["limits"], restarts, fields_of_call["output"])
+    if given.nprocs == 1 and given.join and all(value is None for value in apart):
+        names = ("fn", "args", "kwargs", "seed", "observer")
+        results = _run_here(request, *(fields_of_call[name] for name in names))
         if results is not None:
             return results
     with _signals.deferred(), without_collections():
         from ._host import launch
         from ._processes import Call
 
-    call = Call(
-        fn, args, kwargs, method, grace, given.daemon, seed, limits, observer, restarts,
-        output=output,
-    )  # fmt: skip
-    return launch(request, call, join)
+    return launch(request, Call(**fields_of_call), given.join)
 
 
 def request_of(

@@ -149,7 +149,7 @@ def test_an_inner_launcher_says_more(facts: HostFacts, expected: tuple[int, int,
         ),
         (with_env(TRAINJOB, PET_NODE_RANK="2"), "pod 2 does not fit 2 pods. Allowed: 0 to 1"),
         (with_env(TRAINJOB, PET_NODE_RANK="one"), "PET_NODE_RANK='one' is not a number"),
-        (with_env(TRAINJOB, PET_MASTER_PORT="70000"), "PET_MASTER_PORT=70000 is not a port"),
+        (with_env(TRAINJOB, PET_MASTER_PORT="70000"), "port 70000. Allowed: 1 to 65535"),
         (
             with_env(TRAINJOB, PET_MASTER_ADDR="a:29500"),
             "has a port. Set PET_MASTER_ADDR=a and PET",
@@ -221,6 +221,25 @@ def test_a_replica_does_not_inherit_what_identifies_another_process(facts: HostF
     gone = {n for n in facts.env if n.startswith(("JSM_", "OMPI_COMM", "PMI_RANK", "MPI_LOCAL"))}
     assert gone <= {*first.unset}
     assert dict(first.set)["RANK"] == str(2 * plan(facts).hosts[0].index)
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        (bare(**STEP, SLURM_JOB_ID="9", SLURM_STEP_ID="0"), "9.0"),
+        (with_env(TRAINJOB, **TORCHRUN), "7"),
+        (JSRUN, "2127651"),
+        (BLAUNCH, "411"),
+        (TRAINJOB, ""),
+        # the scheduler's names are not on all hosts where mpirun has started the processes
+        (with_env(INTEL, SLURM_JOB_ID="9", LSB_JOBID="8"), ""),
+        (bare(NNODES="2", NODE_RANK="1", MASTER_ADDR="a", SLURM_JOB_ID="9"), ""),
+    ],
+)
+def test_the_name_of_the_job_is_its_own_launchers(facts: HostFacts, name: str) -> None:
+    meeting = plan(facts).meeting
+    assert meeting is not None
+    assert meeting.job == name
 
 
 # --- the address of host 0 -----------------------------------------------------------------------

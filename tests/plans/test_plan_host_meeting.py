@@ -33,7 +33,7 @@ def test_every_host_computes_the_same_port(port: str, meets: int) -> None:
 
 def test_the_json_and_the_text_say_it() -> None:
     made = plan({**MANUAL, "MASTER_PORT": "2222"})
-    found = {"index": 1, "hosts": 2, "address": "10.0.0.9", "port": 3222}
+    found = {"index": 1, "hosts": 2, "address": "10.0.0.9", "port": 3222, "job": ""}
     assert _planner.to_json(made)["meeting"] == found
     assert "meeting   the launchers of 2 hosts, at 10.0.0.9 port 3222\n" in str(made)
     alone = plan({})

@@ -30,6 +30,7 @@ FLOORS = (
     {"_processes"},
     {"_carrier"},
     {"_host", "_here", "_as_rank", "_other_hosts", "_own_address"},
+    {"_engines"},
     {"_spawn", "_launch", "_launcher", "_run_script", "_verbs", "_checks", "_call_checks"},
     {"__init__", "__main__", "_commands", "compat", "testing"},
 )
@@ -209,7 +210,7 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", sorted(FLOORS[6] | FLOORS[7] | {"__init__"}))
+@pytest.mark.parametrize("name", sorted(FLOORS[6] | FLOORS[8] | {"__init__"}))
 def test_the_engine_is_entered_by_its_face(name: str) -> None:
     inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
     beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]

@@ -68,6 +68,8 @@ class Placement:
     """The port that was fixed for host 0; 0 when none was."""
     leasable: bool = True
     """Whether all hosts know each other's leased ports."""
+    job: str = ""
+    """What its launcher calls the job, the same on all hosts; empty where it has no such name."""
     source: str = "this host alone"
     """What determined the hosts, in words."""
 
@@ -109,6 +111,7 @@ def placement(
         coordinator=cluster.coordinator,
         port=cluster.port,
         leasable=False,
+        job=cluster.job,
         source=f"this is host {index} of {len(addresses)}, by {cluster.name}",
     )
 
@@ -163,6 +166,7 @@ def _check_meeting_place(cluster: Cluster) -> None:
             f"{MOST_PORT}; unset or 0 for the documented one."
         )
     host, port = split_port(cluster.coordinator)
+    # Without an address the XRT runtime says which variable of its own has none.
     if cluster.coordinator and (port or not HOST.fullmatch(host)):
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "

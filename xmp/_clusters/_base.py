@@ -25,7 +25,6 @@ __all__ = [
 NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
 ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
-MOST_PORT = 65535
 EACH_ITSELF = (
     *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "::1"),
     *("0.0.0.0", "::"),  # connecting to "any address" reaches this host: ip(7)
@@ -58,6 +57,10 @@ class Cluster:
     """The address of host 0 for the others."""
     port: int = 0
     """The port that was fixed for host 0; 0 when none was."""
+    job: str = ""
+    """What the launcher that placed the hosts calls their job; empty where it has no name that is
+    the same on all of them. An outer one's may be missing on some: mpirun in a batch job of Slurm
+    starts the processes of its own host itself, and the others by srun or ssh."""
 
 
 def number(env: Mapping[str, str], name: str) -> int | None:
@@ -94,7 +97,7 @@ def master(env: Mapping[str, str], otherwise: str = "", prefix: str = "") -> tup
     """Address and port of host 0 by MASTER_ADDR and MASTER_PORT, which may have a ``prefix``.
 
     ``otherwise`` is the address where the variable is not set, 0 the port. Raises PlanError for an
-    address that has a port, and for a port that is none.
+    address that has a port, and for a port that is no number.
     """
     name = f"{prefix}{ADDRESS}"
     given = env.get(name, "").strip()
@@ -103,10 +106,7 @@ def master(env: Mapping[str, str], otherwise: str = "", prefix: str = "") -> tup
         raise PlanError(
             f"{name}={given!r} has a port. Set {name}={host} and {prefix}{PORT}={its_port}."
         )
-    port = number(env, f"{prefix}{PORT}") or 0
-    if port > MOST_PORT:
-        raise PlanError(f"{prefix}{PORT}={port} is not a port. Allowed: 1 to {MOST_PORT}.")
-    return host or otherwise, port
+    return host or otherwise, number(env, f"{prefix}{PORT}") or 0
 
 
 def is_loopback(host: str) -> bool:

@@ -26,6 +26,7 @@ SIZE = "JSM_NAMESPACE_SIZE"
 LOCAL_RANK = "JSM_NAMESPACE_LOCAL_RANK"
 PER_HOST = "JSM_NAMESPACE_LOCAL_SIZE"
 TASK = "LSF_PM_TASKID"
+JOB = "LSB_JOBID"
 HOSTS = "LSB_MCPU_HOSTS"
 
 
@@ -46,7 +47,8 @@ def find_step(facts: HostFacts) -> Cluster | None:
             "of rank 0 is not known. Set MASTER_ADDR on every host (jsrun -E MASTER_ADDR=…)."
         )
     addresses = tuple(address if i == 0 else "" for i in range(count))
-    return Cluster(f"LSF's jsrun ({RANK}, {SIZE})", index, addresses, address, port)
+    name = f"LSF's jsrun ({RANK}, {SIZE})"
+    return Cluster(name, index, addresses, address, port, env.get(JOB, ""))
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -63,7 +65,8 @@ def find(facts: HostFacts) -> Cluster | None:
         )
     address, port = master(facts.env, otherwise=hosts[0])
     addresses = (address, *hosts[1:])
-    return Cluster(f"LSF's blaunch ({TASK}, {HOSTS})", task - 1, addresses, address, port)
+    name = f"LSF's blaunch ({TASK}, {HOSTS})"
+    return Cluster(name, task - 1, addresses, address, port, facts.env.get(JOB, ""))
 
 
 def _index(hostname: str, hosts: tuple[str, ...]) -> int | None:

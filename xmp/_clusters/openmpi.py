@@ -17,6 +17,7 @@ SIZE = "OMPI_COMM_WORLD_SIZE"
 PER_NODE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 LAUNCHER = "OMPI_MCA_orte_hnp_uri"  # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911;tcp6://[::1]:4"
 ADDRESS = "MASTER_ADDR"
+JOB = "PMIX_NAMESPACE"  # openpmix 4, src/server/pmix_server.c, PMIx_server_setup_fork
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -34,4 +35,5 @@ def find(facts: HostFacts) -> Cluster | None:
             f"host (mpirun -x {ADDRESS}=…)."
         )
     addresses = tuple(address if i == 0 else "" for i in range(count))
-    return Cluster(f"Open MPI ({RANK}, {SIZE})", index, addresses, address, port)
+    name = f"Open MPI ({RANK}, {SIZE})"
+    return Cluster(name, index, addresses, address, port, env.get(JOB, ""))

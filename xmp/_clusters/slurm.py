@@ -17,6 +17,7 @@ NODES = "SLURM_STEP_NUM_NODES"
 TASKS = "SLURM_STEP_NUM_TASKS"
 TASK = "SLURM_PROCID"
 NODE = "SLURM_NODEID"
+STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 def find(facts: HostFacts) -> Cluster | None:
@@ -38,7 +39,8 @@ def find(facts: HostFacts) -> Cluster | None:
     # A batch script sets MASTER_ADDR where a node's name is not the address for the others.
     first, port = master(env, otherwise=addresses[0])
     addresses = (first, *addresses[1:])
-    return Cluster(f"Slurm ({NODE}, {NODE_LIST})", index, addresses, first, port)
+    step = ".".join(filter(None, map(env.get, STEP)))
+    return Cluster(f"Slurm ({NODE}, {NODE_LIST})", index, addresses, first, port, step)
 
 
 def expand(text: str) -> tuple[str, ...]:

@@ -28,4 +28,5 @@ def find(facts: HostFacts) -> Cluster | None:
         return None
     addresses = tuple(address if i == 0 else "" for i in range(count))
     # torchrun's agent serves MASTER_PORT itself: the replicas' store takes the next port.
-    return Cluster(f"torchrun ({NODE}, {NODES})", index, addresses, address, (port or 29500) + 1)
+    name = f"torchrun ({NODE}, {NODES})"
+    return Cluster(name, index, addresses, address, (port or 29500) + 1, env[RUN])

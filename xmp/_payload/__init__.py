@@ -209,6 +209,16 @@ class Collector:
             os.close(descriptor)
 
 
+class HostsCollector(Collector):
+    """Refuses descriptors: what they lead to is on one host."""
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        raise TypeError(
+            "an object with a file descriptor (a pipe, a connection, a queue of multiprocessing) "
+            "belongs to this host, and cannot be sent to several"
+        )
+
+
 @contextmanager
 def spawning(collector: Collector) -> Iterator[None]:
     from multiprocessing import context
@@ -227,18 +237,20 @@ def pack(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     new_file: Callable[[str], int],
+    for_hosts: bool = False,
 ) -> Packed:
     """Pack a call once, for any number of replicas.
 
     CPU tensors reached through ``args`` and ``kwargs`` become shared memory, as under
-    torch.multiprocessing; those that only ``fn`` refers to are private copies. Raises TypeError,
-    which names the argument that cannot be sent.
+    torch.multiprocessing; those that only ``fn`` refers to are private copies. ``for_hosts``: the
+    image has all that it needs, without descriptors, and becomes shared memory where it is loaded.
+    Raises TypeError, which names the argument that cannot be sent.
     """
-    from .pickler import CallPickler, Rest, by_value_modules, rewriting
+    from .pickler import CallPickler, HostsCallPickler, Rest, by_value_modules, rewriting
 
-    stream, collector = io.BytesIO(), Collector()
+    stream, collector = io.BytesIO(), HostsCollector() if for_hosts else Collector()
     buffers: list[pickle.PickleBuffer] = []
-    pickler = CallPickler(stream, buffers)
+    pickler = (HostsCallPickler if for_hosts else CallPickler)(stream, buffers)
     try:
         with _lock, by_value_modules(fn), spawning(collector), _signals.as_usual():
             pickler.dump((*rewriting(fn), fn, Rest(), tuple(args), dict(kwargs)))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallPickler",
+    "HostsCallPickler",
     "OutcomePickler",
     "Rest",
     "by_value_modules",
@@ -67,6 +68,18 @@ def _rebuild_storage(buffer: Any) -> Any:
     if len(buffer) == 0:
         return torch.UntypedStorage(0)
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+class _HostStorage(_Storage):
+    """A tensor's memory in the arguments of a launch over hosts: each host shares its own copy."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, parts = super().__reduce__()
+        return _rebuild_shared, (rebuild, *parts)
+
+
+def _rebuild_shared(rebuild: Callable[[Any], Any], buffer: Any) -> Any:
+    return rebuild(buffer).share_memory_()
 
 
 def _rebuild_typed(storage: Any, dtype: Any) -> Any:
@@ -136,7 +149,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _storage(self, storage: Any) -> _Storage:
         # A tensor makes a new Python object for its storage at each access: key by the memory.
         key = storage.data_ptr() or id(storage)
-        return self._storages.setdefault(key, _Storage(storage))
+        return self._storages.setdefault(key, self._new_storage(storage))
+
+    def _new_storage(self, storage: Any) -> _Storage:
+        return _Storage(storage)
 
 
 def _identity(value: Any) -> Any:
@@ -214,6 +230,37 @@ class CallPickler(_Pickler):
         if tensor.device.type == "cpu" and not tensor.is_shared():
             _check_shared_memory(tensor.untyped_storage().nbytes())
         return NotImplemented
+
+
+class HostsCallPickler(CallPickler):
+    """For what enters the replicas of several hosts, which share neither memory nor locks."""
+
+    def _tensor(self, tensor: Any) -> Any:
+        if tensor.device.type not in ("cpu", "meta"):
+            raise TypeError(
+                f"a tensor on {tensor.device} cannot be sent to other hosts. Send tensor.cpu(), "
+                "and move it to the device in the function"
+            )
+        return self._private(tensor)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _is_semaphore(obj):
+            raise TypeError(
+                "a lock, semaphore or queue of multiprocessing connects processes of one host, and "
+                "cannot be sent to several. Use torch.distributed or JAX between them"
+            )
+        if self._sharing and _is_storage(obj):
+            return self._private(obj)
+        return super().reducer_override(obj)
+
+    def _new_storage(self, storage: Any) -> _Storage:
+        return _HostStorage(storage) if self._sharing else _Storage(storage)
+
+
+def _is_storage(value: Any) -> bool:
+    torch = loaded_framework("torch")
+    kinds = () if torch is None else (torch.UntypedStorage, torch.storage.TypedStorage)
+    return isinstance(value, kinds)
 
 
 def is_test_case(value: Any) -> bool:

@@ -60,6 +60,8 @@ class Job:
     """The port that the cluster or the user fixed for host 0; 0 when there is none."""
     leasable: bool = True
     """Whether all hosts know each other's leased ports; if not, ports are fixed numbers."""
+    name: str = ""
+    """What the launcher that placed the hosts calls the job; empty where that is not known."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """The leased ports by the name of their need; empty before they are leased."""
     memo: dict[str, Any] = field(default_factory=dict, compare=False)

@@ -25,7 +25,7 @@ def meeting(job: Job) -> HostMeeting | None:
         return None
     need = carrier_need(job)
     place = job.places[0].index, job.hosts
-    return HostMeeting(*place, need.address, job.port(need), job.addresses)
+    return HostMeeting(*place, need.address, job.port(need), job.name, job.addresses)
 
 
 def carrier_need(job: Job) -> PortNeed:

@@ -193,8 +193,8 @@ REPORTED = (
     *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "HIP_*", "ROCR_*", "ZE_*", "NEURON*", "PADDLE_*"),
     *("FLAGS_selected_*", "OMP_*", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_CPP_*"),
     *("GRPC_VERBOSITY", "ALLOW_MULTIPLE_LIBTPU_LOAD", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
-    *("TENSORSTORE_*", "GCE_METADATA_IP", "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST"),
-    *("JOB_COMPLETION_INDEX", "no_proxy", "NO_PROXY"),
+    *("TENSORSTORE_*", "GCE_METADATA_IP", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
+    *("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "no_proxy", "NO_PROXY"),
 )
 """The variables that a report of a host shows: enough to plan again, and no secrets."""
 

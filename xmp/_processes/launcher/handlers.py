@@ -50,6 +50,15 @@ def _failed_first(message: messages.FailedFirst, launch: Launch, _: list[int]) -
         launch.others.failed(launch, launch.outcome.first(message.failure), message.failure)
 
 
+def _not_loaded(message: messages.LoadFailed, launch: Launch, _: list[int]) -> None:
+    text, words, pickled = message
+    launch.fail(not_loaded(text, words, pickled if launch.job.relay is None else None))
+
+
+def _returned(message: messages.ReplicaReturned, launch: Launch, files: list[int]) -> None:
+    launch.outcome.returned(message, files)
+
+
 def _preempted(message: messages.PreemptAnswer, launch: Launch, _: list[int]) -> None:
     launch.sigterm.answered(message.agreed)
     if launch.others is not None:
@@ -78,10 +87,7 @@ def _handlers() -> Handlers[[Launch, list[int]]]:
     on(messages.ReplicasStarted, _started)
     on(messages.ReplicaPhase, lambda phase, launch, _: launch.progress.reached(*phase))
     on(messages.ReplicaEntered, _entered)
-    on(
-        messages.ReplicaReturned,
-        lambda result, launch, files: launch.outcome.returned(result, files),
-    )
+    on(messages.ReplicaReturned, _returned)
     on(messages.ReplicaEnded, _ended)
     on(messages.Events, lambda events, launch, _: launch.events.add(events.records))
     on(messages.StackTexts, lambda stacks, launch, _: launch.stacks_taken(stacks.by_rank))
@@ -94,7 +100,7 @@ def _handlers() -> Handlers[[Launch, list[int]]]:
         messages.UnsafeToFork,
         lambda unsafe, launch, _: launch.link.begin_with_fresh_interpreters(unsafe.culprits),
     )
-    on(messages.LoadFailed, lambda failed, launch, _: launch.fail(not_loaded(*failed)))
+    on(messages.LoadFailed, _not_loaded)
     on(messages.CannotMake, lambda failed, launch, _: launch.fail(StartError(failed.message)))
     on(messages.FailedFirst, _failed_first)
     on(messages.Done, _done)

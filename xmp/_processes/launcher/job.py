@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
 
 if TYPE_CHECKING:
+    from xmp._host_words import HostFailure
+    from xmp._processes.messages.catalog import Message
+    from xmp._processes.messages.hosts import PackedCall
+
     from .events import EventStream
     from .other_hosts import HostLink
 
-__all__ = ["Call", "Job"]
+__all__ = ["Call", "Job", "Relay"]
+
+
+class Relay(Protocol):
+    """Takes what a launch reports to another process, which opens results and exceptions."""
+
+    events: bool
+    """Whether it wants every change of state."""
+    phases: bool
+    """Whether it wants to know what replicas do before the function."""
+
+    def begins(self, number: int) -> None: ...
+
+    def ends(self, verdict: HostFailure | None, leftovers: str) -> None: ...
+
+    def take(self, message: Message, descriptors: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,19 @@ class Call:
     standard input."""
     wants_results: bool = True
     """Whether what the function returns is sent to the launcher."""
+    packed: PackedCall | None = None
+    """The call as another process has packed it: ``fn`` only has its name then."""
+    relay: Relay | None = None
+    """The driver of a launch over hosts, in the agent of one of them."""
+    host_name: str = ""
+    """What this host is called in the launch; empty: as the kernel says."""
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        if self.program:
+            return "the script's packages"
+        return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
 
     @property
     def progress(self) -> bool | None:
@@ -76,13 +108,6 @@ class Job(Call):
 
         host = by_process(plan.hosts[0])
         return cls(**vars(call), plan=plan, host=host, called=called, leases=leases, hosts=hosts)
-
-    @property
-    def name(self) -> str:
-        """What the function is called."""
-        if self.program:
-            return "the script's packages"
-        return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
 
     @property
     def identity(self) -> tuple[str, str]:

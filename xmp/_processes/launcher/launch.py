@@ -79,6 +79,8 @@ class Launch:
         with _signals.deferred():
             try:
                 self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                if self.job.relay is not None:
+                    self.job.relay.begins(self.job.restart_count)
                 self.link.prepare()
                 self.link.begin()
                 self.outcome.begin()
@@ -185,6 +187,8 @@ class Launch:
             self.outcome.supervisor_lost(self.link.how_it_ended())
             self.finish()
             return False
+        if self.job.relay is not None:
+            self.job.relay.take(message, descriptors)
         supervisor_messages.handle(message, self, descriptors)
         return not self.finished
 
@@ -278,10 +282,12 @@ class Launch:
         self.link.end()
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
-        if line := slow_start(self.start_timeline()):
+        if self.job.relay is None and (line := slow_start(self.start_timeline())):
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
+        if self.job.relay is not None:
+            self.job.relay.ends(outcome.elsewhere, outcome.leftovers)
         error = outcome.error() if self.job.telling or self.others else None
         if self.others is not None:
             self.others.over(self, error)

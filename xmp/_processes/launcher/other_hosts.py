@@ -16,7 +16,13 @@ from xmp._host_words import HostFailure
 from xmp._preemption import note_preemption
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Connection
-from xmp._processes.messages.launch import PreemptElsewhere, ProgressElsewhere, ProposedStep, Stop
+from xmp._processes.messages.launch import (
+    PreemptElsewhere,
+    ProgressElsewhere,
+    ProposedStep,
+    Stop,
+    TakeStacks,
+)
 from xmp._processes.report import host_error
 from xmp._processes.system import linux
 from xmp._watch import is_victim
@@ -102,6 +108,8 @@ class OtherHosts:
         self._pass_on(launch)
         verdict = self._link.verdict
         if self._take_verdict(launch) and not self.waiting:
+            if launch.job.relay is not None:
+                launch.order(TakeStacks())  # the driver's error has those of all hosts
             launch.order(Stop())
         if self.waiting and (verdict is not None or self._link.all_done):
             launch.finish()

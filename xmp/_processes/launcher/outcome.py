@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from xmp._errors import StartError, XmpError
@@ -10,6 +11,7 @@ from xmp._host_words import HostFailure
 from xmp._limits import Overdue
 from xmp._processes.messages import launch
 from xmp._processes.messages.order import Failure
+from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
 from xmp._processes.report import host_error, replica_error, timeout_error
@@ -55,6 +57,8 @@ class Outcome:
         """With which failure of another host the launch has ended."""
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
+        self.host = job.host_name or os.uname().nodename
+        """The name of the host of the first failure."""
         self._job = job
         self._reports = reports
         self._plans = {plan.rank: plan for plan in job.host.replicas}
@@ -83,6 +87,9 @@ class Outcome:
         rank, data, size, timeline, imported = message
         self._timelines[rank] = timeline.completed(self._timelines[rank])
         self.imported += imported
+        if self._job.relay is not None:
+            close_all(files)  # the driver has them, and opens it
+            return
         try:
             self.results |= received(self._plans[rank], data, size, files, self._limit())
         except XmpError as error:
@@ -107,6 +114,7 @@ class Outcome:
     def done(self, message: launch.Done) -> None:
         """No process of the launch is left."""
         self.overdue, self.failures, self._stacks = message
+        self.failures = [self._unopened(failure) for failure in self.failures]
         for failure in self.failures:
             known = self._timelines.get(failure.rank)
             failure.entered = known is None or known.entered > 0
@@ -117,6 +125,10 @@ class Outcome:
             self.failures = real_first(self.failures)
         if self.failures:
             self._oom_finding = self._oom_counters.look()
+
+    def _unopened(self, failure: Failure) -> Failure:
+        """In an agent, without the exception: to load it runs code that the driver is to run."""
+        return failure if self._job.relay is None else replace(failure, pickled=None)
 
     def supervisor_lost(self, how: str) -> None:
         """The supervisor has ended without a last message; ``how`` it ended."""
@@ -163,14 +175,15 @@ class Outcome:
 
     def first(self, failure: Failure) -> BaseException:
         """The error for the first failure, while replicas still run."""
-        size, host = self._job.plan.world_size, os.uname().nodename
-        return replica_error.build([failure], size, host, {}, {}, self._oom_counters.look())
+        size, failure = self._job.plan.world_size, self._unopened(failure)
+        memory = self._oom_counters.look()
+        return replica_error.build([failure], size, self.host, {}, {}, memory)
 
     def _error(self) -> BaseException | None:
         if self.elsewhere is not None and not self._is_own(self.elsewhere):
             return host_error.build(self.elsewhere)
-        size, host = self._job.plan.world_size, os.uname().nodename
-        known = (self.failures, size, host, self.results, self._stacks)
+        size = self._job.plan.world_size
+        known = (self.failures, size, self.host, self.results, self._stacks)
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
             return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _log
-from xmp._payload import Packed, pack
-from xmp._payload.script import main_source
+from xmp._payload import Image, Packed, pack
+from xmp._payload.script import MainSource, main_source
 from xmp._processes.messages import launcher_state
+from xmp._processes.messages.hosts import PackedCall
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import linux, seals
 from xmp._types import Output
 
-from .job import Job
+from .job import Call, Job
 from .start_methods import StartMethod
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.launcher_state import LauncherState
     from xmp._processes.messages.logging_setup import LoggingSetup
 
-__all__ = ["make_order"]
+__all__ = ["make_order", "packed_for_hosts"]
 
 _HOW = {
     "inherit": "replicas are forked from this process",
     "fork": "replicas are forked from the supervisor",
     "exec": "replicas are fresh interpreters",
 }
+_Call = tuple[PackedCall, Packed | None, int | None]
+"""A packed call, what holds its file, and the descriptor of this process's resource tracker."""
 _KNOWN = ": in an earlier launch a fork was not safe after the function was loaded"
 
 
@@ -41,53 +47,89 @@ def make_order(
 
     ``at_end`` takes what closes them. Raises TypeError for a call that cannot be packed.
     """
-    plan, inherits = job.plan, job.method == "fork"
-    main = None if inherits or job.program else main_source()
-    state, tracker = launcher_state.capture()
-    state = launcher_state.with_variables(state, dict(plan.env))
-    packed = None if inherits else _sealed(job)
-    if packed is not None:
-        at_end(packed.close)
+    plan = job.plan
+    call, packed, tracker = _given(job.packed) if job.packed else _own(job, at_end)
+    state = launcher_state.with_variables(call.state, dict(plan.env))
     order = LaunchOrder(
         host=job.host,
         world_size=plan.world_size,
         runtime=plan.runtime,
         framework=plan.framework,
         state=state,
-        main=main,
+        main=call.main,
         rules=start_method.key.rules,
-        method=_method(job, start_method.is_unsafe(job.identity, main)),
-        image_data=packed.image.data if packed else None,
-        image_size=packed.image.size if packed else 0,
-        touches_device=packed.touches_device if packed else False,
+        method=_method(job, start_method.is_unsafe(job.identity, call.main)),
+        image_data=call.image_data,
+        image_size=call.image_size,
+        touches_device=call.touches_device,
         leases=tuple(job.leases),
         grace=job.grace,
         called=job.called,
         seed=job.seed,
         restart_count=job.restart_count,
         limits=job.limits,
-        events=job.telling is not None,
-        output=job.output or output,
-        cell=cell,
-        logging=_logging() if main is None and not inherits and not job.program else None,
+        events=job.telling is not None or (job.relay is not None and job.relay.events),
+        output=job.output or (Output() if call.cell else output),
+        cell=call.cell or cell,
+        logging=call.logging,
         phases=phases,
         env_by_rank=plan.env_by_rank,
         program=job.program,
         wants_results=job.wants_results,
         several_hosts=job.hosts is not None,
+        host_name=job.host_name,
     )
-    image = [packed.image.descriptor] if packed and order.has_file else []
+    image = [call.image] if order.has_file else []
     trackers = [] if tracker is None else [tracker]
     objects = packed.descriptors if packed else []
     return order, packed, [*image, *trackers, *job.leases.values(), *objects]
 
 
-def _sealed(job: Job) -> Packed:
-    """The packed call, which nothing can change any more."""
-    packed = pack(job.fn, job.args, job.kwargs, linux.memory_file)
-    if packed.image.data is None:
-        seals.seal(packed.image.descriptor)
-    return packed
+def _own(job: Job, at_end: Callable[[Callable[[], None]], Any]) -> _Call:
+    """What this process launches itself: its function, its state, its resource tracker."""
+    inherits = job.method == "fork"
+    main = None if inherits or job.program else main_source()
+    state, tracker = launcher_state.capture()
+    packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
+    if packed is not None:
+        at_end(packed.close)
+    logging = _logging() if main is None and not inherits and not job.program else None
+    return _described(job, packed, state, main, logging), packed, tracker
+
+
+def _given(call: PackedCall) -> _Call:
+    """What another process has packed; this host has its own variables."""
+    state = replace(call.state, pid=os.getpid(), environment=dict(os.environ), tracker=False)
+    return replace(call, state=state), None, None
+
+
+def packed_for_hosts(call: Call) -> tuple[PackedCall, Packed]:
+    """The call for the launchers of other hosts; the caller closes what holds its file.
+
+    Raises TypeError for what cannot be sent to other hosts.
+    """
+    main = main_source()
+    state, _ = launcher_state.capture()
+    packed = pack(call.fn, call.args, call.kwargs, linux.memory_file, for_hosts=True)
+    logging = _logging() if main is None else None
+    return _described(call, packed, state, main, logging), packed
+
+
+def _described(
+    call: Call,
+    packed: Packed | None,
+    state: LauncherState,
+    main: MainSource | None,
+    logging: LoggingSetup | None,
+) -> PackedCall:
+    image = packed.image if packed is not None else Image(None, 0)
+    if image.descriptor >= 0:
+        seals.seal(image.descriptor)
+    module = str(getattr(call.fn, "__module__", ""))
+    touches = packed is not None and packed.touches_device
+    return PackedCall(
+        call.name, module, image.data, image.size, touches, state, main, logging, image.descriptor
+    )
 
 
 def _logging() -> LoggingSetup | None:

@@ -27,7 +27,7 @@ from .restart_rules import may_mend
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
-__all__ = ["RestartingLaunch"]
+__all__ = ["RestartingLaunch", "restart_words"]
 
 _ANSWER_WAIT = 5.0  # seconds beside the grace, as for a single launch
 
@@ -66,6 +66,11 @@ class RestartingLaunch:
         running_launches.add(self)
 
     # --- as a Launch, of the present attempt ---------------------------------------------------
+
+    @property
+    def attempt(self) -> Launch:
+        """The present attempt."""
+        return self._attempt
 
     @property
     def job(self) -> Job:
@@ -194,7 +199,9 @@ class RestartingLaunch:
         past, paused_for = self._past, self._paused_for
         self._past = [*past, self._described(attempt, error)]
         self._paused_for += attempt.deadlines.paused_for
-        _log.warning("restart %d of %d: %s", len(past) + 1, self._call.max_restarts, _words(error))
+        if self._call.relay is None:  # else its driver says so, once for all hosts
+            most = self._call.max_restarts
+            _log.warning("restart %d of %d: %s", len(past) + 1, most, restart_words(error))
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
@@ -236,7 +243,7 @@ class RestartingLaunch:
         """When and how it failed, without results: they may be large, and only the last count."""
         lasted = (time.monotonic_ns() - attempt.job.called) / 1e9
         when = time.strftime("%Y-%m-%d %H:%M:%S")
-        line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {_words(error)}"
+        line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {restart_words(error)}"
         if isinstance(error, ReplicaError):
             error.results = {}
         return line, error
@@ -261,7 +268,7 @@ def _error_of(attempt: Launch) -> BaseException | None:
     return None
 
 
-def _words(error: Exception) -> str:
+def restart_words(error: Exception) -> str:
     """One line: which rank failed, and how."""
     if isinstance(error, ReplicaError) and error.failures and not isinstance(error, ReplicaTimeout):
         return f"rank {error.rank} {error.failures[0].what}"

@@ -71,7 +71,8 @@ class SupervisorLink:
         # What the program has written must come before what its replicas write, and only once.
         stdio.flush()
         # Forked replicas join their framework at once: only "all" or none report their phases.
-        if self._job.telling is not None or self._job.progress:
+        relay = self._job.relay
+        if self._job.telling is not None or self._job.progress or (relay and relay.phases):
             phases = "all"
         else:
             phases = "fresh" if self._deadlines.progress.possible else ""

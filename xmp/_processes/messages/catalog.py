@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from . import fork_server, launch, replica
+from . import fork_server, hosts, launch, replica
 
 __all__ = ["CATALOG", "Handlers", "Message"]
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 
 CATALOG: dict[str, Any] = {
     name: value
-    for module in (launch, replica, fork_server)
+    for module in (launch, replica, fork_server, hosts)
     for name, value in vars(module).items()
     if inspect.isclass(value) and value.__module__ == module.__name__
 }

@@ -72,6 +72,8 @@ class LaunchOrder:
     wants_results: bool = True
     several_hosts: bool = False
     """Whether the launcher reports the first failure to other hosts."""
+    host_name: str = ""
+    """What the launch calls this host, for prefixes; empty: as the kernel says."""
 
     @property
     def hang(self) -> int:

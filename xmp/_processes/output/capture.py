@@ -93,11 +93,11 @@ class CapturedSource(Source):
 class Capture(Outlets):
     """Where both streams of every replica go, as the call's ``Output`` says."""
 
-    def __init__(self, errors: Sink, output: Output, above: int) -> None:
+    def __init__(self, errors: Sink, output: Output, above: int, host: str = "") -> None:
         super().__init__(errors)
         self._output = output
         self._plain = errors
-        self._host = os.uname().nodename
+        self._host = host or os.uname().nodename
         if not os.path.sameopenfile(1, 2):
             self._plain = Sink(move_above(os.dup(1), above))
             self.sinks = [errors, self._plain]

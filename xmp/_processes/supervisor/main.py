@@ -116,4 +116,4 @@ def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
     from xmp._processes.system.c_stdio import buffer_lines
 
     buffer_lines(inherited=order.method == "inherit")
-    return Capture(errors, order.output, layout.above)
+    return Capture(errors, order.output, layout.above, order.host_name)

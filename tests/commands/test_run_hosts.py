@@ -1,0 +1,162 @@
+"""``xmp run`` on several hosts that its options name: torchrun's words, and what torchrun does."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.placed import Placed
+from tests.support.stage import Stage
+
+pytestmark = pytest.mark.hosts
+
+
+@pytest.fixture
+def placed(stage: Stage) -> Placed:
+    return Placed(stage)
+
+
+def options(placed: Placed, index: int, dash: str = "-") -> list[str]:
+    where = {
+        "nnodes": str(placed.hosts), f"node{dash}rank": str(index),
+        f"master{dash}addr": placed.ADDRESS, f"master{dash}port": str(placed.port),
+    }  # fmt: skip
+    return [f"--{name}={value}" for name, value in where.items()]
+
+
+def run(placed: Placed, *words: str, dash: str = "-", env: dict[str, str] | None = None) -> None:
+    """Start the command on every host."""
+    for index in range(placed.hosts):
+        placed.command(index, "run", *options(placed, index, dash), *words, env=env)
+
+
+def lines(placed: Placed) -> list[list[Any]]:
+    """What the replicas of each host printed, as JSON and in order of the ranks."""
+    found = placed.ended(120)
+    assert [each.code for each in found] == [0, 0], [each.err for each in found]
+    # Gloo under JAX prints "[Gloo] Rank 0 is connected …".
+    return [sorted(map(json.loads, re.findall(r"^\[\d.*", e.out, re.MULTILINE))) for e in found]
+
+
+DDP = """
+import json, os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).pow(2).sum().backward()
+    optimizer.step()
+weight = sum(p.sum().item() for p in model.parameters())
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+print(json.dumps([*(int(os.environ[n]) for n in names), round(weight, 6)]) + "\\n", end="")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("dash", ["-", "_"])
+def test_a_script_of_torch_trains_on_both(placed: Placed, dash: str) -> None:
+    placed.stage.write(DDP, "train.py")
+    scheduler = {"SLURM_STEP_NODELIST": "n[1-4]", "SLURM_PROCID": "3", "SLURM_NODEID": "3"}
+    run(placed, "-n", "2", "train.py", dash=dash, env=scheduler)  # the options count more
+    first, second = lines(placed)
+    weight = first[0][-1]
+    assert first == [[0, 0, 4, 2, 0, weight], [1, 1, 4, 2, 0, weight]]
+    assert second == [[2, 0, 4, 2, 1, weight], [3, 1, 4, 2, 1, weight]]
+
+
+JAX = """
+import json
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+seen = multihost_utils.process_allgather(jnp.array([jax.process_index()])).ravel().tolist()
+print(json.dumps([jax.process_index(), jax.process_count(), jax.device_count(), seen]))
+"""
+
+
+def test_a_script_of_jax_sees_the_devices_of_both(placed: Placed) -> None:
+    placed.stage.write(JAX, "train.py")
+    run(placed, "-n", "2", "--runtime", "jax", "train.py")
+    world = [0, 1, 2, 3]
+    assert lines(placed) == [
+        [[0, 4, 4, world], [1, 4, 4, world]],
+        [[2, 4, 4, world], [3, 4, 4, world]],
+    ]
+
+
+ENDS = """
+import os, sys, time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.barrier()
+if os.environ["RANK"] == sys.argv[1]:
+    if sys.argv[2] == "raise":
+        raise ValueError("no such label")
+    sys.exit(int(sys.argv[2]))
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("7", 7)])
+def test_the_status_is_that_of_the_rank_that_failed_on_whichever_host(
+    placed: Placed, how: str, code: int
+) -> None:
+    placed.stage.write(ENDS, "train.py")
+    run(placed, "-n", "2", "--grace", "1", "train.py", "3", how)
+    for outcome in placed.ended(60):
+        assert outcome.code == code, outcome.err
+        assert "rank 3" in outcome.err
+        assert f" on {platform.node()})" in outcome.err
+        assert ("ValueError: no such label" in outcome.err) == (how == "raise")
+
+
+def test_one_replica_a_host_ends_with_the_other_host(placed: Placed) -> None:
+    """Although ``-n 1`` alone would run the script in xmp's own process."""
+    placed.stage.write(ENDS, "train.py")
+    run(placed, "-n", "1", "train.py", "0", "5")
+    for outcome in placed.ended(60):
+        assert outcome.code == 5, outcome.err
+        assert "rank 0" in outcome.err
+
+
+@pytest.mark.parametrize("here", [0, 1])
+def test_a_host_that_does_not_come_is_named(placed: Placed, here: int) -> None:
+    placed.stage.write("print('ran')", "train.py")
+    where = options(placed, here)
+    placed.command(here, "run", *where, "-n", "2", "--start-timeout", "2", "train.py")
+    [outcome] = placed.ended()
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"host {1 - here}" in outcome.err
+    assert "has not come" in outcome.err
+
+
+def test_hosts_with_another_number_of_replicas(placed: Placed) -> None:
+    placed.stage.write("print('ran')", "train.py")
+    for index in range(2):
+        placed.command(index, "run", *options(placed, index), "-n", str(index + 1), "train.py")
+    for outcome in placed.ended():
+        assert (outcome.code, outcome.out) == (2, ""), outcome.err
+        assert "nprocs is 1 on host 0" in outcome.err
+
+
+def test_options_complete_variables(placed: Placed) -> None:
+    """Torchrun's own variables too: ``PET_NODE_RANK`` stands for ``--node-rank``."""
+    placed.stage.write(DDP, "train.py")
+    for index in range(2):
+        env = {
+            "NNODES": "2", "PET_NODE_RANK": str(index), "PET_MASTER_ADDR": placed.ADDRESS,
+            "MASTER_PORT": str(placed.port),
+        }  # fmt: skip
+        placed.command(index, "run", "-n", "1", "train.py", env=env)
+    first, second = lines(placed)
+    assert [first[0][:3], second[0][:3]] == [[0, 0, 2], [1, 0, 2]]

@@ -1,0 +1,210 @@
+"""Failures of a launch over hosts: one error, which names host and rank, in time, nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmp
+from tests.support.stage import Stage, slowness
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.hosts
+
+GRACE = 1.0
+FOUR: dict[str, Any] = {
+    "engine": "local", "hosts": 4, "nprocs": 2, "runtime": "cpu", "progress": False, "grace": GRACE,
+}  # fmt: skip
+TWO = {**FOUR, "hosts": 2}
+
+
+class NoLabelError(Exception):
+    """Known to the driver and, by value, to the replicas."""
+
+
+def note(folder: Path, rank: int) -> None:
+    (folder / f"in-fn-{rank}").touch()
+
+
+def moment_of(folder: Path) -> float:
+    return float((folder / "moment").read_text())
+
+
+def raises(rank: int, folder: Path) -> str:
+    note(folder, rank)
+    if rank == 6:
+        return "early"
+    if rank == 5:
+        until(lambda: len(list(folder.glob("in-fn-*"))) == 8, 30)
+        (folder / "moment").write_text(str(time.monotonic()))
+        raise NoLabelError("no such label")
+    time.sleep(60)
+    return "late"
+
+
+def test_a_replica_raises(tmp_path: Path) -> None:
+    slow = slowness()
+    with pytest.raises(
+        xmp.ReplicaRaised, match=r"rank 5 of 8 .*127\.0\.0\.4\) raised .*NoLabel"
+    ) as info:
+        xmp.launch(raises, (tmp_path,), **FOUR)
+    assert time.monotonic() - moment_of(tmp_path) < (1 + GRACE) * slow
+    error = info.value
+    assert isinstance(error.__cause__, NoLabelError)
+    assert error.__cause__.args == ("no such label",)
+    assert (error.rank, error.local_rank, error.host) == (5, 1, "127.0.0.4")
+    assert [each.rank for each in error.failures if each.label == "cause"] == [5]
+    assert {each.label for each in error.failures[1:]} <= {"stopped by xmp", "collateral"}
+    assert "in raises" in str(error)
+
+
+def dies(rank: int, folder: Path) -> None:
+    if rank == 3:
+        (folder / "moment").write_text(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def test_a_replica_dies(tmp_path: Path) -> None:
+    slow = slowness()
+    with pytest.raises(
+        xmp.ReplicaDied, match=r"rank 3 of 8 .*127\.0\.0\.3\) was killed by SIGKILL"
+    ) as info:
+        xmp.launch(dies, (tmp_path,), **FOUR)
+    assert time.monotonic() - moment_of(tmp_path) < (1 + GRACE) * slow
+    assert info.value.signal_name == "SIGKILL"
+
+
+def waits(rank: int, folder: Path) -> None:
+    note(folder, rank)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_agent_is_killed(tmp_path: Path, index: int) -> None:
+    with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
+        pids = job.pids()
+        slow, start = slowness(), time.monotonic()
+        os.kill(job.hosts[index].pid, signal.SIGKILL)
+        name = f"127.0.0.{2 + index}"
+        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*SIGKILL") as info:
+            job.join()
+        assert time.monotonic() - start < (2 + GRACE) * slow
+    assert (info.value.host, info.value.host_index) == (name, index)
+    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 1 * slow)
+
+
+def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:
+    if rank == 2 and not xmp.restart_count():
+        raise NoLabelError("only once")
+    if xmp.restart_count():
+        return xmp.restart_count(), xmp.world_size()
+    time.sleep(60)
+    return -1, -1
+
+
+def test_all_hosts_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    results = xmp.launch(fails_at_first, (tmp_path,), max_restarts=1, **TWO)
+    assert list(results) == [(1, 4)] * 4
+    said = capfd.readouterr().err
+    assert (
+        said.count("restart 1 of 1: rank 2 raised test_hosts_that_fail.NoLabelError: only once")
+        == 1
+    )
+
+
+def never_works(rank: int) -> None:
+    if rank == 3:
+        raise NoLabelError(f"attempt {xmp.restart_count()}")
+    time.sleep(60)
+
+
+def test_the_error_of_the_last_attempt_has_the_earlier_ones() -> None:
+    with pytest.raises(xmp.ReplicaRaised, match="attempt 1") as info:
+        xmp.launch(never_works, max_restarts=1, **TWO)
+    assert [str(each.__cause__) for each in info.value.history] == ["attempt 0"]
+    assert "rank 3 raised test_hosts_that_fail.NoLabelError: attempt 0" in str(info.value)
+
+
+def test_a_time_limit_names_the_ranks_of_all_hosts(tmp_path: Path) -> None:
+    with pytest.raises(xmp.ReplicaTimeout, match="ranks 0-3 of 4 on 2 hosts") as info:
+        xmp.launch(waits, (tmp_path,), timeout=5 * slowness(), **TWO)
+    assert set(info.value.stacks) == {0, 1, 2, 3}
+    assert all("in waits" in text for text in info.value.stacks.values())
+    assert info.value.host == "127.0.0.2"
+
+
+def test_what_does_not_load_on_a_host(tmp_path: Path) -> None:
+    with pytest.raises(xmp.StartError, match="no such module here") as info:
+        xmp.launch(lambda rank, x: x, (Unloadable(),), **TWO)
+    assert isinstance(info.value.__cause__, ModuleNotFoundError)
+
+
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return not_there, ()
+
+
+def not_there() -> None:
+    raise ModuleNotFoundError("no such module here")
+
+
+PROGRAM = """
+    import pathlib, sys, time
+    import xmp
+
+    HERE = pathlib.Path(__file__).parent
+
+    def steps(rank):
+        for step in range(10_000):
+            time.sleep(0.002)
+            if step == 5:
+                (HERE / f"in-fn-{rank}").touch()
+            if xmp.preempted():
+                return step
+
+    def cleans(rank):
+        try:
+            (HERE / f"in-fn-{rank}").touch()
+            time.sleep(60)
+        finally:
+            (HERE / f"cleaned-{rank}").touch()
+
+    if __name__ == "__main__":
+        options = dict(engine="local", hosts=2, nprocs=2, runtime="cpu", grace=2)
+        results = xmp.launch(globals()[sys.argv[1]], **options)
+        print(len(set(results)), xmp.preempted())
+"""
+
+
+def test_the_driver_is_killed(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "cleans")
+    stage.in_function(driver, 4)
+    driver.kill()
+    driver.wait()
+    stage.gone()
+
+
+def test_a_ctrl_c_ends_all_hosts_in_order(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "cleans")
+    stage.in_function(driver, 4)
+    driver.send_signal(signal.SIGINT)
+    outcome = stage.outcome(driver, timeout=4 * slowness())
+    assert outcome.code == -signal.SIGINT
+    assert "KeyboardInterrupt" in outcome.err
+    assert len(list(stage.folder.glob("cleaned-*"))) == 4
+    stage.gone()
+
+
+def test_all_hosts_are_preempted_at_the_same_call(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "steps")
+    stage.in_function(driver, 4)
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert (outcome.code, outcome.out) == (0, "1 True\n"), outcome
+    stage.gone()

@@ -1,0 +1,144 @@
+"""``engine="local"``: four hosts that this machine plays, with two replicas each."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmp
+
+pytestmark = pytest.mark.hosts
+
+FOUR: dict[str, Any] = {"engine": "local", "hosts": 4, "nprocs": 2, "progress": False}
+TWO: dict[str, Any] = {**FOUR, "hosts": 2, "runtime": "cpu"}
+
+
+def sums_with_gloo(rank: int) -> tuple[int, int, int, float]:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(rank)])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return xmp.rank(), xmp.host_index(), xmp.local_rank(), total.item()
+
+
+def test_gloo_over_all_replicas() -> None:
+    results = xmp.launch(sums_with_gloo, runtime="cpu", **FOUR)
+    assert list(results) == [(rank, rank // 2, rank % 2, 28.0) for rank in range(8)]
+    assert list(results.by_rank) == [*range(8)]
+    assert all(0 < each.entered <= each.left for each in results.timeline.values())
+
+
+def sums_with_a_mesh(rank: int) -> tuple[int, float]:
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("all",))
+    spread = NamedSharding(mesh, PartitionSpec("all"))
+    values = jax.make_array_from_callback((8,), spread, lambda part: np.arange(8.0)[part])
+    together = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return len(jax.devices()), float(together(values).addressable_data(0))
+
+
+def test_a_mesh_of_jax_over_all_replicas() -> None:
+    assert list(xmp.launch(sums_with_a_mesh, runtime="jax", **FOUR)) == [(8, 28.0)] * 8
+
+
+def test_arguments_closures_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    for name, value in (("NNODES", "7"), ("NODE_RANK", "3"), ("OWN", "kept")):
+        monkeypatch.setenv(name, value)
+    shared, factor, events = torch.zeros(4), 7, list[xmp.Event]()
+
+    def function(rank: int, tensor: torch.Tensor, *, word: str) -> tuple[Any, ...]:
+        tensor[rank] = rank * factor
+        xmp.barrier()
+        print(word, rank, flush=True)
+        names = ("NNODES", "NODE_RANK", "MASTER_ADDR", "OWN", "MINE")
+        return tensor.tolist(), torch.initial_seed(), [os.environ.get(name) for name in names]
+
+    results = xmp.launch(
+        function, (shared,), kwargs={"word": "said"}, env={"MINE": "m"}, seed=3, threads=1,
+        log_dir=tmp_path, show="none", events=events.append, timeout=60, start_timeout=50,
+        hang_timeout=50, grace=2, **TWO,
+    )  # fmt: skip
+    assert shared.tolist() == [0.0] * 4  # each host has a copy, which its replicas share
+    assert [each[0] for each in results] == [[0, 7, 0, 0]] * 2 + [[0, 0, 14, 21]] * 2
+    assert {each[1] for each in results} == {3}
+    expected = [["2", str(host), "127.0.0.2", "kept", "m"] for host in (0, 0, 1, 1)]
+    assert [each[2] for each in results] == expected
+    logs = {path.name: path.read_text() for path in tmp_path.glob("*.stdout.log")}
+    assert logs == {f"rank{rank}.stdout.log": f"said {rank}\n" for rank in range(4)}
+    check_events(events)
+
+
+def check_events(events: list[xmp.Event]) -> None:
+    assert (events[0].name, events[-1].name) == ("planned", "finished")
+    assert len({event.launch_id for event in events}) == 1
+    assert [e.elapsed for e in events] == sorted(e.elapsed for e in events)
+    for name in ("forked", "running", "returned", "exited"):
+        assert sorted(e.rank or 0 for e in events if e.name == name) == [0, 1, 2, 3]
+
+
+def test_output_comes_to_the_driver_with_the_name_of_its_host(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    xmp.launch(lambda rank: print("hello", flush=True), prefix="[{host}:{rank}] ", **TWO)
+    lines = sorted(capfd.readouterr().out.splitlines())
+    assert lines == [f"[127.0.0.{2 + rank // 2}:{rank}] hello" for rank in range(4)]
+
+
+def large(rank: int) -> Any:
+    import numpy as np
+
+    return np.full(100_000_000 // 8, float(rank))
+
+
+def test_large_results_are_not_copied() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    results = xmp.launch(large, **TWO)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000, "kB: the driver maps what replicas have sent"
+    assert [float(each[-1]) for each in results] == [0.0, 1.0, 2.0, 3.0]
+    results[3][0] = 7.0
+
+
+def test_fresh_interpreters() -> None:
+    offset = 5
+    options = {**TWO, "hosts": 3, "nprocs": 1}
+    assert list(xmp.launch(lambda rank: rank + offset, start_method="spawn", **options)) == [
+        5,
+        6,
+        7,
+    ]
+
+
+def test_one_host() -> None:
+    assert list(xmp.launch(lambda rank: xmp.world_size(), **{**TWO, "hosts": 1})) == [2, 2]
+
+
+def test_in_a_script_and_in_a_program_without_a_file(stage: Any) -> None:
+    source = """
+        import xmp
+
+        class Answer:
+            def __init__(self, rank):
+                self.rank = rank
+
+        def function(rank):
+            return Answer(rank)
+
+        if __name__ == "__main__":
+            options = dict(engine="local", hosts=2, nprocs=1, runtime="cpu")
+            print([type(each) is Answer and each.rank for each in xmp.launch(function, **options)])
+    """
+    for file in (True, False):
+        assert stage.run(source, file=file).out == "[0, 1]\n"

@@ -1,0 +1,313 @@
+"""The files of scripts/clusters: they parse, and what they start runs on two hosts.
+
+The variables are those that the operators set, by the sources that ``xmp/_clusters`` names; only
+the address of host 0 is another: 127.0.0.2 in place of a pod's name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.stage import ROOT, Outcome, Stage
+from xmp import _planner
+from xmp._types import HostFacts, Request
+from xmp.testing import recorded_facts
+
+FOLDER = ROOT / "scripts" / "clusters"
+SECRET = "XMP_JOB_SECRET"
+GPUS = {"nvidia.com/gpu": 4}
+
+
+@dataclass
+class Pod:
+    """What a manifest starts on each of its hosts."""
+
+    hosts: int
+    container: dict[str, Any]
+    kind: str
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> list[str]:
+        command: list[str] = self.container["command"]
+        return command
+
+    @property
+    def limits(self) -> dict[str, int]:
+        found: dict[str, int] = self.container["resources"]["limits"]
+        return found
+
+
+def manifest(name: str) -> dict[str, Any]:
+    [found] = yaml.safe_load_all((FOLDER / name).read_text())
+    assert isinstance(found, dict)
+    assert re.fullmatch("[a-z]+", found["metadata"]["name"])
+    return found
+
+
+def trainjob() -> Pod:
+    found = manifest("trainjob.yaml")
+    assert (found["apiVersion"], found["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    trainer = found["spec"]["trainer"]
+    container = {**trainer, "resources": trainer["resourcesPerNode"]}
+    return Pod(trainer["numNodes"], container, "TrainJob")
+
+
+def pytorchjob() -> Pod:
+    found = manifest("pytorchjob.yaml")
+    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    parts = found["spec"]["pytorchReplicaSpecs"]
+    assert parts["Master"]["replicas"] == 1
+    assert parts["Master"]["template"] == parts["Worker"]["template"]
+    [container] = parts["Worker"]["template"]["spec"]["containers"]
+    assert container["name"] == "pytorch"
+    return Pod(sum(each["replicas"] for each in parts.values()), container, "PyTorchJob")
+
+
+def jobset() -> Pod:
+    found = manifest("jobset.yaml")
+    assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    [job] = found["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    assert job["replicas"] == 1
+    assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", spec["completions"])
+    pod = spec["template"]["spec"]
+    [container] = pod["containers"]
+    chips = spec["completions"] * container["resources"]["limits"]["google.com/tpu"]
+    x, y = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
+    assert int(x) * int(y) == chips
+    return Pod(spec["completions"], container, "JobSet")
+
+
+def variables(pod: Pod, index: int, port: int) -> dict[str, str]:
+    """What the operator sets in one of the pods."""
+    pet = {
+        "PET_NNODES": str(pod.hosts),
+        "PET_NODE_RANK": str(index),
+        "PET_MASTER_ADDR": "127.0.0.2",
+        "PET_MASTER_PORT": str(port),
+    }
+    first = {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port)}
+    own = {
+        "TrainJob": {**pet, "PET_NPROC_PER_NODE": "auto", "JOB_COMPLETION_INDEX": str(index)},
+        "PyTorchJob": {**pet, **first, "RANK": str(index), "WORLD_SIZE": str(pod.hosts)},
+        # GKE's list of workers counts only where there are chips: here the hosts are set by hand.
+        "JobSet": {**first, "NNODES": str(pod.hosts), "NODE_RANK": str(index)}
+        | {"JOB_COMPLETION_INDEX": str(index)},
+    }
+    return {"KUBERNETES_SERVICE_HOST": "10.96.0.1", SECRET: "s3cret", **own[pod.kind]}
+
+
+PODS = (trainjob, pytorchjob, jobset)
+
+
+@pytest.mark.parametrize("read", PODS)
+def test_a_manifest_is_one_of_two_hosts_with_a_secret(read: Any) -> None:
+    pod = read()
+    assert pod.hosts == 2
+    assert pod.limits in (GPUS, {"google.com/tpu": 4})
+    [secret] = pod.container["env"]
+    assert secret["name"] == SECRET
+    assert {*secret["valueFrom"]["secretKeyRef"]} == {"name", "key"}
+    text = (FOLDER / f"{read.__name__}.yaml").read_text()
+    made = f"kubectl create secret generic {secret['valueFrom']['secretKeyRef']['name']} "
+    assert f"{made}--from-literal={secret['valueFrom']['secretKeyRef']['key']}=" in text
+
+
+@pytest.mark.parametrize("read", [trainjob, pytorchjob])
+def test_a_pod_of_kubeflow_has_a_replica_for_each_gpu(read: Any) -> None:
+    pod = read()
+    frameworks = recorded_facts("kubeflow-trainjob").frameworks
+    for index in range(pod.hosts):
+        facts = HostFacts(
+            env=variables(pod, index, 29500),
+            gpus={"vendor": "nvidia", "count": pod.limits["nvidia.com/gpu"]},
+            frameworks=frameworks,
+        )
+        made = _planner.plan(Request(), facts)
+        assert (made.runtime, made.world_size) == ("cuda", 8)
+        assert [each.rank for each in made.hosts[0].replicas] == [*range(4 * index, 4 * index + 4)]
+
+
+def test_a_pod_of_the_jobset_has_a_replica_for_each_chip() -> None:
+    """With the variables of GKE's device plugin and webhook, as gke-v5e-16 has them."""
+    pod, recorded = jobset(), recorded_facts("gke-v5e-16")
+    own = {
+        **recorded.env,
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_TOPOLOGY": "2x4",
+        "TPU_HOST_BOUNDS": "1,2,1",
+        "HOST_BOUNDS": "1,2,1",
+        "TPU_WORKER_HOSTNAMES": "digits-workers-0-0.digits,digits-workers-0-1.digits",
+    }
+    for index in range(pod.hosts):
+        env = {**own, "TPU_WORKER_ID": str(index), "JOB_COMPLETION_INDEX": str(index)}
+        facts = HostFacts(env=env, tpu=recorded.tpu, frameworks=recorded.frameworks)
+        made = _planner.plan(Request(runtime="jax"), facts)
+        assert (made.hosts[0].index, made.world_size) == (index, 8)
+        first = dict(made.hosts[0].replicas[0].set)
+        assert first["JAX_COORDINATOR_ADDRESS"] == "digits-workers-0-0.digits:8482"
+
+
+# --- what they start -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        found: int = free.getsockname()[1]
+    return found
+
+
+@pytest.fixture
+def image(stage: Stage) -> Path:
+    """The folder in which a container would have the program."""
+    stage.write((FOLDER / "train.py").read_text(), "train.py")
+    return stage.folder
+
+
+def on_two_cores() -> list[str]:
+    """With one replica for each core a host is not to have more than two."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    return ["taskset", "--cpu-list", ",".join(map(str, cores))]
+
+
+def environment(image: Path, own: dict[str, str]) -> dict[str, str]:
+    """Of a container whose ``python`` has xmp; the folder has what stands for other programs."""
+    path = os.pathsep.join([str(image), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {"XMP_RUNTIME": "cpu", "PATH": path, **own}
+
+
+def check(outcomes: list[Outcome]) -> None:
+    replicas = min(2, len(os.sched_getaffinity(0)))
+    world = 2 * replicas
+    line = f"{replicas} replicas here, sum over all hosts {sum(range(1, world + 1))}\n"
+    assert [each.code for each in outcomes] == [0, 0], [each.err for each in outcomes]
+    assert [each.out for each in outcomes] == [line, line]
+
+
+@pytest.mark.hosts
+@pytest.mark.parametrize("read", PODS)
+def test_the_command_of_a_manifest_on_two_hosts(
+    read: Any, stage: Stage, image: Path, port: int
+) -> None:
+    pod = read()
+    command = [word.replace("/app/", f"{image}/") for word in pod.command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = [
+        stage.start_command(
+            *on_two_cores(),
+            *command,
+            env=environment(image, variables(pod, index, port)),
+            **pipes,
+        )
+        for index in range(pod.hosts)
+    ]
+    check([stage.outcome(each, timeout=60) for each in started])
+    stage.gone()
+
+
+GCLOUD = """#!/bin/bash
+# Stands for gcloud: runs --command on each of two workers.
+[ "$1 $2 $3 $4 $5" = "compute tpus tpu-vm ssh my-tpu" ] || exit 2
+[ "$6 $7" = "--zone=us-central2-b --worker=all" ] || exit 3
+[[ "$8" == --command=* ]] && [ $# = 8 ] || exit 4
+for index in 0 1; do NODE_RANK=$index bash -c "${8#--command=}" & workers="$workers $!"; done
+for worker in $workers; do wait $worker || exit 1; done
+"""
+
+
+@pytest.mark.hosts
+def test_the_line_for_all_workers_of_a_tpu(stage: Stage, image: Path, port: int) -> None:
+    (image / "gcloud").write_text(GCLOUD)
+    (image / "gcloud").chmod(0o755)
+    by_hand = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port)}
+    script = stage.start_command(
+        *on_two_cores(),
+        *(str(FOLDER / "tpu-vm.sh"), "my-tpu", "us-central2-b"),
+        env=environment(image, by_hand),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    done = stage.outcome(script, timeout=60)
+    lines = done.out.splitlines(keepends=True)
+    check([Outcome(done.code, line, done.err, done.seconds) for line in lines])
+    stage.gone()
+
+
+# --- scripts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["train.sbatch", "train.bsub", "tpu-vm.sh"])
+def test_scripts_are_bash(name: str) -> None:
+    done = subprocess.run(["bash", "-n", str(FOLDER / name)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def directives(name: str, word: str) -> list[str]:
+    lines = (FOLDER / name).read_text().splitlines()
+    found = [line.removeprefix(f"#{word} ") for line in lines if line.startswith(f"#{word} ")]
+    body = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    assert all(not line.startswith(f"#{word}") for line in lines[body:]), "the rest is not read"
+    return found
+
+
+def test_the_batch_script_of_slurm() -> None:
+    options = dict(
+        line.removeprefix("--").split("=") for line in directives("train.sbatch", "SBATCH")
+    )
+    assert (options["nodes"], options["ntasks-per-node"]) == ("2", "1")
+    assert options["signal"].startswith("TERM@")
+    assert (
+        (FOLDER / "train.sbatch")
+        .read_text()
+        .endswith("srun --kill-on-bad-exit=1 python train.py\n")
+    )
+
+
+def test_the_batch_script_of_lsf() -> None:
+    options = directives("train.bsub", "BSUB")
+    assert "-n 2" in options
+    assert '-R "span[ptile=1]"' in options
+    assert (FOLDER / "train.bsub").read_text().endswith("\nblaunch python train.py\n")
+
+
+STAND_IN = '#!/bin/sh\nprintf "%s %s %s\\n" "$MASTER_PORT" "${#XMP_JOB_SECRET}" "$*"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "starter", "env"),
+    [
+        ("train.sbatch", "srun", {"SLURM_JOB_ID": "123456", "SLURM_CPUS_PER_TASK": "32"}),
+        ("train.bsub", "blaunch", {"LSB_JOBID": "123456"}),
+    ],
+)
+def test_a_batch_script_up_to_its_tasks(
+    name: str, starter: str, env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / starter).write_text(STAND_IN)
+    (tmp_path / starter).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(FOLDER / name)], env={**env, "PATH": path}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    port, secret, words = done.stdout.split(maxsplit=2)
+    assert (port, secret) == ("23456", "44")
+    assert words.endswith("python train.py\n")
+
+
+def test_the_script_for_a_tpu_says_what_it_needs() -> None:
+    done = subprocess.run([str(FOLDER / "tpu-vm.sh")], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "usage: ./tpu-vm.sh NAME ZONE" in done.stderr

@@ -1,0 +1,117 @@
+"""What the driver does with each message of an agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xmp._processes.messages import hosts
+from xmp._processes.messages import launch as messages
+from xmp._processes.messages.catalog import Handlers, Message
+from xmp._processes.report.replica_error import not_loaded
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .hosts_launch import HostsLaunch
+
+__all__ = ["agent_messages"]
+
+
+def _attempt(message: hosts.AttemptBegins, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    host.attempt = message.number
+
+
+def _attempt_over(
+    message: hosts.AttemptOver, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    host.verdict, host.leftovers = message
+
+
+def _over(message: hosts.HostOver, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    host.over = message
+
+
+def _started(
+    message: messages.ReplicasStarted, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    launch.outcome.started(message)
+    first = "joining" if launch.job.plan.framework and not launch.job.progress else "starting"
+    for rank, _pid, _at in message.replicas:
+        launch.progress.reached(rank, first)
+
+
+def _entered(
+    message: messages.ReplicaEntered, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    launch.outcome.entered(message.rank, message.at)
+    launch.progress.reached(message.rank, "running")
+
+
+def _returned(
+    message: messages.ReplicaReturned, launch: HostsLaunch, host: Host, files: list[int]
+) -> None:
+    launch.outcome.returned(message, files)
+
+
+def _ended(message: messages.ReplicaEnded, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    launch.outcome.ended(message)
+    launch.progress.reached(message.rank, "failed" if message.exit_code else "done")
+
+
+def _done(message: messages.Done, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    host.done = message
+
+
+def _not_loaded(
+    message: messages.LoadFailed, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    if launch.outcome.broken is None:
+        launch.outcome.broken = not_loaded(*message)
+
+
+def _stacks(message: messages.StackTexts, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    host.stacks = message.by_rank
+    launch.stacks_taken()
+
+
+def _preempted(
+    message: messages.PreemptAnswer, launch: HostsLaunch, host: Host, _: list[int]
+) -> None:
+    host.preempted = message.agreed
+    answers = [each.preempted for each in launch.hosts if not each.is_over]
+    if None not in answers:
+        launch.sigterm.answered(all(answers))
+
+
+def _ignored(message: Message, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+    """The agent, as the launcher of its host, does what follows from it."""
+
+
+def _handlers() -> Handlers[[HostsLaunch, Host, list[int]]]:
+    table = Handlers[["HostsLaunch", "Host", list[int]]]()
+    on = table.on
+    on(hosts.PortsHeld, lambda held, launch, *_: launch.start_others(held.port))
+    on(hosts.AttemptBegins, _attempt)
+    on(hosts.AttemptOver, _attempt_over)
+    on(hosts.HostOver, _over)
+    on(messages.ReplicasStarted, _started)
+    on(messages.ReplicaPhase, lambda phase, launch, *_: launch.progress.reached(*phase))
+    on(messages.ReplicaEntered, _entered)
+    on(messages.ReplicaReturned, _returned)
+    on(messages.ReplicaEnded, _ended)
+    on(messages.Events, lambda events, launch, *_: launch.events.add(events.records))
+    on(messages.StackTexts, _stacks)
+    on(messages.PreemptAnswer, _preempted)
+    on(messages.LoadFailed, _not_loaded)
+    on(messages.Done, _done)
+    for kind in (
+        messages.CannotMake, messages.FailedFirst, messages.UnsafeToFork, messages.AtBreakpoint,
+        messages.DebuggerLeft,
+        messages.StepReached,
+        messages.ProgressMade,
+    ):  # fmt: skip
+        on(kind, _ignored)
+    return table
+
+
+agent_messages = _handlers()
+"""The table for ``handle(message, launch, host, descriptors)``."""

@@ -1,0 +1,398 @@
+"""A launch over hosts, as the driver runs it: start the agents, take in their messages, clean up.
+
+Its holder uses it like a ``Launch`` of one host. What an agent passes on goes into one ``Outcome``
+for the replicas of all hosts; how it has failed is decided when all have ended (``verdict``).
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from xmp import _log, _signals
+from xmp._errors import ReplicaTimeout, XmpError
+from xmp._processes.launcher import ending
+from xmp._processes.launcher.deadlines import soonest
+from xmp._processes.launcher.events import NullEvents
+from xmp._processes.launcher.job import Job
+from xmp._processes.launcher.launch_registry import (
+    preempt_all,
+    reap_finished,
+    running_launches,
+)
+from xmp._processes.launcher.outcome import Outcome
+from xmp._processes.launcher.preemption import Sigterm
+from xmp._processes.launcher.replica_process import Reports
+from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.hosts import HostOrder, PackedCall, StartHost
+from xmp._processes.messages.launch import (
+    Interrupt,
+    Kill,
+    Pause,
+    Preempt,
+    Resume,
+    SetGrace,
+    Stop,
+    TakeStacks,
+)
+from xmp._processes.messages.timeline import StartTimeline
+from xmp._processes.report.stacks import grouped
+from xmp._processes.system import linux
+from xmp._processes.terminal.console import say, signals_of_the_user
+from xmp._processes.terminal.progress import Progress
+
+from .handlers import agent_messages
+from .host import Host
+from .verdict import history_of, settle
+
+if TYPE_CHECKING:
+    from . import Agent, Engine
+
+__all__ = ["HostsLaunch"]
+
+_ANSWER_WAIT = 5.0
+_OTHERS_WAIT = 20.0
+"""Seconds beside the grace in which all hosts end after the first: the carrier gives a host up
+after 15."""
+_ENDINGS = (Interrupt, Stop, Kill, Preempt)
+
+
+class HostsLaunch:
+    """One launch over hosts, from the orders to the last report."""
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        addresses: Sequence[str],
+        orders: Sequence[HostOrder],
+        packed: PackedCall,
+    ) -> None:
+        self.job = job
+        self.grace = job.grace
+        self.patience = 0.0
+        self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
+        self.finished = False
+        self.asked_to_end = False
+        self.attempt = -1
+        """The number of the present attempt: all living hosts have begun it."""
+        self.past: list[tuple[str, Exception]] = []
+        """Of each earlier attempt: a line that says how it failed, and its error."""
+        self.sigterm = Sigterm()
+        self.events = job.telling or NullEvents()
+        self.progress = Progress(job.host.replicas, job.called, job.progress)
+        self.hosts: list[Host] = []
+        self.agents: list[Agent] = []
+        self.prints_stacks = False
+        self._engine, self._addresses, self._orders = engine, addresses, orders
+        self._packed = packed
+        self._ends: float | None = None
+        """When agents that have not ended by then are killed."""
+        self._reader = SharedReader(self._readable, self._read)
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all hosts; returns when every replica has been made, or the launch has failed.
+
+        Raises what kept the replicas from being made; leaves nothing behind then.
+        """
+        reap_finished()
+        with _signals.deferred():
+            try:
+                self.outcome.begin()
+                self.events.begin(self.job.called, self.job.plan, 0)
+                self.agents = self._engine.start(self._addresses, self._packed.cell)
+                self.hosts = [Host(agent) for agent in self.agents]
+                self.start_host(0, 0)
+                self._wait_for_start()
+            except BaseException as error:
+                if self.hosts and not isinstance(error, XmpError):
+                    ending.in_order(self, error)  # replicas may be in the function already
+                with _signals.blocked():
+                    self._abandon(error)
+                raise
+        self.progress.hide()
+        if not self.finished:
+            running_launches.add(self)  # type: ignore[arg-type]
+        elif not self.outcome.processes:
+            self.raise_error()
+
+    def start_host(self, index: int, port: int) -> None:
+        """Send one host its order."""
+        image = [self._packed.image] if self._packed.image >= 0 else []
+        self._send(self.hosts[index], StartHost(self._orders[index], port), image)
+
+    def start_others(self, port: int) -> None:
+        """Host 0 holds the ports: the others may come there."""
+        for host in self.hosts[1:]:
+            self.start_host(host.agent.index, port)
+
+    def _wait_for_start(self) -> None:
+        def started() -> bool:
+            return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
+
+        with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
+            while not self._reader.until(started, soonest(self._left(), self.progress.next())):
+                self.progress.glance(self._doing)
+                self._kill_late()
+
+    def _doing(self) -> str:
+        waited = [host.agent.name for host in self.hosts if host.attempt < 0]
+        names = ", ".join(waited[:4]) + (" and others" if len(waited) > 4 else "")
+        return f"waiting for {names} to come" if waited else "the hosts start their replicas"
+
+    def _abandon(self, error: BaseException) -> None:
+        for host in self.hosts:
+            if not host.is_over:
+                host.agent.kill()
+            host.agent.end()
+        if not self.finished:
+            self.finished = True
+            self.progress.close()
+            self._reader.close()
+            self.events.end(error)
+            self._finish_events(error)
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send the user's request to all hosts that have not ended."""
+        self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        if isinstance(message, SetGrace):
+            self.grace = self.patience = message.seconds
+        elif isinstance(message, Preempt):
+            self.sigterm.came(0)
+        self.order(message)
+
+    def order(self, message: Message) -> None:
+        """Send a request that the user has not made."""
+        if isinstance(message, (Interrupt, Stop, Kill)) and self._ends is None:
+            self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+        if not self.finished:
+            self.progress.asked(message)
+            for host in self.hosts:
+                self._send(host, message)
+
+    def _send(self, host: Host, message: Message, descriptors: Sequence[int] = ()) -> None:
+        if not host.is_over:
+            try:
+                host.agent.send(message, descriptors)
+            except Closed:
+                pass  # what is read next says why
+
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None:
+        """Take in messages until then, the last one, or for so long."""
+        self._reader.until(lambda: until() or self.finished, seconds)
+
+    def reap(self) -> None:
+        """Take in the messages that have arrived, unless another thread does."""
+        self._reader.take_in()
+
+    def _heard(self) -> list[Host]:
+        """The hosts that are read: not those whose next attempt the others have not begun."""
+        return [host for host in self.hosts if not host.is_over and host.attempt <= self.attempt]
+
+    def _readable(self, timeout: float | None) -> bool:
+        if self.finished:
+            return False
+        watched = [host.agent.fileno() for host in self._heard()]
+        return linux.any_ready(watched, select.POLLIN, timeout)
+
+    def _read(self) -> bool:
+        """Take in one message of each host that has one; False after the last one of all."""
+        for host in self._heard():
+            if not self.finished and host.agent.readable():
+                self._read_from(host)
+        return not self.finished
+
+    def _read_from(self, host: Host) -> None:
+        try:
+            message, descriptors = host.agent.recv()
+        except Closed:
+            host.lost, host.was_asked = host.agent.how_it_ended(), self._ends is not None
+        else:
+            agent_messages.handle(message, self, host, descriptors)
+        if host.is_over and host.has_failed:
+            self.order(Stop())
+        if all(each.is_over for each in self.hosts):
+            self.finish()
+        else:
+            self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        """Begin the next attempt when all hosts that live have."""
+        number = min(host.attempt for host in self.hosts if not host.is_over)
+        if number <= self.attempt:
+            return
+        if self.attempt >= 0:
+            self.past.append(history_of(self))
+            self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
+            self.outcome.begin()
+            for host in self.hosts:
+                host.begin()
+            self.events.begin(self.job.called, self.job.plan, number)
+        self.attempt = number
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        timeout: float | None,
+        owned: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Take in messages until the end, until that is ``enough``, or for ``timeout`` seconds.
+
+        As ``Launch.wait``.
+        """
+        with (
+            _signals.deferred(),
+            signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
+        ):
+            try:
+                return self._wait_for_end(timeout, enough)
+            except BaseException as error:
+                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
+                    ending.in_order(self, error)
+                    self.sigterm.carry_out(self.outcome)
+                raise
+
+    def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+
+        def over() -> bool:
+            return self.finished or enough()
+
+        while True:
+            left = seconds_to(end)
+            if self._reader.until(over, soonest(left, self._left(), self.progress.next())):
+                if self.finished:
+                    self.sigterm.carry_out(self.outcome)
+                return self.finished
+            if left == 0:
+                return False
+            self.progress.glance(self._doing)
+            self._kill_late()
+
+    def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
+        if isinstance(message, Interrupt):
+            raise KeyboardInterrupt
+        self.ask(message)
+
+    def _left(self) -> float | None:
+        return seconds_to(self._ends)
+
+    def _kill_late(self) -> None:
+        """Kill the agents of a launch that should have ended."""
+        if self._ends is None or time.monotonic() < self._ends:
+            return
+        for host in self.hosts:
+            if not host.is_over:
+                _log.warning("the agent of %s does not answer: killed", host.agent.name)
+                host.agent.kill()
+
+    def end_within(self, seconds: float) -> None:
+        """Wait for the end that was asked for; kill agents that do not answer."""
+        if not self._reader.until(lambda: self.finished, seconds):
+            with _signals.blocked():
+                self._ends = time.monotonic()
+                self._kill_late()
+                self._reader.until(lambda: self.finished, None)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Clean up after the last message of the last host; signal handlers are ``blocked``."""
+        if self.finished:
+            return
+        self.finished = True
+        settle(self)
+        self.progress.close()
+        running_launches.discard(self)
+        self._reader.close()
+        for agent in self.agents:
+            agent.end()
+        error = self.error()
+        self.events.end(error)
+        self._finish_events(error)
+
+    def _finish_events(self, error: BaseException | None) -> None:
+        if self.job.telling is not None:
+            self.job.telling.finish(error)
+
+    def drop(self) -> None:
+        """Forget the launch, in a forked child of the driver: it belongs to the parent."""
+        self.finished = True
+        self.progress.drop()
+        self.outcome.broken = XmpError("only the process which launched it can join it")
+        for agent in self.agents:
+            agent.drop()
+        self.events.drop()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def start_timeline(self) -> StartTimeline:
+        """How long each part of the start took."""
+        return self.outcome.start_timeline(())
+
+    def error(self) -> BaseException | None:
+        """What the launch has failed with."""
+        try:
+            self.raise_error()
+        except BaseException as error:
+            return error
+        return None
+
+    def raise_error(self) -> None:
+        """Raise the error that the launch has ended with, if there is one."""
+        try:
+            self.outcome.raise_error()
+        except XmpError as error:
+            if isinstance(error, ReplicaTimeout) and error.rank >= 0:
+                error.host = self._name_of(error.rank)
+            if self.past and not error.history:
+                lines = "\n".join(line for line, _ in self.past)
+                error._add(f"Earlier attempts (max_restarts={self.job.max_restarts}):\n{lines}")
+                error.history = tuple(past for _, past in self.past)
+            raise
+
+    def _name_of(self, rank: int) -> str:
+        """The name of the host of a rank."""
+        index = rank // len(self.job.plan.hosts[0].replicas)
+        return self.agents[index].name
+
+    def live_stacks(self) -> dict[int, str]:
+        """The current stacks of all live replicas, by rank."""
+        for host in self.hosts:
+            host.stacks = None
+        self.order(TakeStacks())
+        self.take_in(self._have_stacks, _ANSWER_WAIT)
+        return self._stacks()
+
+    def _have_stacks(self) -> bool:
+        return all(host.is_over or host.stacks is not None for host in self.hosts)
+
+    def _stacks(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for host in self.hosts:
+            found |= host.stacks or {}
+        return found
+
+    def print_stacks(self) -> None:
+        """Ask for the stacks of all live replicas, to print them when all have arrived."""
+        for host in self.hosts:
+            host.stacks = None
+        self.prints_stacks = True
+        self.order(TakeStacks())
+
+    def stacks_taken(self) -> None:
+        """A host has answered."""
+        if self.prints_stacks and self._have_stacks():
+            self.prints_stacks = False
+            say("\n".join(["xmp: where the living replicas are:", *grouped(self._stacks())]))

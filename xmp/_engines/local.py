@@ -1,0 +1,174 @@
+"""The ``local`` engine: hosts that one machine plays, as 127.0.0.2, 127.0.0.3 and so on.
+
+Linux answers at every address of 127.0.0.0/8 (RFC 1122, 3.2.1.3 (g)), so that each of these hosts
+has ports of its own. They share cores and memory, and real devices would be used twice.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from xmp import _proc
+from xmp._errors import PlanError, StartError
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import pair
+from xmp._processes.system import interpreter, linux, processes, stdio
+from xmp._types import JobPlan, Request
+
+from .environment import for_agents
+
+if TYPE_CHECKING:
+    from xmp._processes.terminal.notebook_output import CellOutput
+
+__all__ = ["engine"]
+
+MOST = 253
+"""127.0.0.2 to 127.0.0.254."""
+DEVICES = ("cpu", "fake")
+_END_WAIT = 5.0
+
+
+class LocalEngine:
+    """Each host is an agent process on this machine."""
+
+    name = "local"
+
+    def addresses(self, count: int) -> tuple[str, ...]:
+        if count > MOST:
+            raise PlanError(
+                f"hosts={count}: one machine can play {MOST} hosts at most (127.0.0.2 to "
+                "127.0.0.254). Give fewer"
+            )
+        if sys.platform != "linux":
+            raise PlanError(
+                f'engine="local" needs Linux, where all of 127.0.0.0/8 is this machine; '
+                f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn"
+            )
+        return tuple(f"127.0.0.{2 + index}" for index in range(count))
+
+    def refuse(self, plan: JobPlan) -> None:
+        for replica in plan.hosts[0].replicas:
+            if replica.device.partition(":")[0] not in DEVICES:
+                raise PlanError(
+                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
+                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                )
+
+    def settled(self, request: Request, plan: JobPlan) -> Request:
+        """With each host's share of this machine's cores, where the user has not said anything."""
+        threads = plan.hosts[0].replicas[0].threads
+        if request.threads is not None or request.env or "OMP_NUM_THREADS" in os.environ:
+            return request
+        return replace(request, threads=max(1, (threads or 1) // _hosts_of(request)))
+
+    def start(self, addresses: Sequence[str], cell: bytes) -> list[LocalAgent]:
+        stdio.flush()  # what the program has written comes before what its replicas write
+        agents: list[LocalAgent] = []
+        try:
+            for index, address in enumerate(addresses):
+                agents.append(LocalAgent(index, address, cell))
+        except OSError as error:
+            for agent in agents:
+                agent.kill()
+                agent.end()
+            raise StartError(
+                f"the agent of host {len(agents)} of {len(addresses)} did not start: {error}"
+            ) from error
+        return agents
+
+
+def _hosts_of(request: Request) -> int:
+    return len(getattr(request.world, "addresses", ())) or 1
+
+
+class LocalAgent:
+    """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
+
+    def __init__(self, index: int, address: str, cell: bytes) -> None:
+        """Raises OSError if it cannot be started."""
+        self.index, self.name, self.address = index, address, address
+        self._output: CellOutput | None = None
+        self._connection, theirs = pair()
+        streams = self._streams(cell)
+        number = theirs.fileno()
+        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", number)
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+                pass_fds=[number], env=for_agents(), start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            self._connection.close()
+            raise
+        finally:
+            theirs.close()
+            for stream in streams:
+                os.close(stream)
+        self.pid = self._process.pid
+
+    def _streams(self, cell: bytes) -> list[int]:
+        streams = stdio.standard_streams()
+        if cell:
+            from xmp._processes.terminal.notebook_output import CellOutput
+
+            self._output = CellOutput(cell)
+            for number, end in enumerate(self._output.ends(), 1):
+                os.close(streams[number])
+                streams[number] = end
+        return streams
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def readable(self) -> bool:
+        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        self._connection.send(message, list(descriptors))
+
+    def recv(self) -> tuple[Message, list[int]]:
+        return self._connection.recv()
+
+    def kill(self) -> None:
+        found = _proc.alive(self.pid)
+        if self._process.poll() is None and found is not None:
+            self._process.kill()
+
+    def how_it_ended(self) -> str:
+        code = self._ended()
+        if code is None:
+            return "has closed its connection"
+        return (
+            f"was killed by {processes.signal_name(-code)}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
+
+    def _ended(self) -> int | None:
+        try:
+            return self._process.wait(_END_WAIT)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        self._connection.close()
+        if self._ended() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._output is not None:
+            self._output.finish()
+            self._output = None
+
+    def drop(self) -> None:
+        self._connection.close()
+        self._process.returncode = 0  # the child of another process: this one must not wait
+
+
+engine = LocalEngine()

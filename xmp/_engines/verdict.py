@@ -1,0 +1,147 @@
+"""How a launch over hosts has failed: from what each host has reported, one error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from xmp import _errors, _log
+from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
+from xmp._host_words import HostFailure
+from xmp._limits import START, Overdue
+from xmp._processes.launcher.restarts import restart_words
+from xmp._processes.messages.launch import Done
+from xmp._watch import CAUSE, COLLATERAL, STOPPED
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .hosts_launch import HostsLaunch
+
+__all__ = ["history_of", "settle"]
+
+_NOT_OF_REPLICAS = ("HostLost", "Ended")
+"""Kinds of a verdict without a report of replicas."""
+
+
+def settle(launch: HostsLaunch) -> None:
+    """Put into the outcome what the launch has failed with, if it has."""
+    hosts, outcome = launch.hosts, launch.outcome
+    verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
+    outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
+    lost = [host for host in hosts if host.lost and not host.was_asked]
+    if lost and _is_cause(lost, verdict):
+        outcome.broken = _host_lost(lost[0])
+        return
+    if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
+        outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
+        return
+    cause = _host_of(hosts, verdict)
+    if cause is not None:
+        _merge(launch, cause)
+    elif outcome.broken is None:
+        _without_replicas(launch, verdict)
+
+
+def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
+    gone = {host.agent.index for host in lost}
+    return verdict is None or verdict.kind in _NOT_OF_REPLICAS or verdict.host in gone
+
+
+def _host_lost(host: Host) -> HostLost:
+    agent = host.agent
+    error = HostLost(
+        f"host {agent.index} ({agent.name}) is lost: its agent (pid {agent.pid}) {host.lost}"
+    )
+    error.host, error.host_index = agent.name, agent.index
+    return error
+
+
+def _host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
+    """The host whose replicas have failed first, with their whole reports."""
+    failed = [host for host in hosts if host.done and (host.done.failures or host.done.overdue)]
+    if verdict is not None:
+        named = [host for host in failed if host.agent.index == verdict.host]
+        if named or verdict.kind not in _NOT_OF_REPLICAS:
+            return named[0] if named else None
+    return failed[0] if failed else None
+
+
+def _merge(launch: HostsLaunch, cause: Host) -> None:
+    """Take the failures of all hosts in, the first one first."""
+    own = cause.done
+    assert own is not None
+    failures, stacks = list(own.failures), dict(own.stacks)
+    for host in launch.hosts:
+        if host is not cause and host.done is not None:
+            failures += [_as_collateral(each) for each in host.done.failures]
+            stacks |= host.done.stacks or host.stacks or {}
+    launch.outcome.host = cause.agent.name
+    launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
+
+
+def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
+    """What all hosts waited for when the limit of one was over.
+
+    The others were stopped because of it, or moments before their own.
+    """
+    waited, finished = set(overdue.ranks), set(overdue.finished)
+    for host in launch.hosts:
+        done = host.done
+        if done is not None and done.overdue is not None:
+            waited |= {*done.overdue.ranks}
+            finished |= {*done.overdue.finished}
+        elif done is not None and overdue.name != START:
+            waited |= {each.rank for each in done.failures if each.label == STOPPED}
+    if not waited <= {*overdue.ranks}:
+        launch.outcome.host = f"{len(launch.hosts)} hosts"
+    return replace(overdue, ranks=tuple(sorted(waited)), finished=tuple(sorted(finished)))
+
+
+def _as_collateral(failure: Any) -> Any:
+    return replace(failure, label=COLLATERAL) if failure.label == CAUSE else failure
+
+
+def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
+    """No replica has failed: a host could not start, or the launch was ended before."""
+    failed = [host for host in launch.hosts if host.over is not None and host.over.kind]
+    if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS:
+        launch.outcome.elsewhere = verdict
+    elif failed:
+        launch.outcome.broken = _as_error(failed[0])
+    elif launch.asked_to_end and any(host.lost for host in launch.hosts):
+        why = launch.outcome.ended_by or "its launcher got a signal"
+        launch.outcome.broken = StartError(f"the launch was ended before its replicas ran: {why}")
+
+
+def _as_error(host: Host) -> BaseException:
+    """The error that a host has reported: of its class, with the host's name where it helps."""
+    assert host.over is not None
+    kind, text = host.over.kind, host.over.text
+    if kind == "TypeError":
+        return TypeError(text)
+    found = getattr(_errors, kind, None)
+    if found is None or not issubclass(found, XmpError) or issubclass(found, ReplicaError):
+        where = f"host {host.agent.index} ({host.agent.name})"
+        timed_out = kind == "ReplicaTimeout"
+        return (ReplicaTimeout if timed_out else StartError)(f"on {where}: {text}")
+    error: XmpError = found(text)
+    if isinstance(error, HostLost):
+        error.host, error.host_index = host.agent.name, host.agent.index
+    return error
+
+
+def history_of(launch: HostsLaunch) -> tuple[str, Exception]:
+    """When and how the present attempt has failed, which another one follows."""
+    settle(launch)
+    error = launch.outcome.error()
+    if not isinstance(error, Exception):
+        error = XmpError("an attempt failed")
+    lasted = (time.monotonic_ns() - launch.job.called) / 1e9
+    when = time.strftime("%Y-%m-%d %H:%M:%S")
+    words = restart_words(error)
+    _log.warning("restart %d of %d: %s", len(launch.past) + 1, launch.job.max_restarts, words)
+    if isinstance(error, ReplicaError):
+        error.results = {}
+    return f"  {len(launch.past) + 1}: {when}, {lasted:.1f} s after the call: {words}", error

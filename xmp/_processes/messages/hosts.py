@@ -1,0 +1,115 @@
+"""What a driver and the agent of each host send each other: a launch over hosts of an engine.
+
+An agent is the launcher on its host. It passes on to the driver what its supervisor reports
+(``launch``), and to the launch what the driver asks for; results pass it unopened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmp._host_words import HostFailure
+from xmp._payload.script import MainSource
+from xmp._types import Limits, Request
+
+from .launcher_state import LauncherState
+
+if TYPE_CHECKING:
+    from .logging_setup import LoggingSetup
+
+__all__ = [
+    "AttemptBegins",
+    "AttemptOver",
+    "HostOrder",
+    "HostOver",
+    "PackedCall",
+    "PortsHeld",
+    "StartHost",
+]
+
+
+@dataclass(frozen=True)
+class PackedCall:
+    """A function with its arguments that one process has packed for launches of others."""
+
+    name: str
+    """What the function is called."""
+    module: str
+    image_data: bytes | None
+    image_size: int
+    """Of the memory file, if ``image_data`` is None."""
+    touches_device: bool
+    state: LauncherState
+    """Of the process that has packed it."""
+    main: MainSource | None
+    logging: LoggingSetup | None
+    image: int = -1
+    """The descriptor of the memory file in the process that has this object."""
+    cell: bytes = b""
+    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
+
+
+@dataclass(frozen=True)
+class HostOrder:
+    """What one host runs, and how."""
+
+    request: Request
+    call: PackedCall
+    options: dict[str, Any]
+    """Fields of ``Call``."""
+    limits: Limits | None
+    elapsed: int
+    """Nanoseconds since the user's call: clocks of hosts differ."""
+    environment: dict[str, str]
+    """Variables for this host beside those that its agent has."""
+    search_path: list[str]
+    """``sys.path`` for processes that run no code of the user's."""
+    host_name: str
+    events: bool
+    """Whether the driver reports events (``events=``)."""
+    phases: bool
+    """Whether the driver shows what replicas do before the function."""
+
+
+# --- driver -> agent ----------------------------------------------------------------------------
+
+
+class StartHost(NamedTuple):
+    """The first message. Descriptor: the image of the call, if it is a file."""
+
+    order: HostOrder
+    port: int
+    """At which the hosts meet on host 0; 0 for host 0 itself: it answers ``PortsHeld``."""
+
+
+# --- agent -> driver ----------------------------------------------------------------------------
+
+
+class PortsHeld(NamedTuple):
+    """Host 0 holds the ports of the launch, of which this one is the first."""
+
+    port: int
+
+
+class AttemptBegins(NamedTuple):
+    """All hosts have come, and this one starts its replicas; the messages before are of another."""
+
+    number: int
+
+
+class AttemptOver(NamedTuple):
+    """No process of the attempt is left on this host."""
+
+    verdict: HostFailure | None
+    """How it has failed, on whichever host."""
+    leftovers: str
+    """Which processes of it still exist all the same."""
+
+
+class HostOver(NamedTuple):
+    """The last message of a host, of which no process but the agent is left."""
+
+    kind: str
+    """The class of the error here, if there is one."""
+    text: str
