@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,6 +124,21 @@ def test_sigterm_to_srun_ends_everything(cluster: Slurm, waiting: subprocess.Pop
     nothing_is_left(cluster, cluster.KILL_WAIT / 3)
     waiting.wait(10)
     assert waiting.returncode != 0
+
+
+def test_the_batch_script_of_the_project_runs(
+    cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for GPUs and cores, which these nodes lack; options of the command line go first."""
+    for name in ("train.sbatch", "train.py"):
+        shutil.copy(ROOT / "scripts/clusters" / name, tmp_path)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
+    fits = ("--gpus-per-node=0", "--cpus-per-task=2")
+    done = cluster.run("sbatch", "--wait", *fits, "--output=out", "train.sbatch", folder=tmp_path)
+    printed = (tmp_path / "out").read_text()
+    assert done.returncode == 0, printed
+    assert printed.count("2 replicas here, sum over all hosts 10\n") == 2, printed
+    nothing_is_left(cluster)
 
 
 def test_a_host_that_loses_power(tmp_path: Path) -> None:
