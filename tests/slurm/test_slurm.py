@@ -141,6 +141,32 @@ def test_the_batch_script_of_the_project_runs(
     nothing_is_left(cluster)
 
 
+FOR_EACH_TASK = """
+import json, xmp
+
+def train(rank):
+    return [rank, xmp.host_index(), xmp.world_size(), float(xmp.all_reduce(float(rank)))]
+
+if __name__ == "__main__":
+    print(json.dumps(list(xmp.launch(train, runtime="cpu"))), flush=True)
+"""
+
+
+def test_a_task_for_each_replica(cluster: Slurm, tmp_path: Path) -> None:
+    """Slurm has started the replicas itself: ``launch`` runs the function in each task.
+
+    torch finds the others by MASTER_ADDR and MASTER_PORT, which a batch script sets.
+    """
+    (tmp_path / "train.py").write_text(FOR_EACH_TASK)
+    meeting = "--export=ALL,MASTER_ADDR=h0,MASTER_PORT=29500"
+    srun = ("srun", "--nodes=2", "--ntasks-per-node=2", meeting)
+    done = cluster.run(*srun, sys.executable, "train.py", folder=tmp_path)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+    found = sorted(json.loads(line)[0] for line in lines)
+    assert found == [[rank, rank // 2, 4, 6.0] for rank in range(4)], done.stdout
+    nothing_is_left(cluster)
+
+
 def test_a_host_that_loses_power(tmp_path: Path) -> None:
     """The other is not waited for by anything that xmp has started."""
     (own := tmp_path / "cluster").mkdir()
