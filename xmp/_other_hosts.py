@@ -86,7 +86,8 @@ def _forget() -> None:
         _latest.drop()
 
 
-os.register_at_fork(after_in_child=_forget)
+# A child of the program may launch as well, and needs the port.
+os.register_at_fork(before=shutdown, after_in_child=_forget)
 atexit.register(shutdown)
 
 

@@ -59,19 +59,25 @@ PROGRAM = """
     def a_context():
         context = start(until_told, join=False)
         everyone_is_in()
-        early = [context.join(timeout=0.01), error_of(context.results)]
+        early = context.join(timeout=0.01)
         (HERE / f"asked-{HOST}").touch()
         if HOST == 0:
             in_script_until(lambda: (HERE / "asked-1").exists())
             (HERE / "go").touch()
         while not context.join(timeout=5):
             pass
-        return [*early, list(context.results())]
+        return [early, list(context.results())]
 
     def a_block():
         with start(sums, join=False) as context:
-            pass
-        return list(context.results())
+            return list(context.results())
+
+    def a_block_that_is_left():
+        with contextlib.suppress(ZeroDivisionError), start(waits, join=False) as context:
+            everyone_is_in()
+            if HOST == 0:
+                1 / 0
+            return error_of(context.join)
 
     def terminated():
         context = start(waits, join=False)
@@ -141,14 +147,20 @@ def test_launches_one_after_the_other(placed: Placed, file: bool) -> None:
 
 
 def test_a_context_is_asked_before_the_end(placed: Placed) -> None:
-    for host, (joined, early, results) in enumerate(both(placed, "a_context")):  # type: ignore[misc]
-        assert joined is False
-        assert early[0] == "XmpError" or "still run" in early[1], early
-        assert results == [2 * host, 2 * host + 1]
+    ends = [[False, [0, 1]], [False, [2, 3]]]
+    assert both(placed, "a_context") == ends
 
 
-def test_a_block_ends_with_all_hosts(placed: Placed) -> None:
+def test_results_in_a_block(placed: Placed) -> None:
     assert both(placed, "a_block") == [[6.0, 6.0]] * 2
+
+
+def test_a_block_that_one_host_leaves_ends_the_others(placed: Placed) -> None:
+    first, second = both(placed, "a_block_that_is_left")
+    assert first is None
+    kind, text = second  # type: ignore[misc]
+    assert kind == "HostLost", text
+    assert "host 0" in text
 
 
 def test_terminate_on_one_host_ends_the_others_and_names_it(placed: Placed) -> None:

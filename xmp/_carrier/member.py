@@ -67,7 +67,7 @@ class Member:
         self._moved = False
         """Whether a replica has made progress of which the coordinator has not heard."""
         self._called = False
-        """Whether the roll has been called once; before that, this host may come again."""
+        """Whether all hosts have come to this launch; before that, this one may come again."""
         self._began, self._late = time.monotonic(), 0.0
 
     @property
@@ -139,8 +139,9 @@ class Member:
             raise
 
     def _exactly(self, connection: socket.socket, size: int) -> bytes:
-        """So many bytes; raises OSError after ``STEP`` seconds without them."""
-        data, end = b"", time.monotonic() + STEP
+        """So many bytes; raises OSError where they do not come in time."""
+        now = time.monotonic()
+        data, end = b"", min(now + STEP, max(self._began + self._limit, now + TICK))
         while len(data) < size:
             self._hear_launcher(0.0)
             if not readable([connection], TICK):
@@ -206,8 +207,14 @@ class Member:
             self._moved = True  # said with the next beat, if not at once
             return
         if kind == kinds.CARD:
-            self._card, self._settled = decode(HostCard, body), False
+            self._take_card(body)
         coordinator.send(kind, body)
+
+    def _take_card(self, body: bytes) -> None:
+        self._card, self._settled = decode(HostCard, body), False
+        if self._called and not self._card.restart:  # another launch of the program
+            self._called = False
+            self._began, self._late = time.monotonic(), 0.0
 
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
