@@ -26,6 +26,8 @@ PROBE_SECONDS = 0.5
 RELEASE_SECONDS = 65.0
 """The kernel keeps an ended connection for 60 s (TCP_TIMEWAIT_LEN, include/net/tcp.h)."""
 PAUSE_SECONDS = 0.1
+LINGER_SECONDS = 2.0
+"""How long a program's own processes may still serve a port after its end."""
 
 
 class PortLease:
@@ -227,14 +229,23 @@ def _refuse_loopback_name(need: PortNeed) -> None:
 
 def _refuse_served(need: PortNeed, family: int) -> None:
     """A server with SO_REUSEPORT would share the port with us: only connecting finds it."""
+    # Where launchers meet, a process of xmp's serves, which notices the end of its program soon.
+    end = time.monotonic() + (LINGER_SECONDS if need.purpose else 0.0)
+    while _is_served(need, family):
+        if time.monotonic() >= end:
+            raise PortError(f"{_said(need)} is already served by another program: {_advice(need)}")
+        _signals.interruptible(time.sleep, PAUSE_SECONDS)
+        _signals.deliver()
+
+
+def _is_served(need: PortNeed, family: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_SECONDS)
         # A reset: the probe itself must not leave a connection that blocks the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         try:
             probe.connect((need.address, need.port))
-            if probe.getsockname() == probe.getpeername():
-                return  # TCP's simultaneous open: the kernel gave the probe this very port
+            # If equal, TCP's simultaneous open: the kernel gave the probe this very port.
+            return bool(probe.getsockname() != probe.getpeername())
         except OSError:
-            return
-    raise PortError(f"{_said(need)} is already served by another program: {_advice(need)}")
+            return False
