@@ -169,8 +169,7 @@ class HostLink:
     def _complete(self, notice: Callable[[str], None]) -> bool:
         while self._calls:
             call = self._calls.popleft()
-            if self._card.attempt in (NEXT, call.attempt) and not call.absent:
-                self._card = replace(self._card, attempt=call.attempt)
+            if self._card.attempt == call.attempt and not call.absent:
                 return True
             if call.absent:
                 notice(missing(call, self._card.hosts))
@@ -248,7 +247,11 @@ class HostLink:
 
     def _take(self, kind: int, body: bytes) -> None:
         if kind == kinds.CALL:
-            self._calls.append(decode(Call, body))
+            call = decode(Call, body)
+            if self._card.attempt == NEXT and not call.absent:
+                # At once: the verdict may come with it.
+                self._card = replace(self._card, attempt=call.attempt)
+            self._calls.append(call)
         elif kind == kinds.REFUSED:
             self._refusal = decode(Refusal, body)
         elif kind == kinds.VERDICT:
