@@ -73,6 +73,11 @@ def bare(**env: str) -> HostFacts:
         (TRAINJOB, (1, 2, "digits-node-0-0.digits", 29500)),
         (PYTORCHJOB, (2, 3, "digits-master-0", 23456)),
         (with_env(PYTORCHJOB, PET_NNODES="3:3"), (2, 3, "digits-master-0", 23456)),
+        # an operator of which only MASTER_ADDR is there, and nprocPerNode counts in WORLD_SIZE
+        (
+            with_env(PYTORCHJOB, "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+            (2, 3, "digits-master-0", 23456),
+        ),
         (bare(**OLD), (1, 3, "digits-master-0", 23456)),
         (bare(**OLD, PET_NPROC_PER_NODE="1"), (1, 3, "digits-master-0", 23456)),
         # operators before 1.4 tell the master pod that it is "localhost"
@@ -149,7 +154,10 @@ def test_an_inner_launcher_says_more(facts: HostFacts, expected: tuple[int, int,
         ),
         (with_env(TRAINJOB, PET_NODE_RANK="2"), "pod 2 does not fit 2 pods. Allowed: 0 to 1"),
         (with_env(TRAINJOB, PET_NODE_RANK="one"), "PET_NODE_RANK='one' is not a number"),
-        (with_env(TRAINJOB, PET_MASTER_PORT="70000"), "port 70000. Allowed: 1 to 65535"),
+        (
+            with_env(TRAINJOB, PET_MASTER_PORT="70000"),
+            "PET_MASTER_PORT='70000' is out of range. Allowed: 1 to 65535",
+        ),
         (
             with_env(TRAINJOB, PET_MASTER_ADDR="a:29500"),
             "has a port. Set PET_MASTER_ADDR=a and PET",

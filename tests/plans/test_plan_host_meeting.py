@@ -62,7 +62,9 @@ def test_hosts_that_the_call_names(asked: dict[str, Any], meets: int) -> None:
 
 
 def test_a_port_that_cannot_be() -> None:
-    with pytest.raises(PlanError, match=r"port 70000\. Allowed: 1 to 65535"):
+    with pytest.raises(
+        PlanError, match=r"MASTER_PORT='70000' is out of range\. Allowed: 1 to 65535"
+    ):
         plan({**MANUAL, "MASTER_PORT": "70000"})
 
 

@@ -99,7 +99,23 @@ def test_hosts_of_their_own(env: dict[str, str]) -> None:
     [
         ({"NNODES": "2", "NODE_RANK": "0"}, "NNODES=2 hosts, but MASTER_ADDR is not set"),
         ({**MANUAL, "NODE_RANK": "2"}, r"NODE_RANK=2 does not fit NNODES=2. Allowed: 0 to 1"),
-        ({**MANUAL, "NODE_RANK": "one"}, "NODE_RANK='one' is not a number"),
+        ({**MANUAL, "NODE_RANK": "one"}, r"NODE_RANK='one' is not a number. Allowed: 0 to 1\.$"),
+        ({**MANUAL, "NODE_RANK": "-1"}, r"NODE_RANK='-1' is out of range. Allowed: 0 to 1\.$"),
+        ({**MANUAL, "NNODES": "0"}, "^NNODES='0' is out of range. Allowed: 1 to 1048576"),
+        ({**MANUAL, "NNODES": "1000000000000"}, "^NNODES='1000000000000' is out of range"),
+        ({**MANUAL, "NNODES": "two"}, "^NNODES='two' is not a number. Allowed: 1 to 1048576"),
+        ({**MANUAL, "NNODES": "2:4"}, "NNODES='2:4' is a range.*set NNODES to that number"),
+        ({"NNODES": "2:2"}, "NNODES='2:2' is a range"),
+        (
+            {**MANUAL, "MASTER_PORT": "abc"},
+            "MASTER_PORT='abc' is not a number. Allowed: 1 to 65535",
+        ),
+        ({**MANUAL, "MASTER_PORT": "99999"}, "^MASTER_PORT='99999' is out of range"),
+        ({**MANUAL, "MASTER_PORT": "-1"}, "^MASTER_PORT='-1' is out of range"),
+        ({**MANUAL, "MASTER_ADDR": "255.255.255.255"}, "which no host has to itself"),
+        ({**MANUAL, "MASTER_ADDR": "239.1.2.3"}, "host 0 is 239.1.2.3, which no host has"),
+        ({**MANUAL, "MASTER_ADDR": "ff02::1"}, "host 0 is ff02::1, which no host has"),
+        ({**MANUAL, "MASTER_ADDR": "[FF05::2]"}, "which no host has to itself"),
         ({**SLURM, "SLURM_NODEID": "3"}, "disagree"),
         ({k: v for k, v in MPI.items() if "uri" not in k}, "address of rank 0 is not known"),
         (KUBERNETES, "pod is called 'localhost'"),
@@ -109,6 +125,14 @@ def test_hosts_of_their_own(env: dict[str, str]) -> None:
 def test_hosts_that_cannot_be(env: dict[str, str], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         plan(env)
+
+
+@pytest.mark.parametrize(
+    "address", ["223.0.0.1", "240.0.0.1", "ff02", "ff02.internal", "fe80::1", "224.internal"]
+)
+def test_addresses_of_one_host(address: str) -> None:
+    environment = dict(plan({**MANUAL, "MASTER_ADDR": address}).hosts[0].replicas[0].set)
+    assert environment["MASTER_ADDR"] == address
 
 
 def test_only_host_0_holds_the_meeting_places_and_the_ports_are_fixed() -> None:

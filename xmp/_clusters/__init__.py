@@ -27,7 +27,7 @@ from . import (
     slurm,
     torchrun,
 )
-from ._base import HOST, Cluster, Place, is_loopback, split_port
+from ._base import HOST, MOST_PORT, PORTS, Cluster, Place, is_loopback, is_no_hosts_own, split_port
 
 __all__ = ["Placement", "is_each_host_itself", "placement"]
 
@@ -49,7 +49,6 @@ GENERAL: tuple[Finder, ...] = (
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
-MOST_PORT = 65535
 SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 """Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
@@ -162,8 +161,7 @@ def _check_meeting_place(cluster: Cluster) -> None:
     """Raise PlanError for what is no host, or no port, wherever it comes from."""
     if cluster.port > MOST_PORT:
         raise PlanError(
-            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: 1 to "
-            f"{MOST_PORT}; unset or 0 for the documented one."
+            f"{_said(cluster)}, and that the hosts meet at port {cluster.port}. Allowed: {PORTS}."
         )
     host, port = split_port(cluster.coordinator)
     # Without an address the XRT runtime says which variable of its own has none.
@@ -171,6 +169,11 @@ def _check_meeting_place(cluster: Cluster) -> None:
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
             "address or a name without a port, which MASTER_PORT sets."
+        )
+    if is_no_hosts_own(cluster.coordinator):
+        raise PlanError(
+            f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator}, which no host "
+            "has to itself (multicast or broadcast). Set MASTER_ADDR to an address of host 0."
         )
 
 

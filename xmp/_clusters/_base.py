@@ -15,8 +15,11 @@ __all__ = [
     "Cluster",
     "Place",
     "host_list",
+    "index_of",
     "is_loopback",
+    "is_no_hosts_own",
     "master",
+    "nodes",
     "number",
     "split_port",
     "tpu_environment",
@@ -25,11 +28,17 @@ __all__ = [
 NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
 ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
+MOST_PORT = 65535
+PORTS = f"1 to {MOST_PORT}; unset or 0 for the documented one"
+NODES = "NNODES"
+INTEGER = re.compile(r"[-+]?[0-9]+")
+ELASTIC = re.compile(r"[0-9]+\s*:\s*[0-9]+")
 EACH_ITSELF = (
     *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "::1"),
     *("0.0.0.0", "::"),  # connecting to "any address" reaches this host: ip(7)
 )
 IPV6 = r"\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
+OF_MANY = re.compile(r"2(2[4-9]|3\d)(\.\d{1,3}){3}|ff[0-9a-f]{2}:[0-9a-f:.]+")
 HOST = re.compile(f"{NAME}|{IPV6}")
 ENTRY = re.compile(r"""\s*([A-Z0-9_]+)\s*:\s*['"]?(.*?)['"]?\s*""")  # TYPE: 'v5litepod-16'
 
@@ -63,15 +72,47 @@ class Cluster:
     starts the processes of its own host itself, and the others by srun or ssh."""
 
 
-def number(env: Mapping[str, str], name: str) -> int | None:
-    """The variable as a number from 0; None where it is unset or empty. Raises PlanError."""
+def number(
+    env: Mapping[str, str], name: str, least: int = 0, most: int = MOST, allowed: str = ""
+) -> int | None:
+    """The variable as a number from ``least`` to ``most``; None where it is unset or empty.
+
+    ``allowed`` says it in other words. Raises PlanError for another text.
+    """
     text = env.get(name, "").strip()
     if not text:
         return None
-    if not is_number(text):
-        allowed = f"0 to {MOST}, or unset"
-        raise PlanError(f"{name}={text!r} is not a number. Allowed: {allowed}.")
-    return int(text)
+    if is_number(text) and least <= int(text) <= most:
+        return int(text)
+    what = "is out of range" if INTEGER.fullmatch(text) else "is not a number"
+    said = f"{name}={text!r} {what}"
+    raise PlanError(f"{said}. Allowed: {allowed or f'{least} to {most}, or unset'}.")
+
+
+def nodes(env: Mapping[str, str]) -> int | None:
+    """NNODES, from 1; None where it is unset or empty. Raises PlanError, for a range too."""
+    text = env.get(NODES, "").strip()
+    if ELASTIC.fullmatch(text):
+        raise PlanError(
+            f"{NODES}={text!r} is a range, as torchrun's elastic jobs have. xmp joins a fixed "
+            f"number of hosts: set {NODES} to that number, the same on every host."
+        )
+    return number(env, NODES, least=1)
+
+
+def index_of(env: Mapping[str, str], name: str, size: str, count: int | None) -> int | None:
+    """The index of this host in ``name``, below ``count``, the value of ``size``.
+
+    None where it is unset or empty. Where ``count`` is not several hosts, any number is one.
+    Raises PlanError.
+    """
+    if count is None or count < 2:
+        return number(env, name)
+    allowed = f"0 to {count - 1}"
+    index = number(env, name, allowed=allowed)
+    if index is not None and index >= count:
+        raise PlanError(f"{name}={index} does not fit {size}={count}. Allowed: {allowed}.")
+    return index
 
 
 @functools.lru_cache(maxsize=64)
@@ -106,13 +147,23 @@ def master(env: Mapping[str, str], otherwise: str = "", prefix: str = "") -> tup
         raise PlanError(
             f"{name}={given!r} has a port. Set {name}={host} and {prefix}{PORT}={its_port}."
         )
-    return host or otherwise, number(env, f"{prefix}{PORT}") or 0
+    port = number(env, f"{prefix}{PORT}", most=MOST_PORT, allowed=PORTS)
+    return host or otherwise, port or 0
 
 
 def is_loopback(host: str) -> bool:
     """Whether ``host`` means this host on every host."""
     name = host.lower()
     return name in EACH_ITSELF or name.startswith("127.") or name.endswith(".localhost")
+
+
+def is_no_hosts_own(host: str) -> bool:
+    """Whether ``host`` is an IP address that means many hosts: multicast, or broadcast to all.
+
+    224.0.0.0/4 and ff00::/8 (RFC 5771, RFC 4291), 255.255.255.255 (RFC 919). Linux lets a server
+    bind them, and no client can connect.
+    """
+    return host == "255.255.255.255" or bool(OF_MANY.fullmatch(host.strip("[]").lower()))
 
 
 def tpu_environment(facts: HostFacts) -> dict[str, str]:

@@ -57,7 +57,8 @@ def _by_torchruns_options(env: Mapping[str, str]) -> Found | None:
     if not least.isdecimal() or (most or least) != least:
         return None
     count, index = int(least), number(env, "PET_NODE_RANK")
-    address, port = master(env, prefix="PET_")
+    own = "PET_" if env.get("PET_MASTER_ADDR", "").strip() else ""
+    address, port = master(env, prefix=own)
     if count < 2 or index is None or not address:
         return None
     return index, count, address, port, "PET_NODE_RANK, PET_NNODES"

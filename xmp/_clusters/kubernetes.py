@@ -9,7 +9,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, master, number
+from ._base import Cluster, master, nodes, number
 
 __all__ = ["find"]
 
@@ -22,7 +22,7 @@ ADDRESS = "MASTER_ADDR"
 def find(facts: HostFacts) -> Cluster | None:
     """The pods of this Indexed Job; None outside one or where NNODES is not set."""
     env = facts.env
-    index, count = number(env, INDEX), number(env, NODES)
+    index, count = number(env, INDEX), nodes(env)
     if index is None or SERVICE not in env or count is None or count < 2:
         return None
     if index >= count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts, HostsByHand, WorldByHand
 
-from ._base import Cluster, master, number
+from ._base import Cluster, index_of, master, nodes
 
 __all__ = ["by_hand", "find"]
 
@@ -22,13 +22,12 @@ def find(facts: HostFacts) -> Cluster | None:
     ``NNODES=1`` makes this host a separate job, whatever the variables of a scheduler say.
     """
     env = facts.env
-    count, index = number(env, NODES), number(env, NODE)
+    count = nodes(env)
     if count == 1:
         return Cluster(f"{NODES}=1", 0, (facts.address,), "127.0.0.1")
+    index = index_of(env, NODE, NODES, count)
     if count is None or index is None:
         return None
-    if index >= count:
-        raise PlanError(f"{NODE}={index} does not fit {NODES}={count}. Allowed: 0 to {count - 1}.")
     address, port = master(env)
     if not address:
         raise PlanError(

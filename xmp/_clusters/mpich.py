@@ -10,7 +10,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, master, number
+from ._base import Cluster, index_of, master, number
 from ._host_lists import first_host
 
 __all__ = ["find"]
@@ -23,11 +23,10 @@ PER_HOST = "MPI_LOCALNRANKS"
 def find(facts: HostFacts) -> Cluster | None:
     """The hosts of an mpirun with one process on each; None outside one."""
     env = facts.env
-    index, count = number(env, RANK), number(env, SIZE)
+    count = number(env, SIZE)
+    index = index_of(env, RANK, SIZE, count)
     if index is None or count is None or count < 2 or number(env, PER_HOST) != 1:
         return None
-    if index >= count:
-        raise PlanError(f"{RANK}={index} does not fit {SIZE}={count}. Allowed: 0 to {count - 1}.")
     address, port = master(env, otherwise=first_host(facts))
     if not address:
         raise PlanError(

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from xmp._errors import PlanError
 from xmp._replica_info import ReplicaInfo
 
-from ._base import is_loopback, number
+from ._base import is_loopback
 from .announced import HYDRA, JSRUN, MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN
 
 __all__ = ["READ", "Started", "identity", "launches_apart", "refuse", "started"]
@@ -166,7 +166,7 @@ def launches_apart(environ: Env) -> Started | None:
     ``NNODES=1`` says that this is meant.
     """
     found = started(environ)
-    return None if INSIDE in environ or number(environ, "NNODES") == 1 else found
+    return None if INSIDE in environ or _number(environ, "NNODES") == 1 else found
 
 
 def refuse(environ: Env) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xmp._types import HostFacts
 
-from ._base import Cluster, master, number
+from ._base import Cluster, index_of, master, number
 
 __all__ = ["find"]
 
@@ -22,7 +22,8 @@ def find(facts: HostFacts) -> Cluster | None:
     env = facts.env
     if RUN not in env or number(env, PER_NODE) != 1:
         return None
-    index, count = number(env, NODE), number(env, NODES)
+    count = number(env, NODES)
+    index = index_of(env, NODE, NODES, count)
     address, port = master(env)
     if index is None or count is None or count < 2 or not address:
         return None

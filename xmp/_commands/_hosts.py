@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from xmp._clusters._base import MOST_PORT, PORTS, index_of, nodes, number
 from xmp._errors import PlanError
 from xmp._numbers import is_number
 from xmp._types import HostsByHand
 
 __all__ = ["by_hand", "count"]
-
-_MOST_PORT = 65535
 
 
 def count(options: argparse.Namespace) -> int | None:
@@ -39,12 +38,12 @@ def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByH
     if hosts is None and options.node_rank is None:
         return None
     if hosts is None:
-        hosts = _number(environ.get("NNODES", "").strip() or None, "NNODES")
+        hosts = nodes(environ)
     if hosts is None:
         raise PlanError(f"--node-rank {options.node_rank}: give --nnodes, the number of hosts, too")
-    index = _number(options.node_rank, "--node-rank")
+    index = _index(options.node_rank, hosts)
     if index is None and hosts > 1:
-        index = _number(environ.get("NODE_RANK", "").strip() or None, "NODE_RANK")
+        index = index_of(environ, "NODE_RANK", "--nnodes", hosts)
     if index is None and hosts > 1:
         raise PlanError(
             f"--nnodes {hosts}: give --node-rank too, from 0 to {hosts - 1} and another on each "
@@ -66,21 +65,21 @@ def _several(
             f"--nnodes {hosts}: give --master-addr too, the address of the host with --node-rank "
             "0, the same on every host"
         )
-    port = options.master_port or _number(environ.get("MASTER_PORT", "").strip() or None, "port")
+    port = options.master_port or number(environ, "MASTER_PORT", most=MOST_PORT, allowed=PORTS)
     addresses = tuple(address if host == 0 else "" for host in range(hosts))
     return HostsByHand(index, addresses, port or 0, f"--nnodes {hosts} --node-rank {index}")
 
 
-def _number(text: str | None, name: str) -> int | None:
+def _index(text: str | None, hosts: int) -> int | None:
     if text is None:
         return None
     if not is_number(text):
-        raise PlanError(f"{name} {text} is not a number. Allowed: a whole number from 0 up")
+        raise PlanError(f"--node-rank {text}: give the index of this host, 0 to {hosts - 1}")
     return int(text)
 
 
 def _check_port(port: int | None) -> None:
-    if port is not None and not 0 <= port <= _MOST_PORT:
+    if port is not None and not 0 <= port <= MOST_PORT:
         raise PlanError(
-            f"--master-port {port}: give a number from 1 to {_MOST_PORT}; 0 is for the default"
+            f"--master-port {port}: give a number from 1 to {MOST_PORT}; 0 is for the default"
         )
