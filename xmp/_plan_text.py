@@ -24,7 +24,7 @@ def explain(plan: JobPlan) -> str:
     if plan.others:
         lines.append(f"          also possible: {', '.join(plan.others)}")
     lines += [
-        f"hosts     {_hosts(plan)}: {sources.get('hosts', '')}",
+        _hosts(plan, sources.get("hosts", "")),
         f"replicas  {len(plan.hosts[0].replicas)} per host: {sources.get('replicas', '')}",
         f"threads   {replicas[0].threads} per replica: {sources.get('threads', '')}",
         *_ports(plan),
@@ -65,10 +65,15 @@ def _range(ports: list[int]) -> str:
     return str(ports[0]) if len(ports) == 1 else f"{min(ports)}-{max(ports)}"
 
 
-def _hosts(plan: JobPlan) -> str:
+def _hosts(plan: JobPlan, source: str) -> str:
+    """The hosts that are planned, or this one of several, with what has determined them."""
+    met = plan.meeting
+    if met is not None and len(plan.hosts) == 1:
+        by = source.removeprefix(f"this is host {met.index} of {met.hosts}")
+        return f"host      {met.index} of {met.hosts} ({plan.hosts[0].address}){by}"
     shown = ", ".join(f"{host.index} ({host.address})" for host in plan.hosts[:4])
     more = f" and {len(plan.hosts) - 4} more" if len(plan.hosts) > 4 else ""
-    return f"{shown}{more}"
+    return f"hosts     {shown}{more}: {source}"
 
 
 def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:

@@ -82,6 +82,7 @@ def _hold(need: PortNeed) -> socket.socket:
     family = _family(need.address)
     if need.port:
         _refuse_loopback_name(need)
+        _refuse_foreign_address(need, family)
         _refuse_served(need, family)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -198,7 +199,14 @@ def _refused(need: PortNeed, error: OSError) -> PortError:
     elif error.errno == errno.EADDRINUSE:
         advice = f"Another program uses it: {_advice(need)}"
     elif error.errno == errno.EADDRNOTAVAIL:
-        advice = "This host does not have that address: check the host list."
+        advice = "This host does not have that address"
+        if need.moved_by:  # only host 0 has ports whose numbers the others know
+            advice += (
+                ", by which the other hosts are to reach host 0. Is this another host, with a "
+                "wrong index (NODE_RANK)? If it is host 0, give an address of it (MASTER_ADDR), on "
+                "every host"
+            )
+        advice += "."
     else:
         advice = "Choose another address or port."
     return PortError(f"{what} cannot be bound: {error.strerror}. {advice}")
@@ -221,10 +229,25 @@ def _refuse_loopback_name(need: PortNeed) -> None:
     ):
         return
     raise PortError(
-        f"{need.address!r}, by which the other hosts are to reach this one for "
-        f"{need.name!r}, is {', '.join(sorted(found))} here. Set MASTER_ADDR to its IP address on "
-        "every host, or correct /etc/hosts."
+        f"the other hosts are to reach this one as {need.address!r} (for {need.name!r}), but here "
+        f"that name is {', '.join(sorted(found))}, which is each host itself. Set MASTER_ADDR to "
+        "the IP address of this host, on every host, or correct /etc/hosts."
     )
+
+
+def _refuse_foreign_address(need: PortNeed, family: int) -> None:
+    """Refuse the address of another host, where a program may well serve this very port.
+
+    The kernel looks for the address before the port (``inet_bind``, net/ipv4/af_inet.c).
+    """
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((need.address, 0))
+        except OSError as error:
+            if _signals.from_handler(error):
+                raise
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _refused(need, error) from error
 
 
 def _refuse_served(need: PortNeed, family: int) -> None:

@@ -230,3 +230,10 @@ def test_a_command_for_one_host_as_torchs_documentation_has_it(stage: Stage) -> 
     assert [each["place"] for each in found] == [["127.0.0.1", port, "1", "0"]] * 2
     elastic = ("--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=9")
     assert len(shown(run(stage, "--nproc-per-node=2", *elastic, "place.py"))) == 2
+
+
+def test_the_help_has_each_spelling_of_an_option_once() -> None:
+    said = command("run", "--help").stdout
+    assert "--nnodes VALUE  " in said
+    assert "--nnodes VALUE, --nnodes" not in said
+    assert "--node-rank VALUE, --node_rank VALUE" in said

@@ -16,7 +16,7 @@ import pytest
 from xmp._carrier.reach import reach
 from xmp._carrier.sealed import Greeting, Keys
 from xmp._errors import PortError
-from xmp._probe import doctor
+from xmp._probe import doctor, meeting
 from xmp._types import HostFacts, PortNeed, Request
 
 SECRET = "kept-apart-4711-kept-apart"
@@ -28,11 +28,14 @@ def free(needs: Sequence[PortNeed]) -> Any:
     yield None
 
 
-def texts(env: dict[str, str], at_host_0: str = "connection refused") -> list[str]:
+def examined(env: dict[str, str], at_host_0: str = "connection refused") -> list[doctor.Finding]:
     facts = HostFacts(env=env, frameworks={"torch": "2.13.0"}, cpus=(0, 1), memory_bytes=8 << 30)
     asked = Request(runtime="cpu", nprocs=2)
-    found = doctor.examine(facts, asked, free, reach=lambda address, port: at_host_0)
-    return [str(finding) for finding in found]
+    return doctor.examine(facts, asked, free, reach=lambda address, port: at_host_0)
+
+
+def texts(env: dict[str, str], at_host_0: str = "connection refused") -> list[str]:
+    return [str(finding) for finding in examined(env, at_host_0)]
 
 
 def one(lines: list[str], part: str) -> str:
@@ -58,6 +61,21 @@ def test_which_host_this_is_and_where_they_meet() -> None:
 )
 def test_whether_host_0_is_reached(what: str, said: str) -> None:
     assert any(line.startswith(said) for line in texts(PLACED, what))
+
+
+def test_the_last_line_speaks_for_this_host_alone() -> None:
+    said = "could take part in a launch; the others were not asked: run this on each of them"
+    assert meeting.verdict(examined(PLACED)) == f"host 2 of 4 {said}"
+    assert meeting.verdict(examined({**PLACED, "NODE_RANK": "0"})) == f"host 0 of 4 {said}"
+    unknown = examined(PLACED, "name or service not known")
+    assert meeting.verdict(unknown) == "a launch would not work here"
+    assert meeting.verdict(examined({})) == "a launch would work here"
+
+
+def test_what_was_looked_at_on_host_0() -> None:
+    checked = "note: this host has the address 10.0.0.9, and these ports are free: 29500, 30500"
+    assert checked in texts({**PLACED, "NODE_RANK": "0"})
+    assert not any("ports are free" in line for line in [*texts(PLACED), *texts({})])
 
 
 @pytest.mark.parametrize(

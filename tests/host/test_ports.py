@@ -122,8 +122,21 @@ def port_of(sock: socket.socket) -> int:
 
 
 def test_an_address_of_another_host_is_named() -> None:
-    with pytest.raises(PortError, match=r"192\.0\.2\.77.*host list"):
+    with pytest.raises(PortError, match=r"192\.0\.2\.77.*does not have that address\."):
         lease([PortNeed("store", "listen", "192.0.2.77")])
+
+
+def test_the_address_of_a_host_whose_port_is_served_is_named_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As where the host that has the address serves the port: a launch's real host 0.
+    monkeypatch.setattr(_ports, "_is_served", lambda need, family: True)
+    need = PortNeed("store", "listen", "192.0.2.77", 29500, moved_by="MASTER_PORT")
+    with pytest.raises(PortError) as refused:
+        lease([need])
+    assert "port 29500 at 192.0.2.77" in str(refused.value)
+    assert "Is this another host, with a wrong index (NODE_RANK)?" in str(refused.value)
+    assert "end that program" not in str(refused.value)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
@@ -292,7 +305,9 @@ def test_the_probe_is_no_server_and_leaves_nothing() -> None:
 
 def test_a_name_that_is_loopback_here_is_refused() -> None:
     """As Debian's 127.0.1.1 beside the host's own name; this number stands for 127.0.1.1."""
-    with pytest.raises(PortError, match=r"'2130706689'.* is 127\.0\.1\.1 here.*MASTER_ADDR"):
+    with pytest.raises(
+        PortError, match=r"'2130706689'.*here that name is 127\.0\.1\.1.*MASTER_ADDR"
+    ):
         lease([PortNeed("store", "listen", "2130706689", 29500)])
     with lease([PortNeed("store", "listen", "localhost")]) as held:
         port = held.ports["store"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -132,6 +133,7 @@ class Two:
     def __init__(self, stage: Stage, port: int) -> None:
         self.stage, self.port = stage, port
         self.launchers: list[subprocess.Popen[str]] = []
+        self.outcomes: list[Outcome] = []
 
     def start(self, index: int, function: str, *, hosts: int = 2, **options: Any) -> None:
         env = {
@@ -154,9 +156,9 @@ class Two:
 
     def said(self) -> list[Any]:
         """The last line of each launcher; nothing is left of either."""
-        found = [self.stage.outcome(launcher, timeout=40) for launcher in self.launchers]
+        self.outcomes = [self.stage.outcome(launcher, timeout=40) for launcher in self.launchers]
         self.stage.gone()
-        return [said_of(each) for each in found]
+        return [said_of(each) for each in self.outcomes]
 
 
 def json_of(value: Any) -> str:
@@ -263,6 +265,8 @@ def test_a_host_that_does_not_come(two: Two, index: int) -> None:
 def test_both_restart(two: Two) -> None:
     found = two.both("fails_once", max_restarts=1, env={"LOADED": "torch"})
     assert found == [[[1, 4.0], [1, 4.0]]] * 2
+    for outcome in two.outcomes:
+        assert re.search(r"restart 1 of 1: rank \d on host \d \(.+\) raised ", outcome.err)
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -127,5 +127,5 @@ def test_its_messages_are_those_of_the_roll_call() -> None:
 def test_its_line_of_xmp_plan() -> None:
     plan = _planner.plan(Request(), recorded_facts("kubeflow-trainjob"))
     assert [*filter(None, TEXT.splitlines())].count(
-        next(line for line in _planner.explain(plan).splitlines() if line.startswith("hosts"))
+        next(line for line in _planner.explain(plan).splitlines() if line.startswith("host "))
     ) == 1

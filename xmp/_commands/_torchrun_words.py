@@ -62,9 +62,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         **dict.fromkeys(_OF_RENDEZVOUS, "accepted with one host, where nothing has to be found"),
     }
     for name, text in help_of.items():
-        dashed = f"--{name.replace('_', '-')}"
+        spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
         kind = int if name == "master_port" else str
-        group.add_argument(dashed, f"--{name}", type=kind, metavar="VALUE", help=text)
+        group.add_argument(*spellings, type=kind, metavar="VALUE", help=text)
     for name in _REFUSED:
         names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
         nargs: Any = 0 if name in _FLAGS else None

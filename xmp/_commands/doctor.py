@@ -6,7 +6,7 @@ import argparse
 
 from xmp import _ports, _probe
 from xmp._carrier.reach import reach
-from xmp._probe import doctor
+from xmp._probe import doctor, meeting
 from xmp._secrets import without_secrets
 from xmp._types import Request
 
@@ -20,6 +20,5 @@ def run(options: argparse.Namespace) -> int:
     findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load, reach=reach)
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
-    problems = sum(finding.level == "problem" for finding in findings)
-    print("a launch would not work here" if problems else "a launch would work here")
-    return int(problems > 0)
+    print(meeting.verdict(findings))
+    return int(any(finding.level == "problem" for finding in findings))

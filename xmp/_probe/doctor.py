@@ -139,13 +139,18 @@ def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
 
 def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
     """Ports are fixed only where several hosts must agree on them; any free one does elsewhere."""
-    for need in plan.needs:
-        if need.port:
-            try:
-                with lease([need]):
-                    pass
-            except PortError as error:
-                yield Finding("problem", str(error))
+    fixed = [need for need in plan.needs if need.port]
+    free = []
+    for need in fixed:
+        try:
+            with lease([need]):
+                free.append(need)
+        except PortError as error:
+            yield Finding("problem", str(error))
+    if fixed and free == fixed:
+        ports = ", ".join(str(need.port) for need in fixed)
+        text = f"this host has the address {fixed[0].address}, and these ports are free: {ports}"
+        yield Finding("note", text)
 
 
 def _threads(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:

@@ -5,14 +5,15 @@ The ports of host 0 are tried elsewhere, with all ports that must have a certain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from xmp._host_words import HostMeeting
 from xmp._types import HostFacts, JobPlan
 
 from .finding import Finding
 
-__all__ = ["Reach", "found"]
+__all__ = ["OneOfSeveral", "Reach", "found", "verdict"]
 
 SECRET = "XMP_JOB_SECRET"
 SHORT = 16
@@ -22,6 +23,27 @@ Reach = Callable[[str, int], str]
 """What is at an address and port: "xmp", "another program", or why it cannot be reached."""
 
 
+@dataclass(frozen=True)
+class OneOfSeveral(Finding):
+    """Which host of a job this is: what is found here says nothing of the others."""
+
+    index: int = 0
+    hosts: int = 1
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Whether a launch would work, as far as this host can know."""
+    if any(finding.level == "problem" for finding in findings):
+        return "a launch would not work here"
+    for found in findings:
+        if isinstance(found, OneOfSeveral):
+            return (
+                f"host {found.index} of {found.hosts} could take part in a launch; the others were "
+                "not asked: run this on each of them"
+            )
+    return "a launch would work here"
+
+
 def found(plan: JobPlan, facts: HostFacts, reach: Reach | None) -> Iterator[Finding]:
     """Nothing where a launch would have one host."""
     meeting = plan.meeting
@@ -29,7 +51,7 @@ def found(plan: JobPlan, facts: HostFacts, reach: Reach | None) -> Iterator[Find
         return
     where = f"{meeting.address} port {meeting.port}"
     text = f"this is host {meeting.index} of {meeting.hosts}; their launchers meet at {where}"
-    yield Finding("note", text)
+    yield OneOfSeveral("note", text, index=meeting.index, hosts=meeting.hosts)
     if meeting.index and reach is not None:
         yield _reached(meeting, where, reach(meeting.address, meeting.port))
     yield _secret(facts.env.get(SECRET, ""), where)

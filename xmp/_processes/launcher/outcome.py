@@ -185,6 +185,14 @@ class Outcome:
         index = self._job.host.index
         return self.host if self._job.hosts is None else f"host {index} ({self.host})"
 
+    @property
+    def failed_on(self) -> str:
+        """The host of the failure that counts, with its index; empty in a launch on one host."""
+        if self._job.hosts is None:
+            return ""
+        verdict = self.elsewhere
+        return self._where if verdict is None else f"host {verdict.host} ({verdict.name})"
+
     def _named(self, error: ReplicaError) -> ReplicaError:
         error.host = self.host
         return error

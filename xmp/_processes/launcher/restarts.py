@@ -201,7 +201,8 @@ class RestartingLaunch:
         self._paused_for += attempt.deadlines.paused_for
         if self._call.relay is None:  # else its driver says so, once for all hosts
             most = self._call.max_restarts
-            _log.warning("restart %d of %d: %s", len(past) + 1, most, restart_words(error))
+            words = restart_words(error, attempt.outcome.failed_on)
+            _log.warning("restart %d of %d: %s", len(past) + 1, most, words)
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
@@ -243,7 +244,8 @@ class RestartingLaunch:
         """When and how it failed, without results: they may be large, and only the last count."""
         lasted = (time.monotonic_ns() - attempt.job.called) / 1e9
         when = time.strftime("%Y-%m-%d %H:%M:%S")
-        line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {restart_words(error)}"
+        words = restart_words(error, attempt.outcome.failed_on)
+        line = f"  {len(self._past) + 1}: {when}, after {lasted:.1f} s: {words}"
         if isinstance(error, ReplicaError):
             error.results = {}
         return line, error
@@ -268,8 +270,9 @@ def _error_of(attempt: Launch) -> BaseException | None:
     return None
 
 
-def restart_words(error: Exception) -> str:
-    """One line: which rank failed, and how."""
+def restart_words(error: Exception, where: str = "") -> str:
+    """One line: which rank failed, on which of several hosts, and how."""
     if isinstance(error, ReplicaError) and error.failures and not isinstance(error, ReplicaTimeout):
-        return f"rank {error.rank} {error.failures[0].what}"
+        on = f" on {where}" if where else ""
+        return f"rank {error.rank}{on} {error.failures[0].what}"
     return f"{error}".partition("\n\n")[0].replace("\n", " ")
