@@ -180,6 +180,10 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
                 f"launcher() takes no {name}: a call of the decorated function gives the "
                 "arguments, waits, and returns the results. xmp.spawn() has it"
             )
+        if name in ("hosts", "engine"):
+            raise TypeError(
+                f"launcher() takes no {name}: each host makes the call. xmp.launch() has it"
+            )
         if name not in known:
             from difflib import get_close_matches
 

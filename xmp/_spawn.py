@@ -143,6 +143,9 @@ def _is_skip(error: BaseException) -> bool:
     return is_skip(error)
 
 
+_OF_LAUNCH = ("hosts", "engine")
+
+
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:
     """Add the nearest keyword to Python's error about one that ``function`` does not have."""
     code = function.__code__
@@ -150,6 +153,9 @@ def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: Type
     unknown = [name for name in given if name not in known]
     inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
     if inside or not unknown or "Did you mean" in str(error):
+        return
+    if unknown[0] in _OF_LAUNCH and function.__name__ in ("spawn", "start_processes"):
+        error.args = (f"{error}. xmp.launch() has it",)
         return
     from difflib import get_close_matches
 

@@ -162,7 +162,11 @@ def test_an_inner_launcher_says_more(facts: HostFacts, expected: tuple[int, int,
             with_env(TRAINJOB, PET_MASTER_ADDR="a:29500"),
             "has a port. Set PET_MASTER_ADDR=a and PET",
         ),
-        (with_env(TRAINJOB, "PET_MASTER_ADDR"), "PET_NNODES=2, PET_NODE_RANK=1: there are 2 hosts"),
+        (
+            with_env(TRAINJOB, "PET_MASTER_ADDR"),
+            "PET_NNODES=2, PET_NODE_RANK=1: there are 2 hosts, but PET_MASTER_ADDR is not set. A",
+        ),
+        (bare(PET_NNODES="2"), "2 hosts, but PET_NODE_RANK and PET_MASTER_ADDR are not set. A"),
         (with_env(TRAINJOB, PET_MASTER_ADDR="localhost"), "the address of host 0 is localhost"),
         # not in a pod of an operator: processes whose hosts are not known
         (bare(**{k: v for k, v in OLD.items() if "KUBE" not in k}), "this is process 1 of 3"),

@@ -42,6 +42,15 @@ def test_a_keyword_that_resembles_none_gets_no_suggestion() -> None:
     assert str(caught.value) == "spawn() got an unexpected keyword argument 'zzz'"
 
 
+@pytest.mark.parametrize("given", ["hosts", "engine"])
+def test_what_only_launch_takes(given: str) -> None:
+    for function in (xmp.spawn, xmp.start_processes):
+        with pytest.raises(TypeError, match=f"keyword argument '{given}'. xmp.launch.. has it$"):
+            function(fn, **{given: 2})  # type: ignore[operator]
+    with pytest.raises(TypeError, match=f"launcher.. takes no {given}: .*xmp.launch.. has it$"):
+        xmp.launcher(**{given: 2})  # type: ignore[call-overload]
+
+
 def test_other_errors_about_the_call_are_as_they_are() -> None:
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'fn'$"):
         xmp.spawn()  # type: ignore[call-overload]

@@ -187,9 +187,11 @@ def _kubeflow(env: Env) -> Announced | bool:
     elastic = ":" in text or "PET_RDZV_ENDPOINT" in env
     own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
     advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
-    return Announced(
-        names, f"there are {text.replace(':', ' to ')} hosts", ELASTIC if elastic else advice
-    )
+    what = f"there are {text.replace(':', ' to ')} hosts"
+    missing = " and ".join(name for name in names[1:] if not env.get(name, "").strip())
+    if missing and not elastic:
+        what += f", but {missing} {'are' if ' and ' in missing else 'is'} not set"
+    return Announced(names, what, ELASTIC if elastic else advice)
 
 
 def _jax(env: Env) -> Announced | bool:
