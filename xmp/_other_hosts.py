@@ -104,7 +104,7 @@ def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
     limits = call.limits
     seconds = limits.start / 1e9 if limits is not None and limits.start else _START
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
-    secret = known.env.get(SECRET, "").encode()
+    secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)
     link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
     if _latest is not None and not link.take_over(_latest):
@@ -135,7 +135,9 @@ def _pace(limits: Limits | None) -> float:
 
 
 def _framework(plan: JobPlan, known: HostFacts) -> str:
-    """The runtime, and the version of what its replicas import: "cpu, torch 2.13.0"."""
+    """Runtime, version of what its replicas import, and group: "cpu, torch 2.13.0, gloo"."""
     name = {"jax": "jax", "paddle": "paddle"}.get(plan.runtime, "torch")
     version = known.frameworks.get(name)
-    return f"{plan.runtime}, {name} {version}" if version else plan.runtime
+    group = dict(plan.hosts[0].replicas[0].settings).get("backend")
+    parts = plan.runtime, version and f"{name} {version}", group and f"backend {group}"
+    return ", ".join(part for part in parts if part)

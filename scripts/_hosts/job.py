@@ -144,7 +144,7 @@ class Job:
         for process in self._simulated:
             process.kill()
             process.communicate()
-        self._link.leave()
+        self._link.end()
 
 
 def measured(hosts: int, seconds: float) -> dict[str, float]:

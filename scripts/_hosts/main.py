@@ -24,7 +24,7 @@ MOST_OF_A_CORE = 0.05
 
 
 def _ms(value: float) -> str:
-    return f"{value * 1e3:.3g} ms"
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2g} ms"
 
 
 def _percent(value: float) -> str:
@@ -86,7 +86,7 @@ def curve(key: str, show: Callable[[float], str], found: dict[int, dict[str, flo
     if len(found) < 3 or key not in FITTED:
         return ""
     fixed, each = fit.line(list(found), [figures[key] for figures in found.values()])
-    return f"{show(max(fixed, 0.0))} + {show(each * 1000)} per 1,000 hosts"
+    return f"{show(max(fixed, 0.0))} + {show(max(each, 0.0) * 1000)} per 1,000 hosts"
 
 
 def table(found: dict[int, dict[str, float]]) -> list[list[str]]:

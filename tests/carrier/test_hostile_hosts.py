@@ -1,27 +1,28 @@
-"""Strangers against the coordinator, and impostors against a member."""
+"""Strangers against the coordinator: they change nothing, or end the launch with words."""
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.strangers import exactly
 from tests.support.waiting import until
 from xmp._carrier import kinds
 from xmp._carrier.host_link import HostLink
-from xmp._carrier.sealed import GREETING_SIZE, MAGIC, WELCOME_SIZE, Answer, Frames, Greeting, Keys
+from xmp._carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
 from xmp._carrier.words import HostCard, encode
-from xmp._errors import StartError
+from xmp._errors import PlanError
 from xmp._host_words import HostMeeting
 
 pytestmark = pytest.mark.hosts
@@ -44,7 +45,7 @@ class Job:
     def link(self, index: int, limit: float = 20.0) -> HostLink:
         card = HostCard(index, 2, f"n{index}", 2, "0.3.0", "3.11.7")
         link = HostLink(HostMeeting(index, 2, *self.address), card, limit, JOB, self._secret)
-        self._stack.callback(link.leave)
+        self._stack.callback(link.end)
         return link
 
     def connect(self) -> socket.socket:
@@ -89,15 +90,6 @@ class Job:
     def memory(self) -> int:
         status = Path(f"/proc/{self.links[0].pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) << 10
-
-
-def exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        assert part, "the connection was closed"
-        data += part
-    return data
 
 
 def dropped(connection: socket.socket) -> bool:
@@ -205,9 +197,20 @@ def test_a_card_that_cannot_be_ends_its_connection_alone(job: Job, number: int) 
 def test_a_host_that_the_job_does_not_have_ends_the_launch_with_words(
     job: Job, number: int
 ) -> None:
-    refused_card(job, BOMBS[number])
-    with pytest.raises(Exception, match=r"came as host .* of"):
-        job.links[0].come(0, print)
+    over = threading.Event()
+
+    def attack() -> None:
+        while not over.is_set():  # also before host 0 has come
+            refused_card(job, BOMBS[number])
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    try:
+        with pytest.raises(PlanError, match=r"came as host .* of"):
+            job.links[0].come(0, print)
+    finally:
+        over.set()
+        attacker.join()
 
 
 @pytest.mark.parametrize(
@@ -295,101 +298,29 @@ def test_a_host_that_leaves_without_a_word_is_lost(job: Job) -> None:
     assert "host 1 (n1) is lost: it has left the launch" in job.links[0].verdict.text
 
 
-# --- impostors: what holds the port before host 0 does ------------------------------------------
+CRAMPED = """
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+from xmp._carrier.host_link import HostLink
+from xmp._carrier.words import HostCard
+from xmp._errors import PlanError
+from xmp._host_words import HostMeeting
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    meeting = HostMeeting(0, 64, *listener.getsockname())
+    link = HostLink(meeting, HostCard(0, 64, "n0"), 20.0, "7", b"")
+    link.start(listener.fileno())
+try:
+    link.come(0, print)
+except PlanError as error:
+    print(error)
+link.end()
+"""
 
 
-class Impostor:
-    """A program at the coordinator's address that does this with each connection."""
-
-    def __init__(self, stack: ExitStack, does: Callable[[socket.socket], Any]) -> None:
-        self._does = does
-        self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.address = self._server.getsockname()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-        stack.callback(self._thread.join)
-        stack.callback(self._server.shutdown, socket.SHUT_RDWR)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    connection.settimeout(3)
-                    self._does(connection)
-                except (OSError, AssertionError):
-                    pass
-
-
-def rubbish(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\n" + bytes(100_000))
-    connection.recv(1)
-
-
-def mirror(connection: socket.socket) -> None:
-    """The member's own proof as the coordinator's."""
-    connection.sendall(MAGIC + os.urandom(32))
-    answer = exactly(connection, 80)
-    connection.sendall(b"W" + answer[48:])
-    connection.recv(1)
-
-
-def guesser(connection: socket.socket) -> None:
-    """A coordinator of this job's id with another secret, which takes any answer."""
-    greeting = Greeting(Keys(JOB, b"guessed"))
-    connection.sendall(greeting.data)
-    answer = exactly(connection, 80)
-    connection.sendall(
-        b"W" + Keys(JOB, b"guessed").proof(b"coordinator", greeting.data, answer[:32])
+def test_more_hosts_than_host_0_may_open_files_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CRAMPED], capture_output=True, text=True, timeout=30
     )
-    connection.recv(1)
-
-
-def drip(connection: socket.socket) -> None:
-    for byte in MAGIC:
-        connection.sendall(bytes([byte]))
-        time.sleep(0.3)  # what the test is about
-
-
-@pytest.mark.parametrize("does", [rubbish, mirror, guesser, drip, lambda c: c.recv(1)])
-def test_an_impostor_gets_no_host(stack: ExitStack, does: Callable[[socket.socket], Any]) -> None:
-    """The host waits for the right coordinator, and says in the end what it has met."""
-    impostor = Impostor(stack, does)
-    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
-    link = HostLink(HostMeeting(1, 2, *impostor.address), card, 1.5, JOB, SECRET)
-    link.start()
-    try:
-        with pytest.raises(StartError, match=r"the coordinator at 127\.0\.0\.1 port"):
-            link.come(0, print)
-    finally:
-        link.leave()
-
-
-def test_a_coordinator_that_floods_a_host_is_lost(stack: ExitStack) -> None:
-    """Without a secret: an impostor that guesses the job's id."""
-    over = threading.Event()
-
-    def flood(connection: socket.socket) -> None:
-        greeting = Greeting(Keys(JOB, b""))
-        connection.sendall(greeting.data)
-        welcome, frames = greeting.reply(exactly(connection, 80))
-        assert frames is not None
-        connection.sendall(welcome + frames.frame(kinds.CALL, b'{"absent": 0}'))
-        while not over.is_set():
-            connection.sendall(frames.frame(kinds.BEAT))
-
-    impostor = Impostor(stack, flood)
-    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
-    link = HostLink(HostMeeting(1, 2, *impostor.address), card, 5, JOB, b"")
-    link.start()
-    try:
-        link.come(0, print)
-        until(lambda: (link.take_in(), link.verdict)[1], 5)
-        assert link.verdict is not None
-        assert "more than 1000 messages in a second" in link.verdict.text
-    finally:
-        over.set()
-        link.leave()
+    assert "host 0 may not open as many files as 64 hosts need connections" in done.stdout, (
+        done.stderr
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.network_job import GRACE, NetworkJob, job_on_network
+from tests.support.network_job import GRACE, job_on_network
 from tests.support.stage import slowness
 
 pytestmark = [pytest.mark.hosts, pytest.mark.netns, pytest.mark.root]
@@ -87,46 +87,45 @@ def test_a_process_of_xmp_is_killed(tmp_path: Path, what: str, index: int) -> No
         assert not job.left()
 
 
-# --- silence: all at the same time, since a test is little more than waiting ----------------------
+# --- silence: all at the same time, since a test is little more than waiting ---
 
-CASES = [(way, index) for way in ("cut", "unplug", "lose_power") for index in range(2)]
+CASES = [(way, 2, index) for way in ("cut", "unplug", "lose_power") for index in range(2)]
+CASES += [("cut", 3, 2)]
+"""How a host is lost, of how many, and which."""
+Case = tuple[str, int, int]
 
 
-def silenced(folder: Path, way: str, index: int) -> tuple[int, list[dict[str, Any]], Any]:
-    """When a host was lost, the errors of all hosts that still are, and what is left."""
+def silenced(folder: Path, case: Case) -> tuple[int, dict[int, dict[str, Any]], Any]:
+    """When the host was lost, the error of each host that still is, and what is left."""
+    way, hosts, index = case
     folder.mkdir()
-    with job_on_network(folder, function="waits") as job:
+    with job_on_network(folder, hosts, function="waits") as job:
         job.start()
         job.in_function()
         fault = time.monotonic_ns()
         getattr(job.hosts[index], way)()
-        return fault, errors_of(job, way, index), job.left()
-
-
-def errors_of(job: NetworkJob, way: str, index: int) -> list[dict[str, Any]]:
-    """First that of the other host."""
-    return job.errors(1 - index) if way == "lose_power" else job.errors(1 - index, index)
-
-
-Silences = dict[tuple[str, int], "Future[Any]"]
+        speak = [host for host in range(hosts) if host != index or way != "lose_power"]
+        return fault, dict(zip(speak, job.errors(*speak))), job.left()
 
 
 @pytest.fixture(scope="module")
 def silences(
     tmp_path_factory: pytest.TempPathFactory, nothing_left_by_module: None
-) -> Iterator[Silences]:
+) -> Iterator[dict[Case, Future[Any]]]:
     folder = tmp_path_factory.mktemp("silences")
     with ThreadPoolExecutor(len(CASES)) as pool:
         yield {
-            case: pool.submit(silenced, folder / f"{case[0]}-{case[1]}", *case) for case in CASES
+            case: pool.submit(silenced, folder / str(number), case)
+            for number, case in enumerate(CASES)
         }
 
 
-@pytest.mark.parametrize(("way", "index"), CASES)
-def test_a_host_that_is_silent_is_lost(silences: Silences, way: str, index: int) -> None:
-    fault, errors, left = silences[way, index].result()
-    for error in errors:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-of-{case[1]}")
+def test_a_host_that_is_silent_is_lost(silences: dict[Case, Future[Any]], case: Case) -> None:
+    """Every other host names it; the isolated host ends its own replicas, too."""
+    fault, errors, left = silences[case].result()
+    for host, error in errors.items():
         assert error["type"] == "HostLost", error["text"]
+        assert host == case[2] or f"host {case[2]}" in error["text"]
         in_time(error, fault, SILENCE)
-    assert f"host {index}" in errors[0]["text"]
     assert not left

@@ -357,3 +357,28 @@ def test_a_launch_that_no_join_waits_for_ends_with_the_others(two: Two, index: i
     own = said_of(two.stage.outcome(two.launchers[index], timeout=20))
     assert (own[0], own[2]["rank"]) == ("ReplicaRaised", 3), own[1]
     two.stage.gone()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_stopped_carrier_process_ends_the_launch(two: Two, index: int) -> None:
+    for host in range(2):
+        two.start(host, "waits")
+    two.in_function()
+    carriers = two.stage.named("xmp-carrier")
+    [stopped] = [pid for pid in carriers if below(pid, two.launchers[index].pid)]
+    os.kill(stopped, signal.SIGSTOP)
+    for name, text, _, _ in two.said():
+        assert name == "HostLost", text
+
+
+def test_hosts_with_different_process_groups(two: Two) -> None:
+    two.start(0, "sums", backend="gloo")
+    two.start(1, "sums")
+    for name, text, _, _ in two.said():
+        assert name == "PlanError", text
+        assert "backend gloo" in text
+
+
+def test_a_secret_of_any_bytes(two: Two) -> None:
+    secret = os.fsdecode(b"\xe9\xff key")
+    assert len(two.both("sums", env={"XMP_JOB_SECRET": secret})) == 2

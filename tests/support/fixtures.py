@@ -25,16 +25,9 @@ TIME_LIMIT = 45  # seconds for one test
 LONG_LIMIT = 180  # for one with frameworks, or whose scripts have their own deadlines
 SLOW_LIMIT = 540  # for one marked slow
 LONG_FOLDERS = {
-    "compat",
-    "frameworks",
-    "xla",
-    "torch_tpu",
-    "libtpu",
-    "paddle",
-    "ray",
-    "faults",
-    "slurm",
-}
+    "compat", "frameworks", "xla", "torch_tpu", "libtpu", "paddle", "ray", "faults",
+    "hosts", "slurm",
+}  # fmt: skip
 
 # What launchers and devices are found by: all that a report of a host shows, and all of the
 # launchers' own.

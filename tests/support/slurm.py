@@ -21,8 +21,10 @@ __all__ = ["Slurm", "slurm"]
 
 UNPACKED = ROOT / ".slurm" / "unpacked"
 _SOCKET = "/run/munge.socket"  # each host has its own /run
-# A container has no control group to give away: processes are found by their parents. The port of
-# mpi/pmix is of no use here, and its library is not unpacked.
+# A container has no control group to give away. With proctrack/pgid a signal reaches the process
+# group of the task: the launcher. So it is with proctrack/cgroup, which signals children of
+# slurmstepd alone unless it is SIGKILL (Slurm 22.05, proctrack_cgroup.c); with proctrack/linuxproc
+# each process of a step gets SIGTERM, replicas too, and they die of it.
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={first.name}({first.address})
@@ -35,7 +37,7 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/linear

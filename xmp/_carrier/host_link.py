@@ -130,9 +130,8 @@ class HostLink:
 
     @property
     def pid(self) -> int:
-        """The carrier process."""
-        assert self._process is not None
-        return self._process.pid
+        """The carrier process; 0 when it has ended."""
+        return 0 if self._process is None else self._process.pid
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when there is something to ``take_in``."""

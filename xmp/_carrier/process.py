@@ -28,6 +28,7 @@ def main(channel: int, listener: int, launcher: int) -> None:
     rest: the secret must not stand among the arguments, which every user of the host can read.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what a Ctrl-C ends
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write("xmp-carrier")  # for ps; what sets a name elsewhere in xmp loads ctypes
     orders = json.load(sys.stdin)

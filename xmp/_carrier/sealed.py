@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from .words import Malformed
 
 __all__ = [
-    "ANSWER_SIZE", "BODY_LIMIT", "CARD_LIMIT", "GREETING_SIZE", "OTHER_JOB", "OTHER_SECRET",
-    "WELCOME", "WELCOME_SIZE", "Answer", "Frames", "Greeting", "Keys",
+    "ANSWER_SIZE", "BODY_LIMIT", "CARD_LIMIT", "GREETING_SIZE", "MAGIC", "OTHER_JOB",
+    "OTHER_SECRET", "WELCOME", "WELCOME_SIZE", "Answer", "Frames", "Greeting", "Keys",
 ]  # fmt: skip
 
 MAGIC = b"xmp-hosts-1\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from xmp import _ports, _probe
+from xmp._carrier.reach import reach
 from xmp._probe import doctor
 from xmp._secrets import without_secrets
 from xmp._types import Request
@@ -16,7 +17,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the findings; 1 if one is a problem."""
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
     load = doctor.Load(each=options.needs, arguments=options.arguments)
-    findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load)
+    findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load, reach=reach)
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
     problems = sum(finding.level == "problem" for finding in findings)

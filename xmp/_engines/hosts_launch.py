@@ -231,6 +231,7 @@ class HostsLaunch:
             return
         if self.attempt >= 0:
             self.past.append(history_of(self))
+            self.events.end(self.past[-1][1])
             self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
             self.outcome.begin()
             for host in self.hosts:
@@ -253,15 +254,9 @@ class HostsLaunch:
         with (
             _signals.deferred(),
             signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
+            ending.with_exceptions(self, owned),
         ):
-            try:
-                return self._wait_for_end(timeout, enough)
-            except BaseException as error:
-                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
-                    self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
-                    ending.in_order(self, error)
-                    self.sigterm.carry_out(self.outcome)
-                raise
+            return self._wait_for_end(timeout, enough)
 
     def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
         end = None if timeout is None else time.monotonic() + timeout

@@ -1,6 +1,7 @@
 """``xmp doctor``: would a launch work here, and if not, what must the user do? One line for each.
 
-It starts nothing and opens no device; it tries a port by leasing it.
+It starts nothing and opens no device. It tries a port by leasing it, and that of host 0, from
+another host, by connecting.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from xmp._runtimes._base import version_of
 from xmp._secrets import shown
 from xmp._types import HostFacts, JobPlan, PortNeed, Request
 
-from . import capacity, packages, read, room
+from . import capacity, meeting, packages, read, room
 from .finding import Finding
 from .holders import device_holders, lock_holders
 from .leftovers import described, leftovers
+from .meeting import Reach
 from .room import Load
 
 __all__ = ["Finding", "Load", "examine"]
@@ -31,11 +33,17 @@ NOTHING = Load()
 
 
 def examine(
-    facts: HostFacts, request: Request, lease: Lease, root: str | Path = "/", load: Load = NOTHING
+    facts: HostFacts,
+    request: Request,
+    lease: Lease,
+    root: str | Path = "/",
+    load: Load = NOTHING,
+    reach: Reach | None = None,
 ) -> list[Finding]:
     """All findings of this host for a launch of ``request``, problems first.
 
-    ``lease`` leases ports, to find out whether they are free; ``load`` is what must fit.
+    ``lease`` leases ports, to find out whether they are free; ``load`` is what must fit; ``reach``
+    connects to the port of host 0, from another host of the job.
     """
     base = Path(root)
     found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
@@ -51,6 +59,7 @@ def examine(
         found += [finding for look in LOOKS for finding in look(plan, facts)]
         found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas), load)
         found += _fixed_ports(plan, lease)
+        found += meeting.found(plan, facts, reach)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
     found += [Finding("problem", why)] if (why := _proc.refusal()) else []
     if not _proc.foreign():  # the pids there are no advice

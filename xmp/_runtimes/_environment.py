@@ -8,7 +8,7 @@ from xmp._types import PortNeed, ReplicaPlan
 
 from ._base import Job, Place, Runtime, matches
 from ._imports import undone
-from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER
+from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER, SECRETS
 
 __all__ = ["STORE_PORT", "common", "dropped", "gloo_interface", "replaced", "store_need", "unset"]
 
@@ -85,7 +85,7 @@ def _inherited(runtime: Runtime, job: Job, place: Place) -> list[str]:
 def _patterns(runtime: Runtime) -> tuple[str, ...]:
     outer = tuple(pattern for _, patterns in OUTER for pattern in patterns)
     left = () if runtime.name == "xrt" else LEFT_OVER
-    return (*IDENTITY, *runtime.owned, *outer, *left)
+    return (*IDENTITY, *SECRETS, *runtime.owned, *outer, *left)
 
 
 def _stale(job: Job, place: Place) -> list[str]:

@@ -145,6 +145,9 @@ IDENTITY = (
 )
 """A replica's identity: set by the plan, dropped when inherited, refused in ``env=``."""
 
+SECRETS = ("XMP_JOB_SECRET",)
+"""For the launchers of several hosts alone: no replica needs them."""
+
 OUTER = (
     ("torchrun", ("TORCHELASTIC_*",)),
     (

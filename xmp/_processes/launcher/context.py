@@ -57,8 +57,8 @@ class ProcessContext(Generic[R]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a ProcessContext cannot be pickled or copied: only the process that has started the "
-            "replicas can wait for them. Send pids() or results() instead."
+            f"a {type(self).__name__} cannot be pickled or copied: only the process that has "
+            "started the replicas can wait for them. Send pids() or results() instead."
         )
 
     @property

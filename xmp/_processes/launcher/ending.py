@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from xmp import _log, _signals
@@ -14,8 +15,9 @@ from xmp._processes.terminal.console import in_notebook, say
 
 if TYPE_CHECKING:
     from .outcome import Outcome
+    from .preemption import Sigterm
 
-__all__ = ["in_order"]
+__all__ = ["in_order", "with_exceptions"]
 
 _ANSWER_WAIT = 5.0
 _QUIET = 1.0
@@ -28,12 +30,29 @@ class Endable(Protocol):
     grace: float
     finished: bool
     outcome: Outcome
+    sigterm: Sigterm
 
     def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
 
     def ask(self, message: Message) -> None: ...
 
     def end_within(self, seconds: float) -> None: ...
+
+
+@contextmanager
+def with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
+    """End the launch in order when an exception leaves the block that waits for it.
+
+    Where something else may wait for it again, only KeyboardInterrupt and SystemExit end it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            launch.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
+            in_order(launch, error)
+            launch.sigterm.carry_out(launch.outcome)
+        raise
 
 
 def in_order(launch: Endable, why: BaseException) -> None:

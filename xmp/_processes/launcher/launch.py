@@ -211,15 +211,9 @@ class Launch:
         with (
             _signals.deferred(),
             signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all),
+            ending.with_exceptions(self, owned),
         ):
-            try:
-                return self._wait_for_end(timeout, enough)
-            except BaseException as error:
-                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
-                    self.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
-                    ending.in_order(self, error)
-                    self.sigterm.carry_out(self.outcome)
-                raise
+            return self._wait_for_end(timeout, enough)
 
     def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
         end = None if timeout is None else time.monotonic() + timeout

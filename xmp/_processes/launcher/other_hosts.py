@@ -24,7 +24,7 @@ from xmp._processes.messages.launch import (
     TakeStacks,
 )
 from xmp._processes.report import host_error
-from xmp._processes.system import linux
+from xmp._processes.system import linux, processes
 from xmp._watch import is_victim
 
 from .restart_rules import may_mend
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 __all__ = ["HostLink", "OtherHosts"]
+
+
+_LOOK_EVERY = 2.0
+"""Seconds between two looks whether the process that connects the hosts is stopped."""
 
 
 class HostLink(Protocol):
@@ -51,6 +55,10 @@ class HostLink(Protocol):
     """Whether replicas of a host have made progress since this was set back."""
     proposals: deque[tuple[int, int, bool]]
     """Rounds of the vote on ``preempted()`` (``ProposedStep``)."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process that connects this host with the others; 0 when it has ended."""
 
     def fileno(self) -> int: ...
 
@@ -84,7 +92,12 @@ class OtherHosts:
     def readable(self, connection: Connection, timeout: float | None) -> bool:
         """Whether the supervisor or another host has something to say within that time."""
         watched = [self._link.fileno(), *([] if self.waiting else [connection.fileno()])]
-        return linux.any_ready(watched, select.POLLIN, timeout)
+        seconds = _LOOK_EVERY if timeout is None else min(timeout, _LOOK_EVERY)
+        came = linux.any_ready(watched, select.POLLIN, seconds)
+        if not came and processes.is_stopped(self._link.pid):
+            # The other hosts give this one up; here, too, the end of the link ends the launch.
+            processes.kill(self._link.pid)
+        return came
 
     def have_failed(self, launch: Launch) -> bool:
         """Whether the launch has failed on another host; asked while this one has no replicas."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from xmp._errors import StartError, XmpError
+from xmp._errors import ReplicaError, StartError, XmpError
 from xmp._host_words import HostFailure
 from xmp._limits import Overdue
 from xmp._processes.messages import launch
@@ -177,19 +177,31 @@ class Outcome:
         """The error for the first failure, while replicas still run."""
         size, failure = self._job.plan.world_size, self._unopened(failure)
         memory = self._oom_counters.look()
-        return replica_error.build([failure], size, self.host, {}, {}, memory)
+        return self._named(replica_error.build([failure], size, self._where, {}, {}, memory))
+
+    @property
+    def _where(self) -> str:
+        """The host in the text of an error: with its index, where there are several."""
+        index = self._job.host.index
+        return self.host if self._job.hosts is None else f"host {index} ({self.host})"
+
+    def _named(self, error: ReplicaError) -> ReplicaError:
+        error.host = self.host
+        return error
 
     def _error(self) -> BaseException | None:
         if self.elsewhere is not None and not self._is_own(self.elsewhere):
             return host_error.build(self.elsewhere)
         size = self._job.plan.world_size
-        known = (self.failures, size, self.host, self.results, self._stacks)
+        known = (self.failures, size, self._where, self.results, self._stacks)
+        memory = self._oom_finding
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
-            return timeout_error.build(self.overdue, *known, self._plans, pids, self._oom_finding)
+            error = timeout_error.build(self.overdue, *known, self._plans, pids, memory)
+            return self._named(error)
         if self.failures:
             skip = skip_of(self.failures)
-            return skip or replica_error.build(*known, self._oom_finding, self.ended_by)
+            return skip or self._named(replica_error.build(*known, memory, self.ended_by))
         return self.broken
 
     def _is_own(self, verdict: HostFailure) -> bool:

@@ -57,8 +57,7 @@ def build(failure: HostFailure) -> XmpError:
         error.host, error.host_index = failure.name, failure.host
         return error
     kind = getattr(_errors, failure.kind)
-    text = f"on host {failure.host} ({failure.name}): {failure.text}"
-    found: ReplicaError = also_torchs(kind)(text)
+    found: ReplicaError = also_torchs(kind)(failure.text)  # it names the host
     found.host, found.pid = failure.name, failure.pid
     found.rank, found.local_rank = failure.rank, failure.local_rank
     found.exit_code, found.signal_name = failure.exit_code or None, failure.signal_name or None
