@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -251,6 +252,13 @@ def test_the_addresses_of_this_host() -> None:
     assert "127.0.0.1" in addresses_of("localhost")
     with pytest.raises(OSError, match=r"."):
         addresses_of("no-such-host.invalid")
+
+
+def test_addresses_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xmp._probe.addresses import own_addresses
+
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert own_addresses()[-1] == socket.gethostname()
 
 
 def test_under_torchrun_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,12 +36,26 @@ def _binds(family: int, place: object) -> bool:
 
 def own_addresses() -> tuple[str, ...]:
     """This host's addresses and its name, for people; not those that hold on one link (fe80)."""
-    import psutil
+    name = socket.gethostname()
+    return tuple(dict.fromkeys((*_of_interfaces(), *_named(name), name)))
 
-    found = [
+
+def _of_interfaces() -> list[str]:
+    """Those of all interfaces, where psutil is installed: on Linux xmp does not require it."""
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return []
+    return [
         each.address
         for of_interface in psutil.net_if_addrs().values()
         for each in of_interface
         if each.family in (socket.AF_INET, socket.AF_INET6) and not each.address.startswith("fe80")
     ]
-    return tuple(dict.fromkeys((*found, socket.gethostname())))
+
+
+def _named(name: str) -> tuple[str, ...]:
+    try:
+        return tuple(each for each in addresses_of(name) if is_here(each))
+    except OSError:
+        return ()
