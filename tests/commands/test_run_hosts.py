@@ -116,7 +116,7 @@ def test_the_status_is_that_of_the_rank_that_failed_on_whichever_host(
     for outcome in placed.ended(60):
         assert outcome.code == code, outcome.err
         assert "rank 3" in outcome.err
-        assert f" on {platform.node()})" in outcome.err
+        assert f" on host 1 ({platform.node()}))" in outcome.err
         assert ("ValueError: no such label" in outcome.err) == (how == "raise")
 
 
