@@ -160,9 +160,10 @@ def _started(
 ) -> Launch:
     """Hold the ports, and start the replicas."""
     needs = others.needs_of(draft, call, known)
-    lease = others.take_held() or _ports.lease(needs)
-    _log.debug("ports held: %s", lease.ports)
+    lease = None
     try:
+        lease = others.take_held() or _ports.lease(needs)
+        _log.debug("ports held: %s", lease.ports)
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
@@ -170,7 +171,9 @@ def _started(
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)
     except BaseException as error:
-        lease.close()
+        if lease is not None:
+            lease.close()
+        others.leave()
         if isinstance(error, StartError) and call.method == "fork" and known.initialised:
             # The engine counts threads and files, but does not know to which library they belong.
             raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error

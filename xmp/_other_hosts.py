@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from . import _log
+from . import _log, _processes
 from ._errors import PlanError
 from ._types import HostFacts, JobPlan, Limits, PortNeed
 
@@ -28,6 +29,7 @@ _JOB = "XMP_JOB_ID"
 _PULSES_PER_LIMIT = 16
 SECRET = "XMP_JOB_SECRET"
 
+_one_at_a_time = threading.Lock()
 _latest: HostLink | None = None
 """The link of the latest launch over several hosts; between two launches it rests."""
 
@@ -63,9 +65,12 @@ class OtherHosts:
         if not link.started:
             link.start(listeners.get("carrier", -1))
         try:
-            link.come(call.restart_count, lambda line: _log.warning(line))
-        except BaseException:
+            with _processes.on_quit(lambda: _log.say(f"xmp: {link.awaited}")):
+                link.come(call.restart_count, lambda line: _log.warning(line))
+        except BaseException as error:
             link.end()
+            if isinstance(error, KeyboardInterrupt) and not error.args:
+                error.args = (f"xmp waited for the hosts of the job: {link.awaited}",)
             raise
         return link
 
@@ -92,25 +97,32 @@ atexit.register(shutdown)
 
 
 def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> HostLink:
-    """A link for this launch; it takes over the process of the one before, if that rests."""
-    global _latest
+    """A link for this launch."""
     from ._carrier.host_link import HostLink
 
-    if _latest is not None and _latest.started and not _latest.resting:
-        raise PlanError(
-            "a launch of this program over several hosts runs already: join it before the next one "
-            "(the hosts could not agree which of two is which)"
-        )
     limits = call.limits
     seconds = limits.start / 1e9 if limits is not None and limits.start else _START
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)
     link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
-    if _latest is not None and not link.take_over(_latest):
-        _latest.end()
-    _latest = link
+    with _one_at_a_time:
+        _replace_latest(link)
     return link
+
+
+def _replace_latest(link: HostLink) -> None:
+    """The link takes over the process of the one before; PlanError if that does not rest."""
+    global _latest
+    if _latest is not None:
+        if _latest.busy:
+            raise PlanError(
+                "a launch of this program over several hosts runs already: join it before the next "
+                "one (the hosts could not agree which of two is which)"
+            )
+        if not link.take_over(_latest):
+            _latest.end()
+    _latest = link
 
 
 def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> HostCard:

@@ -157,7 +157,7 @@ def test_debians_name_of_host_0_is_refused_at_once(tmp_path: Path) -> None:
         tmp_path, "127.0.0.1 localhost\n127.0.1.1 here\n", "hostname here", f"NODE_RANK=0 {launch}"
     )
     assert line.startswith("PortError the other hosts are to reach this one as 'here'")
-    assert "127.0.1.1 here. Set MASTER_ADDR to its IP address" in line
+    assert "that name is 127.0.1.1, which is each host itself. Set MASTER_ADDR to the IP" in line
 
 
 @pytest.mark.hosts

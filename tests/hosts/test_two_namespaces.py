@@ -49,7 +49,7 @@ def test_both_hosts_name_the_replica_that_failed(tmp_path: Path, how: str, victi
             assert error["type"] == ("ReplicaRaised" if how == "raise" else "ReplicaDied")
             assert (error["rank"], error["host"]) == (victim, f"h{victim // 2}"), error
             assert f"rank {victim} of 4" in error["text"]
-            assert f"on h{victim // 2})" in error["text"]
+            assert f"on host {victim // 2} (h{victim // 2}))" in error["text"]
             assert WORDS[how] in error["text"]
             assert how != "raise" or 'raise ValueError("planned")' in error["traceback"]
             in_time(error, job.fault(), REPLICA + GRACE)

@@ -21,7 +21,7 @@ from .judgement import SILENCE, SUSPICION, Judgement
 from .peer import Peer, drain
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import NEXT, HostCard, Malformed, Refusal, Step, decode, encode
+from .words import NEXT, Call, HostCard, Malformed, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -29,6 +29,7 @@ FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds after which missing hosts are named, and again."""
 BEAT_EVERY = 3.0
 """Seconds between the coordinator's own beats: a member waits ``SILENCE`` for one."""
+OTHER_SECRETS = "a host with another XMP_JOB_SECRET, or without one, was turned away"
 LISTEN_EVERY = 0.25
 """Seconds between two looks for silent hosts."""
 TICK = 0.1
@@ -58,6 +59,10 @@ class Coordinator:
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
         self._is_orphan = is_orphan
         self._selector = selectors.DefaultSelector()
+        self._called_themselves: dict[int, str] = {}
+        """The names of the hosts that have come, by index."""
+        self._departed: dict[int, str] = {}
+        """The names of those that have gone since, by index."""
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
         self._beats = self._checked = self._listened = self._pulse = 0.0
@@ -79,6 +84,8 @@ class Coordinator:
         self._done: set[int] = set()
         self._called = time.monotonic()
         self._notice = self._called + FIRST_NOTICE
+        self._known = 0, False
+        """Of what the launcher of this host has heard: how many have come, and strangers."""
         self._settled = False
         """Whether this attempt has been refused or judged."""
         self._refusal: Refusal | None = None
@@ -117,11 +124,30 @@ class Coordinator:
             return
         if self._call.complete():
             self._judge(now)
+        elif self._departed and any(card.restart for card in self._call.cards.values()):
+            self._refuse(self._no_restart())
         elif now - self._called >= self._limit:
-            self._refuse(self._call.overdue(self._limit))
+            self._refuse(self._call.overdue(self._limit, self._state().note))
         elif now >= self._notice:
             self._notice = now + NEXT_NOTICES
-            self._send_all(kinds.CALL, encode(self._call.state()))
+            self._send_all(kinds.CALL, encode(self._state()))
+        else:
+            self._say_state()
+
+    def _no_restart(self) -> Refusal:
+        gone = ", ".join(f"{index} ({name})" for index, name in sorted(self._departed.items()))
+        return Refusal(f"the launch does not restart: host {gone} has ended it, or is lost")
+
+    def _state(self, aloud: bool = True) -> Call:
+        note = OTHER_SECRETS if self._door.other_secret else ""
+        return replace(self._call.state(), note=note, aloud=aloud)
+
+    def _say_state(self) -> None:
+        """Have the launcher of this host know who is missing, in case that its user asks."""
+        known = len(self._call.cards), self._door.other_secret
+        if 0 in self._call.cards and known != self._known:
+            aloud, self._known = known[1] and not self._known[1], known
+            self._send_all(kinds.CALL, encode(self._state(aloud)), among=[self._launcher])
 
     def _judge(self, now: float) -> None:
         if now - self._listened < LISTEN_EVERY and not self._judgement.waits:
@@ -190,6 +216,8 @@ class Coordinator:
             self._host_gone(peer, why)
 
     def _host_gone(self, peer: Peer, why: str) -> None:
+        if not self._call.complete() or self._settled:
+            self._departed[peer.index] = self._name(peer.index)
         if not self._call.complete():
             self._call.left(peer.index)
         elif not peer.left:
@@ -252,6 +280,8 @@ class Coordinator:
             return
         self._door.came(peer)
         peer.index, peer.frames.limit = card.index, BODY_LIMIT
+        self._called_themselves[card.index] = card.name
+        self._departed.pop(card.index, None)
         self._members[card.index] = peer
         if self._call.complete():
             self._send_all(kinds.CALL, encode(self._call.state()))
@@ -293,12 +323,12 @@ class Coordinator:
     def _lost(self, index: int, why: str) -> None:
         name = self._name(index)
         text = f"host {index} ({name}) is lost: {why}"
-        lost = HostFailure(index, name, kind="HostLost", text=text, attempt=self._call.attempt)
+        known = {"kind": "HostLost", "final": True, "attempt": self._call.attempt}
+        lost = HostFailure(index, name, text=text, **known)  # type: ignore[arg-type]
         self._judgement.failed(lost, time.monotonic())
 
     def _name(self, index: int) -> str:
-        card = self._call.cards.get(index)
-        return card.name if card else "unknown"
+        return self._called_themselves.get(index, "unknown")
 
     def _give_verdict(self) -> None:
         verdict = self._judgement.verdict

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from .peer import Peer, Stranger
+from .peer import OtherSecret, Peer, Stranger
 from .sealed import Keys
 from .words import Malformed
 
@@ -62,6 +62,8 @@ class Door:
         self._selector, self._admit = selector, admit
         self._waiting: dict[Stranger | Peer, float] = {}
         """Who is not a host yet, oldest first, and until when it may stay."""
+        self.other_secret = False
+        """Whether anything has come that names the job and does not know its secret."""
         self._open = False
         listener.setblocking(False)
         listener.listen(BACKLOG)
@@ -112,7 +114,9 @@ class Door:
             return  # sent away by an event of the same turn
         try:
             frames = stranger.read()
-        except (Malformed, OSError):
+        except (Malformed, OSError) as error:
+            if isinstance(error, OtherSecret):
+                self.other_secret = True
             self._send_away(stranger)
             return
         if frames is not None:

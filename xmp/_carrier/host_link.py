@@ -60,11 +60,16 @@ class HostLink:
         """Whether replicas of any host have made progress; the reader sets it back."""
         self.proposals: deque[tuple[int, int, bool]] = deque(maxlen=8)
         """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
+        self.lost = False
+        """Whether the carrier process has ended; its descriptor is readable for ever then."""
+        self._ended = False
         self.resting = False
         """Whether its launch has ended well, and it waits for the next one of the program."""
         self._meeting, self._limit = meeting, start_timeout
         self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
+        self._missing: Call | None = None
+        """Who has not come, as far as this host knows."""
         self._calls: deque[Call] = deque(maxlen=8)
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,6 +92,11 @@ class HostLink:
         self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
         return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether its launch still needs it: from the beginning, before there is a process."""
+        return not (self._ended or self.resting)
 
     @property
     def started(self) -> bool:
@@ -172,8 +182,17 @@ class HostLink:
             if self._card.attempt == call.attempt and not call.absent:
                 return True
             if call.absent:
-                notice(missing(call, self._card.hosts))
+                self._missing = call
+                if call.aloud:
+                    notice(self.awaited)
         return False
+
+    @property
+    def awaited(self) -> str:
+        """Whom ``come`` waits for."""
+        if self._missing is not None:
+            return missing(self._missing, self._card.hosts)
+        return f"not all of the job's {self._card.hosts} hosts have come"
 
     # --- what this host says -------------------------------------------------------------------
 
@@ -207,6 +226,7 @@ class HostLink:
 
     def drop(self) -> None:
         """In a fork of the launcher: forget the process, whose end must be the launcher's."""
+        self._ended = True
         if self._process is not None:
             self._process = None
             self.resting = False
@@ -214,6 +234,7 @@ class HostLink:
 
     def end(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
+        self._ended = True
         self.resting = False
         process, self._process = self._process, None
         if process is None:
@@ -256,7 +277,7 @@ class HostLink:
             self._refusal = decode(Refusal, body)
         elif kind == kinds.VERDICT:
             verdict = decode(HostFailure, body)
-            if verdict.attempt == self._card.attempt:
+            if self._card.attempt in (NEXT, verdict.attempt):
                 self.verdict = verdict
         elif kind == kinds.DONE:
             self.all_done = True
@@ -270,9 +291,10 @@ class HostLink:
 
     def _broken(self) -> None:
         """The carrier process has ended: this host has lost the others."""
+        self.lost = True
         if self.verdict is None and not self.all_done:
             card = self._card
+            text = f"host {card.index} ({card.name}) has lost the others: {_BROKEN}"
             self.verdict = HostFailure(
-                card.index, card.name, kind="HostLost", text=f"host {card.index} ({card.name}) has "
-                f"lost the others: {_BROKEN}", attempt=card.attempt,
-            )  # fmt: skip
+                card.index, card.name, kind="HostLost", text=text, final=True, attempt=card.attempt
+            )

@@ -287,7 +287,9 @@ class Member:
             self._settled = True
             text = f"{self._where} is lost: {why}"
             name = self._address[0]
-            lost = HostFailure(0, name, kind="HostLost", text=text, attempt=self._card.attempt)
+            lost = HostFailure(
+                0, name, kind="HostLost", text=text, final=True, attempt=self._card.attempt
+            )
             self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:
@@ -308,7 +310,9 @@ class Member:
                 self._pass_on(coordinator, kind, body)
             if not self._launcher.left:
                 text = "its launcher has ended"
-                lost = HostFailure(kind="HostLost", text=text, attempt=self._card.attempt)
+                lost = HostFailure(
+                    kind="HostLost", text=text, final=True, attempt=self._card.attempt
+                )
                 coordinator.send(kinds.FAILED, encode(lost))
             end = time.monotonic() + 1.0
             while coordinator.unsent and time.monotonic() < end:

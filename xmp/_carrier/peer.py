@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from .sealed import ANSWER_SIZE, Frames, Greeting, Keys
+from .sealed import ANSWER_SIZE, OTHER_SECRET, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["Peer", "Stranger", "drain", "readable"]
+__all__ = ["OtherSecret", "Peer", "Stranger", "drain", "readable"]
 
 _CHUNK = 1 << 14
 _BACKLOG = 4 << 20
@@ -123,6 +123,10 @@ class Peer:
         self.socket.close()
 
 
+class OtherSecret(Malformed):
+    """A host that names the same job, and does not know its secret."""
+
+
 class Stranger:
     """A connection whose handshake is not over."""
 
@@ -150,7 +154,7 @@ class Stranger:
         reply, frames = self._greeting.reply(self._answer)
         self.socket.send(reply)
         if frames is None:
-            raise Malformed("a stranger")
+            raise OtherSecret if reply == OTHER_SECRET else Malformed("a stranger")
         return frames
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .words import Call, HostCard, Refusal
 
@@ -50,18 +51,18 @@ class RollCall:
         absent = [index for index in range(self.hosts) if index not in self.cards]
         here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
         missing = tuple(self._name(index) for index in absent[:SHOWN])
-        return Call(here, missing, len(absent), self.attempt)
+        return Call(here, missing, len(absent), attempt=self.attempt)
 
     def _name(self, index: int) -> str:
         """ "2 (t1v-n-2)", where the scheduler has named it."""
         name = self._names[index] if index < len(self._names) else ""
         return f"{index} ({name})" if name else str(index)
 
-    def overdue(self, seconds: float) -> Refusal:
-        """The refusal for hosts that have not come in time."""
+    def overdue(self, seconds: float, note: str = "") -> Refusal:
+        """The refusal for hosts that have not come in time; ``note``: what may keep them away."""
+        who = missing(replace(self.state(), note=note), self.hosts)
         return Refusal(
-            f"{missing(self.state(), self.hosts)}. xmp waited {seconds:g} s for all hosts of the "
-            "job; start_timeout= is the limit"
+            f"{who}. xmp waited {seconds:g} s for all hosts of the job; start_timeout= is the limit"
         )
 
     def _of_another_size(self, card: HostCard) -> str:
@@ -79,7 +80,8 @@ def missing(call: Call, hosts: int) -> str:
     have = "host {} of {} has" if call.absent == 1 else "hosts {} of {} have"
     others = hosts - call.absent - len(call.here)
     verb = "is" if len(call.here) + others == 1 else "are"
-    return f"{have.format(names, hosts)} not come; {_listed(call.here, others)} {verb} here"
+    note = f"; {call.note}" if call.note else ""
+    return f"{have.format(names, hosts)} not come; {_listed(call.here, others)} {verb} here{note}"
 
 
 def _listed(names: Sequence[str], more: int) -> str:

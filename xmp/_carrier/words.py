@@ -81,6 +81,10 @@ class Call:
     """At most ``roll_call.SHOWN`` of those that have not, like ``here``; empty: all have come."""
     absent: int = 0
     """How many have not."""
+    note: str = ""
+    """What else may keep a host away."""
+    aloud: bool = True
+    """Whether the user is to see it now; else only when the user asks what xmp waits for."""
     attempt: int = 0
 
 

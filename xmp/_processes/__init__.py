@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
     from .system.interpreter import fresh_interpreter
+    from .terminal.console import on_quit
     from .terminal.progress import said_here
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "event_stream",
     "fresh_interpreter",
     "launch",
+    "on_quit",
     "render",
     "said_here",
     "seed_all",
@@ -68,6 +70,7 @@ _LAZY = {
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
     "fresh_interpreter": "system.interpreter",
+    "on_quit": "terminal.console",
     "render": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",

@@ -143,6 +143,8 @@ class Launch:
         """Send the user's request to the supervisor; does nothing if it has ended."""
         self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
         self.order(message, descriptors)
+        if self.others is not None and isinstance(message, _ENDINGS):
+            self.others.asked_while_waiting(self, isinstance(message, Preempt))
 
     def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a request that the user has not made."""
@@ -170,7 +172,7 @@ class Launch:
         if self.finished:
             return False
         if self.others is not None:
-            return self.others.readable(self.link.connection, timeout)
+            return self.others.readable(self.link, timeout)
         return self.link.connection.readable(timeout)
 
     def _read(self) -> bool:

@@ -11,11 +11,11 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from xmp import _signals
 from xmp._errors import XmpError
 from xmp._host_words import HostFailure
 from xmp._preemption import note_preemption
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.launch import (
     PreemptElsewhere,
     ProgressElsewhere,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
     from .launch import Launch
+    from .supervisor_link import SupervisorLink
 
 __all__ = ["HostLink", "OtherHosts"]
 
@@ -49,6 +50,8 @@ class HostLink(Protocol):
     all_done: bool
     """Whether the replicas of all hosts have ended well."""
 
+    lost: bool
+    """Whether nothing more comes; there is a verdict then, or all are done."""
     preempted: bool
     """Whether a host is about to be taken away."""
     progress: bool
@@ -85,18 +88,21 @@ class OtherHosts:
         self._keeps = keeps
         """Whether another attempt may follow, which needs the link."""
         self._reported = False
-        self._stopped = False
+        self._stopped = self._preempted = False
         self.waiting = False
         """Whether no process of this host is left, and only other hosts are waited for."""
 
-    def readable(self, connection: Connection, timeout: float | None) -> bool:
+    def readable(self, link: SupervisorLink, timeout: float | None) -> bool:
         """Whether the supervisor or another host has something to say within that time."""
-        watched = [self._link.fileno(), *([] if self.waiting else [connection.fileno()])]
+        watched = [] if self._link.lost else [self._link.fileno()]
+        watched += [] if self.waiting else [link.connection.fileno()]
         seconds = _LOOK_EVERY if timeout is None else min(timeout, _LOOK_EVERY)
         came = linux.any_ready(watched, select.POLLIN, seconds)
         if not came and processes.is_stopped(self._link.pid):
             # The other hosts give this one up; here, too, the end of the link ends the launch.
             processes.kill(self._link.pid)
+        if not came and self._stopped and not self.waiting and link.is_stopped():
+            link.kill()
         return came
 
     def have_failed(self, launch: Launch) -> bool:
@@ -134,7 +140,7 @@ class OtherHosts:
             link.progress = False
             self._order(launch, ProgressElsewhere())
         if link.preempted:
-            link.preempted = False
+            link.preempted, self._preempted = False, True
             if not self._order(launch, PreemptElsewhere()):
                 link.reached(0, 0)
         while link.proposals:
@@ -160,7 +166,7 @@ class OtherHosts:
             return
         self._reported = True
         outcome = launch.outcome
-        if _is_asked_to_end(launch):
+        if _is_asked_to_end(launch) or isinstance(error, KeyboardInterrupt):
             why = outcome.ended_by or "its launcher got a signal"
             failure = HostFailure(kind="Ended", text=f"the launch was ended: {why}", final=True)
         else:
@@ -168,7 +174,8 @@ class OtherHosts:
             words = f"{cause.error_type}: {cause.message}\n{cause.stderr}" if cause else ""
             failure = host_error.described(error, is_victim(words))
             mends = may_mend(outcome, error, () if first is None else (first,))
-            failure = replace(failure, final=not mends)
+            preempted = self._preempted or launch.asked_to_end
+            failure = replace(failure, final=preempted or not mends)
         self._link.fail(failure)
 
     def progressed(self) -> None:
@@ -183,6 +190,19 @@ class OtherHosts:
     def reached(self, number: int, step: int) -> None:
         """The supervisor's answer in a round of the vote."""
         self._link.reached(number, step)
+
+    def asked_while_waiting(self, launch: Launch, preempted: bool) -> None:
+        """The user ends the launch whose replicas have all ended here, but not on other hosts."""
+        if not self.waiting or launch.finished:
+            return
+        if preempted:  # the others may save their work: this host stays until they have
+            launch.sigterm.answered(True)
+            self._link.preempt()
+            return
+        self._reported = False
+        self.failed(launch, XmpError("the launch was ended"))
+        with _signals.blocked():
+            launch.finish()
 
     def ended(self, launch: Launch) -> bool:
         """No process of this host is left; whether that is the end of the launch.

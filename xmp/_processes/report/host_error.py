@@ -20,8 +20,10 @@ _OF_REPLICAS = ("ReplicaRaised", "ReplicaDied", "ReplicaTimeout")
 def described(error: BaseException, symptom: bool) -> HostFailure:
     """How the launch has failed here; a ``symptom`` may have its cause on another host."""
     if not isinstance(error, ReplicaError):
-        kind = type(error).__name__ if isinstance(error, XmpError) else "HostLost"
-        return HostFailure(kind=kind, text=str(error) or type(error).__name__, symptom=symptom)
+        name, text = type(error).__name__, str(error)
+        if not isinstance(error, XmpError):
+            text = f"{name} was raised in its launcher" + (f": {text}" if text else "")
+        return HostFailure(kind=name, text=text or name, symptom=symptom)
     kind = next((name for name in _OF_REPLICAS if isinstance(error, getattr(_errors, name))), "")
     return HostFailure(
         rank=error.rank,
