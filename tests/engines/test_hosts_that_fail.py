@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ import pytest
 import xmp
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
+from xmp._engines.verdict import not_the_cause
+from xmp._processes.messages.order import Failure
+from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
 
 pytestmark = pytest.mark.hosts
 
@@ -78,6 +84,41 @@ def test_a_replica_dies(tmp_path: Path) -> None:
         xmp.launch(dies, (tmp_path,), **FOUR)
     assert time.monotonic() - moment_of(tmp_path) < (1 + GRACE) * slow
     assert info.value.signal_name == "SIGKILL"
+
+
+def exits(rank: int) -> None:
+    if rank == 3:
+        sys.exit(7)
+    time.sleep(60)
+
+
+def test_torchs_names_have_the_place_in_the_processes_of_all_hosts() -> None:
+    job = xmp.launch(exits, join=False, **TWO)
+    with pytest.raises(xmp.ReplicaDied, match=r"process 3 terminated with exit code 7$") as info:
+        job.join()
+    assert (info.value.error_index, info.value.rank, info.value.local_rank) == (3, 3, 1)
+    assert job.processes[info.value.error_index].rank == 3
+    assert pickle.loads(pickle.dumps(info.value)).error_index == 3
+
+
+def stops_at_a_breakpoint(rank: int) -> None:
+    if rank == 2:
+        breakpoint()
+    time.sleep(60)
+
+
+def test_a_breakpoint_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    with pytest.raises(xmp.ReplicaRaised, match=r"replicas of a launch with hosts= have none"):
+        xmp.launch(stops_at_a_breakpoint, **TWO)
+
+
+def test_what_fails_on_two_hosts_is_collateral_by_its_words_alone() -> None:
+    own = Failure(0, 0, 1, "raised", label=CAUSE, error_type="ValueError", message="no label")
+    victim = replace(own, error_type="RuntimeError", message="Connection closed by peer")
+    stopped = replace(own, label=STOPPED)
+    labels = [not_the_cause(each).label for each in (own, victim, stopped)]
+    assert labels == [UNKNOWN, COLLATERAL, STOPPED]
 
 
 def waits(rank: int, folder: Path) -> None:

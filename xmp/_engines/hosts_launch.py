@@ -17,6 +17,7 @@ from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.events import NullEvents
 from xmp._processes.launcher.job import Job
+from xmp._processes.launcher.launch import ENDINGS
 from xmp._processes.launcher.launch_registry import (
     preempt_all,
     reap_finished,
@@ -58,7 +59,6 @@ _ANSWER_WAIT = 5.0
 _OTHERS_WAIT = 20.0
 """Seconds beside the grace in which all hosts end after the first: the carrier gives a host up
 after 15."""
-_ENDINGS = (Interrupt, Stop, Kill, Preempt)
 
 
 class HostsLaunch:
@@ -162,7 +162,7 @@ class HostsLaunch:
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send the user's request to all hosts that have not ended."""
-        self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
         if isinstance(message, SetGrace):
             self.grace = self.patience = message.seconds
         elif isinstance(message, Preempt):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xmp import _errors, _log
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
@@ -13,13 +13,15 @@ from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
 from xmp._processes.launcher.restarts import restart_words
 from xmp._processes.messages.launch import Done
-from xmp._watch import CAUSE, COLLATERAL, STOPPED
+from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.order import Failure
+
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["history_of", "settle"]
+__all__ = ["history_of", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -75,7 +77,7 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
     failures, stacks = list(own.failures), dict(own.stacks)
     for host in launch.hosts:
         if host is not cause and host.done is not None:
-            failures += [_as_collateral(each) for each in host.done.failures]
+            failures += [not_the_cause(each) for each in host.done.failures]
             stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
     launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
@@ -99,8 +101,12 @@ def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
     return replace(overdue, ranks=tuple(sorted(waited)), finished=tuple(sorted(finished)))
 
 
-def _as_collateral(failure: Any) -> Any:
-    return replace(failure, label=COLLATERAL) if failure.label == CAUSE else failure
+def not_the_cause(failure: Failure) -> Failure:
+    """A failure that its host has called the cause; another host's was reported first."""
+    if failure.label != CAUSE:
+        return failure
+    words = f"{failure.error_type}: {failure.message}\n{failure.stderr}"
+    return replace(failure, label=COLLATERAL if is_victim(words) else UNKNOWN)
 
 
 def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
