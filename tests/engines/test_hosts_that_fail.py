@@ -126,18 +126,30 @@ def waits(rank: int, folder: Path) -> None:
     time.sleep(60)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_an_agent_is_killed(tmp_path: Path, index: int) -> None:
+@pytest.mark.parametrize(("index", "ending"), [(0, signal.SIGKILL), (1, signal.SIGINT)])
+def test_an_agent_is_killed(tmp_path: Path, index: int, ending: signal.Signals) -> None:
     with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
         pids = job.pids()
         slow, start = slowness(), time.monotonic()
-        os.kill(job.hosts[index].pid, signal.SIGKILL)
+        os.kill(job.hosts[index].pid, ending)
         name = f"127.0.0.{2 + index}"
-        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*SIGKILL") as info:
+        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*{ending.name}") as info:
             job.join()
         assert time.monotonic() - start < (2 + GRACE) * slow
     assert (info.value.host, info.value.host_index) == (name, index)
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 1 * slow)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path, index: int) -> None:
+    with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
+        pids, slow, start = job.pids(), slowness(), time.monotonic()
+        os.kill(job.hosts[index].pid, signal.SIGSTOP)
+        name = f"127.0.0.{2 + index}"
+        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*was stopped"):
+            job.join()
+        assert time.monotonic() - start < 20 * slow
+    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 2 * slow)
 
 
 def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:

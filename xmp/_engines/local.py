@@ -165,6 +165,9 @@ class LocalAgent:
         if self._process.poll() is None and found is not None:
             self._process.kill()
 
+    def is_stopped(self) -> bool:
+        return processes.is_stopped(self.pid)
+
     def how_it_ended(self) -> str:
         code = self._ended()
         if code is None:

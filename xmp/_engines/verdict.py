@@ -65,9 +65,24 @@ def _host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
     failed = [host for host in hosts if host.done and (host.done.failures or host.done.overdue)]
     if verdict is not None:
         named = [host for host in failed if host.agent.index == verdict.host]
-        if named or verdict.kind not in _NOT_OF_REPLICAS:
-            return named[0] if named else None
-    return failed[0] if failed else None
+        if named and not _moment(named[0])[0]:
+            return named[0]
+        if not named and verdict.kind not in _NOT_OF_REPLICAS:
+            return None
+    return min(failed, key=_moment, default=None)
+
+
+def _moment(host: Host) -> tuple[bool, bool, int]:
+    """A sort key: replicas that xmp has stopped are never the cause, and victims seldom."""
+    done = host.done
+    assert done is not None
+    if done.overdue is not None:
+        return (False, False, min((each.at for each in done.failures), default=0))
+    return min((each.label == STOPPED, _is_victim(each), each.at) for each in done.failures)
+
+
+def _is_victim(failure: Failure) -> bool:
+    return is_victim(f"{failure.error_type}: {failure.message}\n{failure.stderr}")
 
 
 def _merge(launch: HostsLaunch, cause: Host) -> None:
@@ -105,8 +120,7 @@ def not_the_cause(failure: Failure) -> Failure:
     """A failure that its host has called the cause; another host's was reported first."""
     if failure.label != CAUSE:
         return failure
-    words = f"{failure.error_type}: {failure.message}\n{failure.stderr}"
-    return replace(failure, label=COLLATERAL if is_victim(words) else UNKNOWN)
+    return replace(failure, label=COLLATERAL if _is_victim(failure) else UNKNOWN)
 
 
 def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
