@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ import pytest
 import xmp
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
-from xmp._engines.verdict import not_the_cause
+from xmp._engines.host import Host
+from xmp._engines.verdict import host_of, not_the_cause
+from xmp._host_words import HostFailure
+from xmp._processes.messages.launch import Done
 from xmp._processes.messages.order import Failure
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
 
@@ -119,6 +123,17 @@ def test_what_fails_on_two_hosts_is_collateral_by_its_words_alone() -> None:
     stopped = replace(own, label=STOPPED)
     labels = [not_the_cause(each).label for each in (own, victim, stopped)]
     assert labels == [UNKNOWN, COLLATERAL, STOPPED]
+
+
+@pytest.mark.parametrize("said", [None, 0, 1])
+def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | None) -> None:
+    stopped = Failure(1, 1, 7, "signal", label=STOPPED, at=1, signal_name="SIGTERM")
+    raised = Failure(3, 1, 8, "raised", label=CAUSE, at=2, error_type="ValueError")
+    hosts = [Host(SimpleNamespace(index=index)) for index in (0, 1)]  # type: ignore[arg-type]
+    for host, failure in zip(hosts, (stopped, raised)):
+        host.done = Done(None, [failure], {})
+    verdict = None if said is None else HostFailure(host=said, kind="ReplicaDied")
+    assert host_of(hosts, verdict) is hosts[1]
 
 
 def waits(rank: int, folder: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["history_of", "not_the_cause", "settle"]
+__all__ = ["history_of", "host_of", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -39,7 +39,7 @@ def settle(launch: HostsLaunch) -> None:
     if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
         outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
         return
-    cause = _host_of(hosts, verdict)
+    cause = host_of(hosts, verdict)
     if cause is not None:
         _merge(launch, cause)
     elif outcome.broken is None:
@@ -60,7 +60,7 @@ def _host_lost(host: Host) -> HostLost:
     return error
 
 
-def _host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
+def host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
     """The host whose replicas have failed first, with their whole reports."""
     failed = [host for host in hosts if host.done and (host.done.failures or host.done.overdue)]
     if verdict is not None:
