@@ -39,7 +39,8 @@ def breakpoint(rank: int = 0) -> None:
     Raises:
         TypeError: ``rank`` is not an integer.
         ValueError: ``rank`` is not a rank of this launch.
-        RuntimeError: the launcher is a notebook, or has no terminal and nothing to read.
+        RuntimeError: the launcher is a notebook, or has no terminal and nothing to read; or the
+            replicas are those of hosts (``launch(…, engine=…)``).
         KeyboardInterrupt: the user has quit the debugger.
     """
     wanted, size = operator.index(rank), _inside.world_size()

@@ -115,6 +115,9 @@ class ReplicaError(XmpError, RuntimeError):
     stacks: Mapping[int, str] = {}
     """The Python stacks of the replicas that were still alive, as text, by rank."""
 
+    _place: int | None = None
+    """In the handle's ``processes``, where that is not the local rank."""
+
     def _repr_html_(self) -> str:
         """A table of what happened to each rank, for notebooks."""
         from ._failure_table import table
@@ -123,8 +126,11 @@ class ReplicaError(XmpError, RuntimeError):
 
     @property
     def error_index(self) -> int:
-        """The local rank, under the name that torch's ProcessException uses."""
-        return self.local_rank
+        """Its place in the handle's ``processes``, under the name of torch's ProcessException.
+
+        That is its local rank, and its rank in a launch over hosts (``Job``).
+        """
+        return self.local_rank if self._place is None else self._place
 
     @property
     def msg(self) -> str:

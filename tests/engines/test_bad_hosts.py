@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 import xmp
+from xmp import _checks, _host, _planner
 from xmp._engines.local import engine
+from xmp._types import HostsByHand, Request
 from xmp.testing import recorded_facts
 
 
@@ -37,6 +41,7 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"env": {"RANK": "1"}}, "env= sets RANK"),
     ({"events": "/no/such/folder/x"}, "cannot be opened"),
     ({"max_restarts": -1}, "max_restarts=-1"),
+    ({"log_dir": "/proc/logs"}, "log_dir='/proc/logs': /proc/logs: .*can be written to"),
 ]
 
 TYPES: list[tuple[dict[str, Any], str]] = [
@@ -68,13 +73,60 @@ def test_real_devices_are_not_used_twice(name: str) -> None:
         engine.refuse(plan)
 
 
-def test_a_lock_belongs_to_one_host() -> None:
-    context = multiprocessing.get_context("spawn")
-    with pytest.raises(TypeError, match="connects processes of one host"):
-        xmp.launch(function, (context.Lock(),), **LOCAL)
-    reader, writer = context.Pipe()
-    with reader, writer, pytest.raises(TypeError, match="belongs to this host"):
-        xmp.launch(function, (reader,), **LOCAL)
+def test_a_log_file_of_the_second_host_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "rank3.stderr.log").mkdir()
+    with pytest.raises(xmp.PlanError, match=r"log_dir=.*rank3\.stderr\.log: Is a directory"):
+        xmp.launch(function, log_dir=tmp_path, **LOCAL)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_connects_processes_of_one_host(method: str) -> None:
+    context: Any = multiprocessing.get_context(method)
+    lock, queue, (reader, writer) = context.Lock(), context.Queue(), context.Pipe()
+    with pytest.raises(TypeError, match=r"args\[0\] \(Lock\).* connects processes of one host"):
+        xmp.launch(function, (lock,), **LOCAL)
+    with pytest.raises(TypeError, match=r"args\[1\] \(Queue\) cannot .* belongs to this host"):
+        xmp.launch(function, (0, queue), **LOCAL)
+    with reader, writer, pytest.raises(TypeError, match=r"args\[0\]\['end'\] \(Connection\)"):
+        xmp.launch(function, ({"end": reader},), **LOCAL)
+    queue.close()
+    for end in (queue._reader, queue._writer):
+        end.close()
+
+
+def _request(world: HostsByHand, env: Any = None, threads: int | None = None) -> Request:
+    return _checks.make_request(2, "cpu", None, None, env, threads, None, world)
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "expected"),
+    [
+        ({}, None, ["2", "2"]),
+        ({"env": {}}, None, ["2", "2"]),
+        ({"env": lambda rank: {"A": f"{rank}"}}, None, ["2", "2"]),
+        ({"env": {"OMP_NUM_THREADS": "3"}}, None, ["3", "3"]),
+        ({"env": lambda rank: {"OMP_NUM_THREADS": "5"} if rank else {}}, None, ["2", "5"]),
+        ({"env": {"A": "1"}}, "7", ["7", "7"]),
+        ({"env": {"A": "1"}}, "many", ["2", "2"]),
+        ({"env": {"A": "1"}, "threads": 6}, None, ["6", "6"]),
+    ],
+    ids=str,
+)
+def test_hosts_share_cores_where_no_threads_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    variable: str | None,
+    expected: list[str],
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    known = replace(_host.host_facts(), cpus=tuple(range(8)), cpu_quota=None)
+    world = HostsByHand(0, ("127.0.0.2", "127.0.0.3"))
+    request = _request(world, **options)
+    settled = engine.settled(request, _planner.plan(request, known))
+    made = _planner.plan(settled, known).hosts[0].replicas
+    assert [dict(each.set)["OMP_NUM_THREADS"] for each in made] == expected
 
 
 def test_a_process_of_another_launcher_launches_nowhere_else(

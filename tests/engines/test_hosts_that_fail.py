@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +17,12 @@ import pytest
 import xmp
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
+from xmp._engines.host import Host
+from xmp._engines.verdict import host_of, not_the_cause
+from xmp._host_words import HostFailure
+from xmp._processes.messages.launch import Done
+from xmp._processes.messages.order import Failure
+from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
 
 pytestmark = pytest.mark.hosts
 
@@ -80,23 +90,81 @@ def test_a_replica_dies(tmp_path: Path) -> None:
     assert info.value.signal_name == "SIGKILL"
 
 
+def exits(rank: int) -> None:
+    if rank == 3:
+        sys.exit(7)
+    time.sleep(60)
+
+
+def test_torchs_names_have_the_place_in_the_processes_of_all_hosts() -> None:
+    job = xmp.launch(exits, join=False, **TWO)
+    with pytest.raises(xmp.ReplicaDied, match=r"process 3 terminated with exit code 7$") as info:
+        job.join()
+    assert (info.value.error_index, info.value.rank, info.value.local_rank) == (3, 3, 1)
+    assert job.processes[info.value.error_index].rank == 3
+    assert pickle.loads(pickle.dumps(info.value)).error_index == 3
+
+
+def stops_at_a_breakpoint(rank: int) -> None:
+    if rank == 2:
+        breakpoint()
+    time.sleep(60)
+
+
+def test_a_breakpoint_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
+    with pytest.raises(xmp.ReplicaRaised, match=r"replicas of a launch with hosts= have none"):
+        xmp.launch(stops_at_a_breakpoint, **TWO)
+
+
+def test_what_fails_on_two_hosts_is_collateral_by_its_words_alone() -> None:
+    own = Failure(0, 0, 1, "raised", label=CAUSE, error_type="ValueError", message="no label")
+    victim = replace(own, error_type="RuntimeError", message="Connection closed by peer")
+    stopped = replace(own, label=STOPPED)
+    labels = [not_the_cause(each).label for each in (own, victim, stopped)]
+    assert labels == [UNKNOWN, COLLATERAL, STOPPED]
+
+
+@pytest.mark.parametrize("said", [None, 0, 1])
+def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | None) -> None:
+    stopped = Failure(1, 1, 7, "signal", label=STOPPED, at=1, signal_name="SIGTERM")
+    raised = Failure(3, 1, 8, "raised", label=CAUSE, at=2, error_type="ValueError")
+    hosts = [Host(SimpleNamespace(index=index)) for index in (0, 1)]  # type: ignore[arg-type]
+    for host, failure in zip(hosts, (stopped, raised)):
+        host.done = Done(None, [failure], {})
+    verdict = None if said is None else HostFailure(host=said, kind="ReplicaDied")
+    assert host_of(hosts, verdict) is hosts[1]
+
+
 def waits(rank: int, folder: Path) -> None:
     note(folder, rank)
     time.sleep(60)
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_an_agent_is_killed(tmp_path: Path, index: int) -> None:
+@pytest.mark.parametrize(("index", "ending"), [(0, signal.SIGKILL), (1, signal.SIGINT)])
+def test_an_agent_is_killed(tmp_path: Path, index: int, ending: signal.Signals) -> None:
     with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
         pids = job.pids()
         slow, start = slowness(), time.monotonic()
-        os.kill(job.hosts[index].pid, signal.SIGKILL)
+        os.kill(job.hosts[index].pid, ending)
         name = f"127.0.0.{2 + index}"
-        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*SIGKILL") as info:
+        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*{ending.name}") as info:
             job.join()
         assert time.monotonic() - start < (2 + GRACE) * slow
     assert (info.value.host, info.value.host_index) == (name, index)
     until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 1 * slow)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path, index: int) -> None:
+    with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
+        pids, slow, start = job.pids(), slowness(), time.monotonic()
+        os.kill(job.hosts[index].pid, signal.SIGSTOP)
+        name = f"127.0.0.{2 + index}"
+        with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*was stopped"):
+            job.join()
+        assert time.monotonic() - start < 20 * slow
+    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 2 * slow)
 
 
 def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:

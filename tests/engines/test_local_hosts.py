@@ -84,7 +84,7 @@ def check_events(events: list[xmp.Event]) -> None:
     assert (events[0].name, events[-1].name) == ("planned", "finished")
     assert len({event.launch_id for event in events}) == 1
     assert [e.elapsed for e in events] == sorted(e.elapsed for e in events)
-    for name in ("forked", "running", "returned", "exited"):
+    for name in ("forked", "joining", "running", "returned", "exited"):
         assert sorted(e.rank or 0 for e in events if e.name == name) == [0, 1, 2, 3]
 
 

@@ -15,6 +15,7 @@ import xmp
 from tests.support.launching import always_fails, failure, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
+from xmp._processes.messages.launch import Pause, Resume, TakeStacks
 
 pytestmark = pytest.mark.failing
 
@@ -262,3 +263,22 @@ def test_shared_tensors_keep_what_an_attempt_wrote(method: str) -> None:
     shared, array = torch.zeros(1), np.zeros(1)
     assert list(launch(method, fn, shared, array, nprocs=1, max_restarts=2)) == [1.0]
     assert shared.tolist() == [0.0 if method == "fork" else 3.0]
+
+
+def fails_when_asked(rank: int, folder: Path) -> int:
+    (folder / f"in-fn-{rank}").touch()
+    until((folder / "go").exists, 60)
+    if rank == 1 and not xmp.restart_count():
+        raise ValueError("no such label")
+    return xmp.restart_count()
+
+
+def test_a_request_that_ends_nothing_forbids_no_restart(method: str, tmp_path: Path) -> None:
+    context = xmp.spawn(
+        fails_when_asked, (tmp_path,), 2, join=False, start_method=method, max_restarts=1
+    )
+    until(lambda: len(list(tmp_path.glob("in-fn-*"))) == 2, 30)
+    for request in (TakeStacks(), Pause(), Resume()):
+        context._launch.ask(request)
+    (tmp_path / "go").touch()
+    assert list(context.results()) == [1, 1]

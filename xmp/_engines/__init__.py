@@ -49,6 +49,9 @@ class Agent(Protocol):
     def kill(self) -> None:
         """End it at once, with all that it has started."""
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP)."""
+
     def how_it_ended(self) -> str:
         """For a person: "was killed by SIGKILL"."""
 

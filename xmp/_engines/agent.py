@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import signal
 import sys
 import threading
 import time
@@ -51,6 +52,7 @@ _ENTRY_WAIT = 0.25
 def main(descriptor: int) -> None:
     """Serve the driver at the other end of this socket."""
     os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the driver says who has ended it, and how
     linux.set_name("xmp-agent")
     channel = Connection(descriptor)
     try:

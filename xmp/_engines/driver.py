@@ -21,7 +21,7 @@ from xmp._processes.messages.hosts import HostOrder, PackedCall
 from xmp._processes.messages.thread_replicas import by_process
 from xmp._processes.output.log_files import prepare
 from xmp._processes.terminal.console import in_notebook
-from xmp._types import HostPlan, HostsByHand, JobPlan, Request
+from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
 from .environment import without_launchers
 from .hosts_launch import HostsLaunch
@@ -65,7 +65,7 @@ def _started(engine: Engine, count: int, request: Request, call: Call) -> HostsL
     request = engine.settled(request, draft)
     plan = _whole(request, addresses, env)
     if call.output is not None:
-        prepare(replace(call.output, log_dir=None), plan, truncate=False)
+        _prepare(call.output, plan)
     packed_call, packed = packed_for_hosts(call)
     cell = os.urandom(16) if in_notebook() else b""
     packed_call = replace(packed_call, cell=cell)
@@ -88,6 +88,12 @@ def _refuse(request: Request, call: Call, count: int) -> None:
     why = capacity.too_many(count * (request.nprocs or 1))
     if why:
         raise PlanError(f"hosts={count}, nprocs={request.nprocs}: {why}")
+
+
+def _prepare(output: Output, plan: JobPlan) -> None:
+    """Make the log files of all hosts, which have this machine's files; PlanError as for one."""
+    for host in plan.hosts:
+        prepare(output, replace(plan, hosts=(host,)), truncate=True)
 
 
 def _on_host(request: Request, addresses: Sequence[str], index: int) -> Request:
@@ -136,7 +142,7 @@ def _orders(
             search_path=path,
             host_name=address,
             events=job.telling is not None,
-            phases=bool(job.progress),
+            phases=job.reports_phases,
         )
         for index, address in enumerate(addresses)
     ]

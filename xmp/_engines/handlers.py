@@ -34,7 +34,7 @@ def _started(
     message: messages.ReplicasStarted, launch: HostsLaunch, host: Host, _: list[int]
 ) -> None:
     launch.outcome.started(message)
-    first = "joining" if launch.job.plan.framework and not launch.job.progress else "starting"
+    first = "joining" if launch.job.plan.framework and not launch.job.reports_phases else "starting"
     for rank, _pid, _at in message.replicas:
         launch.progress.reached(rank, first)
 

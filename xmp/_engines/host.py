@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
+_SILENCE = 13.0
+"""Seconds; with the time between two looks as long as the carrier waits for a silent host."""
+
 
 class Host:
     """What has come from one agent."""
@@ -31,16 +34,31 @@ class Host:
         """Its last message."""
         self.lost = ""
         """How its agent ended without a last message."""
+        self.given_up = ""
+        """Why the driver has killed its agent."""
         self.was_asked = False
         """Whether it ended after the driver had asked it to."""
         self.stacks: dict[int, str] | None = None
         """The answer to the last request."""
+        self._stopped: float | None = None
+        """Since when its agent is stopped."""
         self.preempted: bool | None = None
         """Whether its replicas end by themselves; None until it has answered."""
 
     def begin(self) -> None:
         """Forget the attempt before."""
         self.done, self.verdict, self.leftovers = None, None, ""
+
+    def is_silent(self, now: float) -> bool:
+        """Whether its agent has been stopped (SIGSTOP) for so long that the host is given up."""
+        if not self.agent.is_stopped():
+            self._stopped = None
+            return False
+        self._stopped = now if self._stopped is None else self._stopped
+        if now - self._stopped < _SILENCE:
+            return False
+        self.given_up = f"was stopped, and has not gone on for {_SILENCE:g} s: killed"
+        return True
 
     @property
     def is_over(self) -> bool:

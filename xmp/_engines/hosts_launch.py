@@ -17,6 +17,7 @@ from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import soonest
 from xmp._processes.launcher.events import NullEvents
 from xmp._processes.launcher.job import Job
+from xmp._processes.launcher.launch import ENDINGS
 from xmp._processes.launcher.launch_registry import (
     preempt_all,
     reap_finished,
@@ -55,10 +56,11 @@ if TYPE_CHECKING:
 __all__ = ["HostsLaunch"]
 
 _ANSWER_WAIT = 5.0
+_LOOK_EVERY = 2.0
+"""Seconds between two looks whether an agent is stopped."""
 _OTHERS_WAIT = 20.0
 """Seconds beside the grace in which all hosts end after the first: the carrier gives a host up
 after 15."""
-_ENDINGS = (Interrupt, Stop, Kill, Preempt)
 
 
 class HostsLaunch:
@@ -137,7 +139,7 @@ class HostsLaunch:
             return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
 
         with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
-            while not self._reader.until(started, soonest(self._left(), self.progress.next())):
+            while not self._reader.until(started, self._next_look(None)):
                 self.progress.glance(self._doing)
                 self._kill_late()
 
@@ -162,7 +164,7 @@ class HostsLaunch:
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send the user's request to all hosts that have not ended."""
-        self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
         if isinstance(message, SetGrace):
             self.grace = self.patience = message.seconds
         elif isinstance(message, Preempt):
@@ -214,7 +216,9 @@ class HostsLaunch:
         try:
             message, descriptors = host.agent.recv()
         except Closed:
-            host.lost, host.was_asked = host.agent.how_it_ended(), self._ends is not None
+            how = host.agent.how_it_ended()
+            host.lost = host.given_up or how
+            host.was_asked = self._ends is not None and not host.given_up
         else:
             agent_messages.handle(message, self, host, descriptors)
         if host.is_over and host.has_failed:
@@ -266,7 +270,7 @@ class HostsLaunch:
 
         while True:
             left = seconds_to(end)
-            if self._reader.until(over, soonest(left, self._left(), self.progress.next())):
+            if self._reader.until(over, self._next_look(left)):
                 if self.finished:
                     self.sigterm.carry_out(self.outcome)
                 return self.finished
@@ -280,11 +284,14 @@ class HostsLaunch:
             raise KeyboardInterrupt
         self.ask(message)
 
-    def _left(self) -> float | None:
-        return seconds_to(self._ends)
+    def _next_look(self, left: float | None) -> float | None:
+        return soonest(left, seconds_to(self._ends), self.progress.next(), _LOOK_EVERY)
 
     def _kill_late(self) -> None:
-        """Kill the agents of a launch that should have ended."""
+        """Kill the agents of a launch that should have ended, and those that are stopped."""
+        for host in self.hosts:
+            if not host.is_over and host.is_silent(time.monotonic()):
+                host.agent.kill()
         if self._ends is None or time.monotonic() < self._ends:
             return
         for host in self.hosts:

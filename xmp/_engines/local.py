@@ -10,7 +10,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from xmp._errors import PlanError, StartError
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes, stdio
-from xmp._types import JobPlan, Request
+from xmp._runtimes._cores import threads_said
+from xmp._types import JobPlan, Pairs, Request
 
 from .environment import for_agents
 
@@ -32,6 +33,7 @@ MOST = 253
 """127.0.0.2 to 127.0.0.254."""
 DEVICES = ("cpu", "fake")
 _END_WAIT = 5.0
+_THREADS = "OMP_NUM_THREADS"
 
 
 class LocalEngine:
@@ -63,10 +65,23 @@ class LocalEngine:
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """With each host's share of this machine's cores, where the user has not said anything."""
-        threads = plan.hosts[0].replicas[0].threads
-        if request.threads is not None or request.env or "OMP_NUM_THREADS" in os.environ:
+        if request.threads is not None:
             return request
-        return replace(request, threads=max(1, (threads or 1) // _hosts_of(request)))
+        said = [_says_threads(dict(entry)) for entry in request.env or ((),)]
+        replicas = plan.hosts[0].replicas
+        shares = [
+            max(1, (each.threads or 1) // _hosts_of(request))
+            for local, each in enumerate(replicas)
+            if not said[local % len(said)]
+        ]
+        if all(said):
+            return request
+        if not any(said):
+            return replace(request, threads=shares[0])
+        pairs = zip(request.env or (), said)
+        return replace(
+            request, env=tuple(e if s else _with_threads(e, shares[0]) for e, s in pairs)
+        )
 
     def start(self, addresses: Sequence[str], cell: bytes) -> list[LocalAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
@@ -82,6 +97,15 @@ class LocalEngine:
                 f"the agent of host {len(agents)} of {len(addresses)} did not start: {error}"
             ) from error
         return agents
+
+
+def _says_threads(given: Mapping[str, str]) -> bool:
+    """Whether ``env=`` or this program's environment says how many threads a replica has."""
+    return threads_said(given.get(_THREADS, os.environ.get(_THREADS))) > 0
+
+
+def _with_threads(entry: Pairs, threads: int) -> Pairs:
+    return tuple(sorted({**dict(entry), _THREADS: str(threads)}.items()))
 
 
 def _hosts_of(request: Request) -> int:
@@ -140,6 +164,9 @@ class LocalAgent:
         found = _proc.alive(self.pid)
         if self._process.poll() is None and found is not None:
             self._process.kill()
+
+    def is_stopped(self) -> bool:
+        return processes.is_stopped(self.pid)
 
     def how_it_ended(self) -> str:
         code = self._ended()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xmp import _errors, _log
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
@@ -13,13 +13,15 @@ from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
 from xmp._processes.launcher.restarts import restart_words
 from xmp._processes.messages.launch import Done
-from xmp._watch import CAUSE, COLLATERAL, STOPPED
+from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
 if TYPE_CHECKING:
+    from xmp._processes.messages.order import Failure
+
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["history_of", "settle"]
+__all__ = ["history_of", "host_of", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -37,7 +39,7 @@ def settle(launch: HostsLaunch) -> None:
     if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
         outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
         return
-    cause = _host_of(hosts, verdict)
+    cause = host_of(hosts, verdict)
     if cause is not None:
         _merge(launch, cause)
     elif outcome.broken is None:
@@ -58,14 +60,29 @@ def _host_lost(host: Host) -> HostLost:
     return error
 
 
-def _host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
+def host_of(hosts: Sequence[Host], verdict: HostFailure | None) -> Host | None:
     """The host whose replicas have failed first, with their whole reports."""
     failed = [host for host in hosts if host.done and (host.done.failures or host.done.overdue)]
     if verdict is not None:
         named = [host for host in failed if host.agent.index == verdict.host]
-        if named or verdict.kind not in _NOT_OF_REPLICAS:
-            return named[0] if named else None
-    return failed[0] if failed else None
+        if named and not _moment(named[0])[0]:
+            return named[0]
+        if not named and verdict.kind not in _NOT_OF_REPLICAS:
+            return None
+    return min(failed, key=_moment, default=None)
+
+
+def _moment(host: Host) -> tuple[bool, bool, int]:
+    """A sort key: replicas that xmp has stopped are never the cause, and victims seldom."""
+    done = host.done
+    assert done is not None
+    if done.overdue is not None:
+        return (False, False, min((each.at for each in done.failures), default=0))
+    return min((each.label == STOPPED, _is_victim(each), each.at) for each in done.failures)
+
+
+def _is_victim(failure: Failure) -> bool:
+    return is_victim(f"{failure.error_type}: {failure.message}\n{failure.stderr}")
 
 
 def _merge(launch: HostsLaunch, cause: Host) -> None:
@@ -75,7 +92,7 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
     failures, stacks = list(own.failures), dict(own.stacks)
     for host in launch.hosts:
         if host is not cause and host.done is not None:
-            failures += [_as_collateral(each) for each in host.done.failures]
+            failures += [not_the_cause(each) for each in host.done.failures]
             stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
     launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
@@ -99,8 +116,11 @@ def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
     return replace(overdue, ranks=tuple(sorted(waited)), finished=tuple(sorted(finished)))
 
 
-def _as_collateral(failure: Any) -> Any:
-    return replace(failure, label=COLLATERAL) if failure.label == CAUSE else failure
+def not_the_cause(failure: Failure) -> Failure:
+    """A failure that its host has called the cause; another host's was reported first."""
+    if failure.label != CAUSE:
+        return failure
+    return replace(failure, label=COLLATERAL if _is_victim(failure) else UNKNOWN)
 
 
 def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:

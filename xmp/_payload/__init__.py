@@ -263,7 +263,10 @@ def pack(
             raise
         from .culprit import of_call, users_part
 
-        text, reason = of_call(fn, args, kwargs) or (f"the call cannot be sent: {error}", error)
+        text, reason = of_call(fn, args, kwargs, for_hosts) or (
+            f"the call cannot be sent: {error}",
+            error,
+        )
         raise TypeError(text) from users_part(reason)
     keep = (fn, args, kwargs)
     return Packed(image, collector.descriptors, pickler.touches_device, keep)

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from xmp import _signals
 
-from . import Collector, spawning
+from . import Collector, HostsCollector, spawning
 from .hints import nested_codes
 from .pickler import (
     CallPickler,
+    HostsCallPickler,
     OutcomePickler,
     by_value_modules,
     is_test_case,
@@ -58,17 +59,17 @@ class Culprit(NamedTuple):
 
 
 def of_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], for_hosts: bool
 ) -> tuple[str, BaseException] | None:
     """An error's text, which names what of a call cannot be pickled, and why it cannot.
 
-    None if each part of it can.
+    None if each part of it can. ``for_hosts``: as ``pack`` has it.
     """
     parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
     parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
     with by_value_modules(fn):
         for path, value in parts:
-            found = _find(path, value, functools.partial(_entering, path != "fn"))
+            found = _find(path, value, functools.partial(_entering, path != "fn", for_hosts))
             if found is not None:
                 advice = _CAPTURED if _OF_FUNCTION.search(found.path) else ""
                 text = f"{found} cannot be sent to the replicas: {found.reason}{advice}"
@@ -94,12 +95,13 @@ def users_part(error: BaseException) -> BaseException | None:
 # --- pickling a part alone -----------------------------------------------------------------------
 
 
-def _entering(sharing: bool, value: Any) -> BaseException | None:
+def _entering(sharing: bool, for_hosts: bool, value: Any) -> BaseException | None:
     """As arguments are (``sharing`` tensors), or the function."""
-    collector = Collector()
+    collector = HostsCollector() if for_hosts else Collector()
+    pickler = HostsCallPickler if for_hosts else CallPickler
     try:
         with spawning(collector), _signals.as_usual():
-            CallPickler(io.BytesIO(), [], sharing).dump(value)
+            pickler(io.BytesIO(), [], sharing).dump(value)
     except Exception as reason:
         if _signals.from_handler(reason):
             raise

@@ -26,10 +26,13 @@ def thread_count(requested: int | None, inherited: str | None, facts: HostFacts,
     """Threads of one replica: as requested, else ``OMP_NUM_THREADS``, else an equal share."""
     if requested is not None:
         return requested
-    first = (inherited or "").split(",")[0].strip()
-    if is_number(first) and int(first) > 0:
-        return int(first)
-    return max(usable_cores(facts) // local, 1)
+    return threads_said(inherited) or max(usable_cores(facts) // local, 1)
+
+
+def threads_said(variable: str | None) -> int:
+    """The threads that ``OMP_NUM_THREADS`` asks for ("4", "4,2"); 0 if it asks for none."""
+    first = (variable or "").split(",")[0].strip()
+    return int(first) if is_number(first) else 0
 
 
 def thread_source(
@@ -38,8 +41,7 @@ def thread_source(
     """What determined ``thread_count``, in words."""
     if requested is not None:
         return "threads given"
-    first = (inherited or "").split(",")[0].strip()
-    if is_number(first) and int(first) > 0:
+    if threads_said(inherited):
         return f"OMP_NUM_THREADS={inherited}"
     quota = "" if facts.cpu_quota is None else f", quota {facts.cpu_quota:g}"
     return f"{usable_cores(facts)} usable cores{quota} for {many(local, 'replica')}"

@@ -78,6 +78,11 @@ class Call:
         """Whether the start is shown; None: on a terminal, if it takes long."""
         return False if self.observer is None else self.observer.progress
 
+    @property
+    def reports_phases(self) -> bool:
+        """Whether all replicas report what they do before the function."""
+        return self.telling is not None or bool(self.progress)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Call):

@@ -32,11 +32,12 @@ from .replica_process import Reports
 from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 
-__all__ = ["Launch"]
+__all__ = ["ENDINGS", "Launch"]
 
 _ANSWER_WAIT = 5.0
 _ENTRY_WAIT = 0.25
-_ENDINGS = (Interrupt, Stop, Kill, Preempt)
+ENDINGS = (Interrupt, Stop, Kill, Preempt)
+"""The requests after which no attempt follows."""
 
 
 class Launch:
@@ -61,7 +62,9 @@ class Launch:
         if self.others is not None:
             self.deadlines.ended_elsewhere = functools.partial(self.others.have_failed, self)
         self.link = SupervisorLink(job, self.deadlines, self._at_end.callback)
-        self.lender = TerminalLender(self.ask, self.deadlines.pause, self.deadlines.resume)
+        limits = self.deadlines
+        relayed = job.relay is not None
+        self.lender = TerminalLender(self.ask, limits.pause, limits.resume, for_driver=relayed)
         self._reader = SharedReader(self._readable, self._read)
         self._stacks: dict[int, str] | None = None
         """The answer to ``live_stacks``."""
@@ -141,7 +144,7 @@ class Launch:
 
     def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send the user's request to the supervisor; does nothing if it has ended."""
-        self.asked_to_end = self.asked_to_end or isinstance(message, _ENDINGS)
+        self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
         self.order(message, descriptors)
         if self.others is not None and isinstance(message, _ENDINGS):
             self.others.asked_while_waiting(self, isinstance(message, Preempt))

@@ -194,8 +194,14 @@ class Outcome:
         return self._where if verdict is None else f"host {verdict.host} ({verdict.name})"
 
     def _named(self, error: ReplicaError) -> ReplicaError:
-        error.host = self.host
+        error.host, error._place = self.host, self._place_of(error.rank)
         return error
+
+    def _place_of(self, rank: int) -> int | None:
+        """In the handle's ``processes``, where these are of several hosts."""
+        if self._job.host.index >= 0 or rank not in self.processes:
+            return None
+        return sorted(self.processes).index(rank)
 
     def _error(self) -> BaseException | None:
         if self.elsewhere is not None and not self._is_own(self.elsewhere):
@@ -209,7 +215,8 @@ class Outcome:
             return self._named(error)
         if self.failures:
             skip = skip_of(self.failures)
-            return skip or self._named(replica_error.build(*known, memory, self.ended_by))
+            how = self.ended_by, self._place_of(self.failures[0].rank)
+            return skip or self._named(replica_error.build(*known, memory, *how))
         return self.broken
 
     def _is_own(self, verdict: HostFailure) -> bool:

@@ -20,7 +20,7 @@ from xmp._processes.messages.timeline import StartTimeline
 from xmp._test_outcomes import is_skip
 
 from .job import Call, Job
-from .launch import Launch
+from .launch import ENDINGS, Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
 from .restart_rules import may_mend
@@ -103,7 +103,7 @@ class RestartingLaunch:
         """Send a request to the supervisor; after a request to end there is no further attempt."""
         if isinstance(message, SetGrace):
             self.grace, self._given = message.seconds, message
-        else:
+        elif isinstance(message, ENDINGS):
             self._asked = message
         self._attempt.ask(message)
 

@@ -72,7 +72,7 @@ class SupervisorLink:
         stdio.flush()
         # Forked replicas join their framework at once: only "all" or none report their phases.
         relay = self._job.relay
-        if self._job.telling is not None or self._job.progress or (relay and relay.phases):
+        if self._job.reports_phases or (relay and relay.phases):
             phases = "all"
         else:
             phases = "fresh" if self._deadlines.progress.possible else ""

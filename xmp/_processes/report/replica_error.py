@@ -82,10 +82,12 @@ def build(
     stacks: Mapping[int, str],
     memory: OomFinding,
     ended_by: str = "",
+    place: int | None = None,
 ) -> ReplicaError:
     """The exception for a launch with these failures; the first one is the cause.
 
-    ``ended_by`` says what in this process had xmp end the launch, if anything did.
+    ``ended_by`` says what in this process had xmp end the launch, if anything did. ``place`` is the
+    cause's in the handle's ``processes``, where that is not its local rank.
     """
     for failure in failures:
         exception_of(failure)
@@ -102,11 +104,11 @@ def build(
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
-    ending = "".join(f"\n\n{part}" for part in _ending(cause) if part)
+    ending = "".join(f"\n\n{part}" for part in _ending(cause, place) if part)
     kind = also_torchs(ReplicaRaised if cause.kind == "raised" else ReplicaDied)
     error: ReplicaError = kind("\n\n".join(filter(None, parts)) + ending)
     error._ending = ending
-    error.host, error.pid = host, cause.pid
+    error.host, error.pid, error._place = host, cause.pid, place
     error.rank, error.local_rank = cause.rank, cause.local_rank
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
@@ -135,21 +137,22 @@ def _evidence(failure: Failure) -> Iterator[str]:
         yield f"Its Python stacks:\n{crash_stacks(failure.stacks)}"
 
 
-def _ending(failure: Failure) -> Iterator[str]:
+def _ending(failure: Failure, place: int | None) -> Iterator[str]:
     """Its traceback, and torch.multiprocessing's sentence.
 
     Programs search for that sentence at the end of the text: it is torch's, word for word (torch
     2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
     """
     traceback = with_source(failure.traceback.rstrip())
+    place = failure.local_rank if place is None else place
     ended = failure.signal_name or failure.exit_code is not None
     if failure.kind == "raised" or not ended:  # or it was interrupted, and is ending still
-        yield f"-- Process {failure.local_rank} terminated with the following error:\n{traceback}"
+        yield f"-- Process {place} terminated with the following error:\n{traceback}"
         return
     yield traceback
     code = f"exit code {failure.exit_code}"
     ending = f"signal {failure.signal_name}" if failure.signal_name else code
-    yield f"process {failure.local_rank} terminated with {ending}"
+    yield f"process {place} terminated with {ending}"
 
 
 def _killed_from_elsewhere(failure: Failure) -> bool:

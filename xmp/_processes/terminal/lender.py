@@ -37,6 +37,10 @@ _BEHIND = (
 )
 _FETCH = "xmp: a replica is at a breakpoint: bring this job to the terminal's foreground (fg)"
 _WHY = "debugger"
+_HOSTS = (
+    "breakpoint() needs a terminal, and the replicas of a launch with hosts= have none: debug the "
+    "function on one host with xmp.spawn, or pass over all breakpoints with PYTHONBREAKPOINT=0"
+)
 _LOOK = 1.0
 _GLANCE = 0.001
 
@@ -79,10 +83,18 @@ class TerminalLender:
     _busy: TerminalLender | None = None
 
     def __init__(
-        self, ask: Callable[..., None], pause: Callable[[str], None], resume: Callable[[str], None]
+        self,
+        ask: Callable[..., None],
+        pause: Callable[[str], None],
+        resume: Callable[[str], None],
+        for_driver: bool = False,
     ) -> None:
-        """``ask`` sends to the supervisor, ``pause`` and ``resume`` the launcher's deadlines."""
+        """``ask`` sends to the supervisor, ``pause`` and ``resume`` the launcher's deadlines.
+
+        ``for_driver``: the user's terminal is that of another process, and cannot be lent.
+        """
         self._ask, self._pause, self._resume = ask, pause, resume
+        self._for_driver = for_driver
         self._wanted: int | None = None
         """The rank that waits for the terminal."""
         self._pid = 0
@@ -179,6 +191,8 @@ class TerminalLender:
 
     def _find(self) -> tuple[int, int] | str:
         """(what to read from, where to write); or why there is nothing."""
+        if self._for_driver:
+            return _HOSTS
         if in_notebook():
             return _NOTEBOOK
         reads = _reads_something()
