@@ -56,7 +56,7 @@ def test_no_program_is_forgotten() -> None:
 def test_the_scripts_that_it_names_exist() -> None:
     named = re.findall(r"\]\(\.\./(scripts/clusters/\S+)\)", TEXT)
     assert {(ROOT / each).name for each in named} == {
-        each.name for each in (ROOT / "scripts/clusters").iterdir() if each.name != "train.py"
+        each.name for each in (ROOT / "scripts/clusters").iterdir()
     }
 
 
@@ -68,6 +68,22 @@ def test_its_variables_are_those_that_are_read() -> None:
     # PET_MASTER_ADDR is MASTER_ADDR with a prefix.
     missing_ones = [n for n in named if n.removeprefix("PET_") not in sources]
     assert not missing_ones
+
+
+def test_only_xmp_run_reads_torchruns_number_of_processes() -> None:
+    """tests/commands/test_run_options.py has ``xmp run``."""
+    recorded = recorded_facts("kubeflow-trainjob")
+    pods = [
+        HostFacts(
+            env={**recorded.env, "PET_NPROC_PER_NODE": number},
+            gpus={"vendor": "nvidia", "count": 2},
+            frameworks=recorded.frameworks,
+        )
+        for number in ("auto", "3")
+    ]
+    plans = [_planner.plan(Request(), pod) for pod in pods]
+    assert [len(plan.hosts[0].replicas) for plan in plans] == [2, 2]
+    assert "`xmp.spawn` does not read `PET_NPROC_PER_NODE`" in WORDS
 
 
 def test_its_rows_are_in_the_order_of_precedence() -> None:

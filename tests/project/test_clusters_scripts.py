@@ -6,12 +6,14 @@ the address of host 0 is another: 127.0.0.2 in place of a pod's name.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 import yaml
 
 from tests.support.stage import ROOT, Outcome, Stage
+from tests.support.waiting import until
 from xmp import _planner
 from xmp._types import HostFacts, Request
 from xmp.testing import recorded_facts
@@ -35,12 +38,17 @@ class Pod:
     hosts: int
     container: dict[str, Any]
     kind: str
-    variables: dict[str, str] = field(default_factory=dict)
+    spec: dict[str, Any]
 
     @property
     def command(self) -> list[str]:
         command: list[str] = self.container["command"]
         return command
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The variables whose values the manifest has."""
+        return {each["name"]: each["value"] for each in self.container["env"] if "value" in each}
 
     @property
     def limits(self) -> dict[str, int]:
@@ -49,7 +57,7 @@ class Pod:
 
 
 def manifest(name: str) -> dict[str, Any]:
-    [found] = yaml.safe_load_all((FOLDER / name).read_text())
+    *_, found = yaml.safe_load_all((FOLDER / name).read_text())
     assert isinstance(found, dict)
     assert re.fullmatch("[a-z]+", found["metadata"]["name"])
     return found
@@ -59,8 +67,13 @@ def trainjob() -> Pod:
     found = manifest("trainjob.yaml")
     assert (found["apiVersion"], found["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
     trainer = found["spec"]["trainer"]
-    container = {**trainer, "resources": trainer["resourcesPerNode"]}
-    return Pod(trainer["numNodes"], container, "TrainJob")
+    [patch] = found["spec"]["runtimePatches"]
+    [job] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]["template"]["spec"]
+    [patched] = spec["containers"]
+    assert (job["name"], patched["name"]) == ("node", "node")
+    container = {**trainer, "resources": trainer["resourcesPerNode"], **patched}
+    return Pod(trainer["numNodes"], container, "TrainJob", spec)
 
 
 def pytorchjob() -> Pod:
@@ -69,9 +82,25 @@ def pytorchjob() -> Pod:
     parts = found["spec"]["pytorchReplicaSpecs"]
     assert parts["Master"]["replicas"] == 1
     assert parts["Master"]["template"] == parts["Worker"]["template"]
-    [container] = parts["Worker"]["template"]["spec"]["containers"]
+    spec = parts["Worker"]["template"]["spec"]
+    [container] = spec["containers"]
     assert container["name"] == "pytorch"
-    return Pod(sum(each["replicas"] for each in parts.values()), container, "PyTorchJob")
+    return Pod(sum(each["replicas"] for each in parts.values()), container, "PyTorchJob", spec)
+
+
+def indexedjob() -> Pod:
+    service, job = yaml.safe_load_all((FOLDER / "indexedjob.yaml").read_text())
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", spec["completions"])
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    pod = spec["template"]["spec"]
+    [container] = pod["containers"]
+    found = Pod(spec["completions"], container, "Job", pod)
+    first = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert found.own == {"NNODES": str(found.hosts), "MASTER_ADDR": first}
+    return found
 
 
 def jobset() -> Pod:
@@ -86,7 +115,7 @@ def jobset() -> Pod:
     chips = spec["completions"] * container["resources"]["limits"]["google.com/tpu"]
     x, y = pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
     assert int(x) * int(y) == chips
-    return Pod(spec["completions"], container, "JobSet")
+    return Pod(spec["completions"], container, "JobSet", pod)
 
 
 def variables(pod: Pod, index: int, port: int) -> dict[str, str]:
@@ -104,11 +133,12 @@ def variables(pod: Pod, index: int, port: int) -> dict[str, str]:
         # GKE's list of workers counts only where there are chips: here the hosts are set by hand.
         "JobSet": {**first, "NNODES": str(pod.hosts), "NODE_RANK": str(index)}
         | {"JOB_COMPLETION_INDEX": str(index)},
+        "Job": {**pod.own, **first, "JOB_COMPLETION_INDEX": str(index)},
     }
     return {"KUBERNETES_SERVICE_HOST": "10.96.0.1", SECRET: "s3cret", **own[pod.kind]}
 
 
-PODS = (trainjob, pytorchjob, jobset)
+PODS = (trainjob, pytorchjob, indexedjob, jobset)
 
 
 @pytest.mark.parametrize("read", PODS)
@@ -116,16 +146,23 @@ def test_a_manifest_is_one_of_two_hosts_with_a_secret(read: Any) -> None:
     pod = read()
     assert pod.hosts == 2
     assert pod.limits in (GPUS, {"google.com/tpu": 4})
-    [secret] = pod.container["env"]
-    assert secret["name"] == SECRET
+    [secret] = [each for each in pod.container["env"] if each["name"] == SECRET]
     assert {*secret["valueFrom"]["secretKeyRef"]} == {"name", "key"}
     text = (FOLDER / f"{read.__name__}.yaml").read_text()
     made = f"kubectl create secret generic {secret['valueFrom']['secretKeyRef']['name']} "
     assert f"{made}--from-literal={secret['valueFrom']['secretKeyRef']['key']}=" in text
 
 
-@pytest.mark.parametrize("read", [trainjob, pytorchjob])
-def test_a_pod_of_kubeflow_has_a_replica_for_each_gpu(read: Any) -> None:
+@pytest.mark.parametrize("read", [trainjob, pytorchjob, indexedjob])
+def test_a_pod_with_gpus_has_shared_memory(read: Any) -> None:
+    """A container of its own has 64 MiB in /dev/shm: too little for nccl and DataLoader."""
+    pod = read()
+    assert pod.container["volumeMounts"] == [{"name": "shm", "mountPath": "/dev/shm"}]
+    assert pod.spec["volumes"] == [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+
+
+@pytest.mark.parametrize("read", [trainjob, pytorchjob, indexedjob])
+def test_a_pod_has_a_replica_for_each_gpu(read: Any) -> None:
     pod = read()
     frameworks = recorded_facts("kubeflow-trainjob").frameworks
     for index in range(pod.hosts):
@@ -190,8 +227,8 @@ def environment(image: Path, own: dict[str, str]) -> dict[str, str]:
 
 def check(outcomes: list[Outcome]) -> None:
     replicas = min(2, len(os.sched_getaffinity(0)))
-    world = 2 * replicas
-    line = f"{replicas} replicas here, sum over all hosts {sum(range(1, world + 1))}\n"
+    mean = (2 * replicas + 1) / 2  # of 1 for rank 0, 2 for rank 1, and so on
+    line = f"{replicas} replicas here, weight {mean:.2f} after step 100\n"
     assert [each.code for each in outcomes] == [0, 0], [each.err for each in outcomes]
     assert [each.out for each in outcomes] == [line, line]
 
@@ -217,6 +254,49 @@ def test_the_command_of_a_manifest_on_two_hosts(
     stage.gone()
 
 
+def by_hand(stage: Stage, image: Path, port: int, **own: str) -> list[subprocess.Popen[str]]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    common = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), **own}
+    return [
+        stage.start_command(
+            *(*on_two_cores(), "python", "train.py"),
+            env=environment(image, {**common, "NODE_RANK": str(index)}),
+            **pipes,
+        )
+        for index in range(2)
+    ]
+
+
+@pytest.mark.hosts
+def test_a_host_that_is_taken_away_leaves_a_checkpoint(
+    stage: Stage, image: Path, port: int
+) -> None:
+    program = (FOLDER / "train.py").read_text()
+    assert "STEPS = 100\n" in program
+    stage.write(program.replace("STEPS = 100\n", "STEPS = 1_000_000_000\n"), "train.py")
+    hosts = by_hand(stage, image, port, CHECKPOINT="saved.json")
+    saved = image / "saved.json"
+    until(saved.exists, 60, "a checkpoint")
+    hosts[1].send_signal(signal.SIGTERM)  # rank 0, which saves, is on the other host
+    ended = [stage.outcome(each, timeout=60) for each in hosts]
+    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
+    state = json.loads(saved.read_text())
+    assert [each.out.split(" after ")[1] for each in ended] == [f"step {state['step']}\n"] * 2
+    # The next job goes on from there.
+    steps = state["step"] + 7
+    stage.write(program.replace("STEPS = 100\n", f"STEPS = {steps}\n"), "train.py")
+    saved.write_text(json.dumps({**state, "weight": 1000.0}))
+    again = [
+        stage.outcome(each, 60) for each in by_hand(stage, image, port, CHECKPOINT="saved.json")
+    ]
+    mean = (2 * min(2, len(os.sched_getaffinity(0))) + 1) / 2
+    weight = mean + (1000 - mean) * 0.9**7
+    assert [each.out.partition(", ")[2] for each in again] == [
+        f"weight {weight:.2f} after step {steps}\n"
+    ] * 2, [each.err for each in again]
+    stage.gone()
+
+
 GCLOUD = """#!/bin/bash
 # Stands for gcloud: runs --command on each of two workers.
 [ "$1 $2 $3 $4 $5" = "compute tpus tpu-vm ssh my-tpu" ] || exit 2
@@ -231,11 +311,11 @@ for worker in $workers; do wait $worker || exit 1; done
 def test_the_line_for_all_workers_of_a_tpu(stage: Stage, image: Path, port: int) -> None:
     (image / "gcloud").write_text(GCLOUD)
     (image / "gcloud").chmod(0o755)
-    by_hand = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port)}
+    variables_by_hand = {"NNODES": "2", "MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port)}
     script = stage.start_command(
         *on_two_cores(),
         *(str(FOLDER / "tpu-vm.sh"), "my-tpu", "us-central2-b"),
-        env=environment(image, by_hand),
+        env=environment(image, variables_by_hand),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -278,7 +358,7 @@ def test_the_batch_script_of_slurm() -> None:
 def test_the_batch_script_of_lsf() -> None:
     options = directives("train.bsub", "BSUB")
     assert "-n 2" in options
-    assert '-R "span[ptile=1]"' in options
+    assert '-R "span[ptile=1] affinity[core(32)]"' in options
     assert (FOLDER / "train.bsub").read_text().endswith("\nblaunch python train.py\n")
 
 

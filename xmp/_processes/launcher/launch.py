@@ -146,7 +146,7 @@ class Launch:
         """Send the user's request to the supervisor; does nothing if it has ended."""
         self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
         self.order(message, descriptors)
-        if self.others is not None and isinstance(message, _ENDINGS):
+        if self.others is not None and isinstance(message, ENDINGS):
             self.others.asked_while_waiting(self, isinstance(message, Preempt))
 
     def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
