@@ -40,8 +40,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def launch(request: Request, call: Any, join: bool) -> None:
         calls.append((request, call.method, call.daemon, join))
 
-    def here(request: Request, *rest: Any) -> None:
+    def here(request: Request, *rest: Any) -> list[None]:
         calls.append((request, "here"))
+        return [None]
 
     monkeypatch.setattr("xmp._host.launch", launch)
     monkeypatch.setattr("xmp._here.run_here", here)
