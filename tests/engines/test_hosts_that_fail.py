@@ -250,9 +250,13 @@ PROGRAM = """
 """
 
 
-def test_the_driver_is_killed(stage: Stage) -> None:
+@pytest.mark.parametrize("stopped", [0, 1, 2])
+def test_the_driver_is_killed(stage: Stage, stopped: int) -> None:
+    """Agents that are stopped do not see its end: the kernel kills them."""
     driver = stage.start(PROGRAM, "cleans")
     stage.in_function(driver, 4)
+    for agent in stage.named("xmp-agent")[:stopped]:
+        os.kill(agent, signal.SIGSTOP)
     driver.kill()
     driver.wait()
     stage.gone()

@@ -49,9 +49,11 @@ _ENTRY_WAIT = 0.25
 """Seconds for a launch to begin whose replicas may have reached the function already."""
 
 
-def main(descriptor: int) -> None:
-    """Serve the driver at the other end of this socket."""
+def main(descriptor: int, lifeline: int) -> None:
+    """Serve the driver at the other end of this socket; end with the driver, also while stopped."""
     os.set_inheritable(descriptor, False)
+    os.set_inheritable(lifeline, False)
+    linux.arm(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the driver says who has ended it, and how
     linux.set_name("xmp-agent")
     channel = Connection(descriptor)

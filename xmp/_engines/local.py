@@ -121,20 +121,22 @@ class LocalAgent:
         self._output: CellOutput | None = None
         self._connection, theirs = pair()
         streams = self._streams(cell)
-        number = theirs.fileno()
-        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", number)
+        watched, self._lifeline = os.pipe()
+        numbers = theirs.fileno(), watched
+        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         try:
             self._process = subprocess.Popen(
                 command, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                pass_fds=[number], env=for_agents(), start_new_session=True,
+                pass_fds=numbers, env=for_agents(), start_new_session=True,
             )  # fmt: skip
         except OSError:
             self._connection.close()
+            os.close(self._lifeline)
             raise
         finally:
             theirs.close()
-            for stream in streams:
-                os.close(stream)
+            for descriptor in (*streams, watched):
+                os.close(descriptor)
         self.pid = self._process.pid
 
     def _streams(self, cell: bytes) -> list[int]:
@@ -189,12 +191,20 @@ class LocalAgent:
         if self._ended() is None:
             self._process.kill()
             self._process.wait()
+        self._cut()
         if self._output is not None:
             self._output.finish()
             self._output = None
 
+    def _cut(self) -> None:
+        """Close the lifeline, once: the kernel kills an agent that still runs, or is stopped."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
     def drop(self) -> None:
         self._connection.close()
+        self._cut()
         self._process.returncode = 0  # the child of another process: this one must not wait
 
 
