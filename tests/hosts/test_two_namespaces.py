@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +114,12 @@ def silences(
 ) -> Iterator[dict[Case, Future[Any]]]:
     folder = tmp_path_factory.mktemp("silences")
     with ThreadPoolExecutor(len(CASES)) as pool:
-        yield {
+        found = {
             case: pool.submit(silenced, folder / str(number), case)
             for number, case in enumerate(CASES)
         }
+        wait(found.values())  # what looks after each test for processes would reap those of these
+        yield found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-of-{case[1]}")

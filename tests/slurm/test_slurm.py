@@ -137,7 +137,7 @@ def test_the_batch_script_of_the_project_runs(
     done = cluster.run("sbatch", "--wait", *fits, "--output=out", "train.sbatch", folder=tmp_path)
     printed = (tmp_path / "out").read_text()
     assert done.returncode == 0, printed
-    assert printed.count("2 replicas here, sum over all hosts 10\n") == 2, printed
+    assert printed.count("2 replicas here, weight 2.50 after step 100\n") == 2, printed
     nothing_is_left(cluster)
 
 

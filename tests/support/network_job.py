@@ -106,7 +106,7 @@ class NetworkJob:
         path = self.stage.folder / f"said-{index}"
         assert path.exists(), f"host {index} ended with {code}: {self}"
         said: dict[str, Any] = json.loads(path.read_text())
-        assert code == (1 if "error" in said else 0), self
+        assert code == (1 if "error" in said else 0), f"host {index} ended with {code}: {self}"
         return said
 
     def errors(self, *indices: int) -> list[dict[str, Any]]:
