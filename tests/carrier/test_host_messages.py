@@ -1,4 +1,4 @@
-"""What travels between hosts: plain values, in frames that nobody else can make."""
+"""What travels between hosts: plain values, in frames that no stranger can make."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.hosts
 
 JOB, SECRET = "7", b"of this job"
 NO_MORE = 64 << 20
-"""Bytes of memory that a coordinator of a small job may take, whoever connects."""
+"""Bytes of memory that a coordinator of a small job may take, however many connect."""
 
 
 class Job:

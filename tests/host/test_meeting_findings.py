@@ -81,7 +81,7 @@ def test_what_was_looked_at_on_host_0() -> None:
 @pytest.mark.parametrize(
     ("secret", "said"),
     [
-        ("", "warning: XMP_JOB_SECRET is not set: whoever reaches 10.0.0.9 port 30500"),
+        ("", "warning: XMP_JOB_SECRET is not set: any program that reaches 10.0.0.9 port 30500"),
         ("7", "warning: XMP_JOB_SECRET has 1 characters"),
         (SECRET, "note: the hosts prove to each other that they know XMP_JOB_SECRET"),
     ],

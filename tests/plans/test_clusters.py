@@ -80,7 +80,7 @@ def bare(**env: str) -> HostFacts:
         ),
         (bare(**OLD), (1, 3, "digits-master-0", 23456)),
         (bare(**OLD, PET_NPROC_PER_NODE="1"), (1, 3, "digits-master-0", 23456)),
-        # operators before 1.4 tell the master pod that it is "localhost"
+        # operators before 1.4 give the master pod "localhost"
         (
             replace(
                 bare(**{**OLD, "RANK": "0", "MASTER_ADDR": "localhost"}), hostname="digits-master-0"

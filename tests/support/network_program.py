@@ -41,7 +41,7 @@ class Do:
 
 
 def mark(name: str, text: str = "") -> None:
-    """Make a file that whoever waits for it finds complete."""
+    """Make a file that is complete as soon as it exists."""
     with open(f"{name}.{os.uname().nodename}.{os.getpid()}", "w") as file:
         file.write(text)
     os.replace(file.name, name)

@@ -47,8 +47,8 @@ class HostLink:
     ) -> None:
         """``job`` names the job: two jobs at one address refuse each other's hosts.
 
-        What ``secret`` is, the hosts of the job alone know; empty: whoever reaches the port may
-        join. ``pace``: seconds between two messages to all hosts that there is progress.
+        What ``secret`` is, the hosts of the job alone know; empty: any program that reaches the
+        port may join. ``pace``: seconds between two messages to all hosts that there is progress.
         """
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""

@@ -93,7 +93,7 @@ class Member:
             self._refuse(str(error))
 
     def _come_again(self) -> None:
-        """Connect once more, and say first what the earlier connection was told."""
+        """Connect once more, and say first what was said on the earlier connection."""
         self._waiting.insert(0, (kinds.CARD, encode(self._card)))
         self._pause(RETRY[1])
         self._come()

@@ -43,7 +43,7 @@ def find(facts: HostFacts) -> Cluster | None:
             f"{name}: pod {index} does not fit {count} pods. Allowed: 0 to {count - 1}."
         )
     if is_loopback(address) and index == 0 and MASTER_POD.fullmatch(facts.hostname):
-        address = facts.hostname  # operators before 1.4 tell the master pod "localhost"
+        address = facts.hostname  # operators before 1.4 give the master pod "localhost"
     addresses = tuple(address if i == 0 else "" for i in range(count))
     return Cluster(f"Kubeflow ({name})", index, addresses, address, port)
 

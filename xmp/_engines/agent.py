@@ -43,7 +43,7 @@ __all__ = ["main"]
 
 _ENDINGS = (Interrupt, Stop, Kill)
 _FIRST, _LAST = 10_000, 30_000
-"""Linux gives ports from 32768 up to whoever asks for any (ip_local_port_range, ip(7))."""
+"""Linux gives ports from 32768 up to programs that ask for any (ip_local_port_range, ip(7))."""
 _TRIES = 20
 _ENTRY_WAIT = 0.25
 """Seconds for a launch to begin whose replicas may have reached the function already."""

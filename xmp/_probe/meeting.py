@@ -80,7 +80,7 @@ def _secret(secret: str, where: str) -> Finding:
             "warning", f"{SECRET} has {len(secret)} characters: it can be guessed", advice
         )
     text = (
-        f"{SECRET} is not set: whoever reaches {where} and guesses the job's id can come as one of "
-        "its hosts and end the launch, but not run code"
+        f"{SECRET} is not set: any program that reaches {where} and guesses the job's id can "
+        "come as one of its hosts and end the launch, but not run code"
     )
     return Finding("warning", text, advice)
