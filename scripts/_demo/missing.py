@@ -16,6 +16,7 @@ OTHERS = (
     ("scikit-learn", (1, 3), "scikit-learn"),
     ("matplotlib", (3, 7), "matplotlib"),
     ("rich", (13,), "rich"),
+    ("psutil", (5, 9), "psutil"),
 )
 
 

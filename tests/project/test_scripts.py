@@ -185,3 +185,12 @@ def test_in_ci_what_failed_runs_once_more(tmp_path: Path, ci: str, codes: str, e
     (function,) = re.findall(r"^run_tests\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
     source = f"say() {{ :; }}\nlane=x\n{function}\nrun_tests ./python"
     assert run(["sh", "-euc", source], tmp_path, CI=ci).endswith(f"exit {end}")
+
+
+def test_what_the_demo_imports_is_installed_for_it() -> None:
+    """Its extra, its own list and what its files import agree."""
+    listed = (ROOT / "scripts/_demo/missing.py").read_text()
+    extra = re.search(r"^demo = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.M)
+    assert extra
+    for requirement in re.findall(r'"([\w-]+)', extra[1]):
+        assert f'"{requirement}"' in listed, requirement
