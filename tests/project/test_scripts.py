@@ -152,7 +152,7 @@ def test_a_bare_interpreter_lacks_everything_for_the_demo() -> None:
     bare = [sys.executable, "-I", "-S"]
     text = run([*bare, "scripts/_demo/missing.py"], ROOT)
     assert text.split() == [
-        *("torch==2.13.0", "jax", "scikit-learn", "matplotlib", "rich", "-e", "."),
+        *("torch==2.13.0", "jax", "scikit-learn", "matplotlib", "rich", "psutil", "-e", "."),
         *("exit", "0"),
     ]
     assert run([*bare, "scripts/_demo/missing.py", "--frameworks"], ROOT) == "\nexit 1"
