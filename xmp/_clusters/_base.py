@@ -21,6 +21,7 @@ __all__ = [
     "master",
     "nodes",
     "number",
+    "one_on_each",
     "split_port",
     "tpu_environment",
 ]
@@ -113,6 +114,20 @@ def index_of(env: Mapping[str, str], name: str, size: str, count: int | None) ->
     if index is not None and index >= count:
         raise PlanError(f"{name}={index} does not fit {size}={count}. Allowed: {allowed}.")
     return index
+
+
+def one_on_each(
+    env: Mapping[str, str], rank: str, size: str, per_host: str
+) -> tuple[int, int] | None:
+    """Index of this host and number of hosts, by a launcher's variables of these names.
+
+    None unless it has started one process on each of several hosts. Raises PlanError.
+    """
+    count = number(env, size)
+    index = index_of(env, rank, size, count)
+    if index is None or count is None or count < 2 or number(env, per_host) != 1:
+        return None
+    return index, count
 
 
 @functools.lru_cache(maxsize=64)

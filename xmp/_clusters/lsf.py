@@ -16,7 +16,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, index_of, master, number
+from ._base import Cluster, master, number, one_on_each
 from ._host_lists import lsf_hosts
 
 __all__ = ["find", "find_step"]
@@ -33,10 +33,10 @@ HOSTS = "LSB_MCPU_HOSTS"
 def find_step(facts: HostFacts) -> Cluster | None:
     """The hosts of a jsrun with one process on each; None outside one."""
     env = facts.env
-    count = number(env, SIZE)
-    index = index_of(env, RANK, SIZE, count)
-    if index is None or count is None or count < 2 or number(env, PER_HOST) != 1:
+    place = one_on_each(env, RANK, SIZE, PER_HOST)
+    if place is None:
         return None
+    index, count = place
     hosts = lsf_hosts(facts)
     computing = hosts[1:] if len(hosts) > count else hosts
     address, port = master(env, otherwise=computing[0] if computing else "")

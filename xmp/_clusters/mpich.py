@@ -10,7 +10,7 @@ from __future__ import annotations
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, index_of, master, number
+from ._base import Cluster, master, one_on_each
 from ._host_lists import first_host
 
 __all__ = ["find"]
@@ -23,10 +23,10 @@ PER_HOST = "MPI_LOCALNRANKS"
 def find(facts: HostFacts) -> Cluster | None:
     """The hosts of an mpirun with one process on each; None outside one."""
     env = facts.env
-    count = number(env, SIZE)
-    index = index_of(env, RANK, SIZE, count)
-    if index is None or count is None or count < 2 or number(env, PER_HOST) != 1:
+    place = one_on_each(env, RANK, SIZE, PER_HOST)
+    if place is None:
         return None
+    index, count = place
     address, port = master(env, otherwise=first_host(facts))
     if not address:
         raise PlanError(

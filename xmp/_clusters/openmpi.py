@@ -7,7 +7,7 @@ import re
 from xmp._errors import PlanError
 from xmp._types import HostFacts
 
-from ._base import Cluster, index_of, master, number
+from ._base import Cluster, master, one_on_each
 from ._host_lists import first_host
 
 __all__ = ["find"]
@@ -23,10 +23,10 @@ JOB = "PMIX_NAMESPACE"  # openpmix 4, src/server/pmix_server.c, PMIx_server_setu
 def find(facts: HostFacts) -> Cluster | None:
     """The nodes of an mpirun with one process per node; None outside one."""
     env = facts.env
-    count = number(env, SIZE)
-    index = index_of(env, RANK, SIZE, count)
-    if index is None or count is None or count < 2 or number(env, PER_NODE) != 1:
+    place = one_on_each(env, RANK, SIZE, PER_NODE)
+    if place is None:
         return None
+    index, count = place
     found = re.search(r"tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:\d+", env.get(LAUNCHER, ""))
     # Open MPI 5 sets no such address; it takes the hosts in the order of its scheduler.
     address, port = master(env, otherwise=found[1] if found else first_host(facts))
