@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 
 from simulated import JOB, SECRET, card
 
@@ -132,15 +132,8 @@ class Job:
         status = Path(f"/proc/{self._link.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024.0
 
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the simulated hosts and the coordinator."""
         for process in self._simulated:
             process.kill()
             process.communicate()
@@ -149,5 +142,5 @@ class Job:
 
 def measured(hosts: int, seconds: float) -> dict[str, float]:
     """The figures of one job."""
-    with Job(hosts) as job:
+    with closing(Job(hosts)) as job:
         return job.measure(seconds)
