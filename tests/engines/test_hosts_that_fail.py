@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import xmp
+from tests.support.in_script import never_returns
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
 from xmp._engines.host import Host
@@ -53,8 +54,7 @@ def raises(rank: int, folder: Path) -> str:
         until(lambda: len(list(folder.glob("in-fn-*"))) == 8, 30)
         (folder / "moment").write_text(str(time.monotonic()))
         raise NoLabelError("no such label")
-    time.sleep(60)
-    return "late"
+    return never_returns()
 
 
 def test_a_replica_raises(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def dies(rank: int, folder: Path) -> None:
     if rank == 3:
         (folder / "moment").write_text(str(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    never_returns()
 
 
 def test_a_replica_dies(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_replica_dies(tmp_path: Path) -> None:
 def exits(rank: int) -> None:
     if rank == 3:
         sys.exit(7)
-    time.sleep(60)
+    never_returns()
 
 
 def test_torchs_names_have_the_place_in_the_processes_of_all_hosts() -> None:
@@ -108,7 +108,7 @@ def test_torchs_names_have_the_place_in_the_processes_of_all_hosts() -> None:
 def stops_at_a_breakpoint(rank: int) -> None:
     if rank == 2:
         breakpoint()
-    time.sleep(60)
+    never_returns()
 
 
 def test_a_breakpoint_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | No
 
 def waits(rank: int, folder: Path) -> None:
     note(folder, rank)
-    time.sleep(60)
+    never_returns()
 
 
 @pytest.mark.parametrize(("index", "ending"), [(0, signal.SIGKILL), (1, signal.SIGINT)])
@@ -172,8 +172,7 @@ def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:
         raise NoLabelError("only once")
     if xmp.restart_count():
         return xmp.restart_count(), xmp.world_size()
-    time.sleep(60)
-    return -1, -1
+    return never_returns()
 
 
 def test_all_hosts_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +188,7 @@ def test_all_hosts_restart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 def never_works(rank: int) -> None:
     if rank == 3:
         raise NoLabelError(f"attempt {xmp.restart_count()}")
-    time.sleep(60)
+    never_returns()
 
 
 def test_the_error_of_the_last_attempt_has_the_earlier_ones() -> None:
@@ -224,7 +223,7 @@ def not_there() -> None:
 
 PROGRAM = """
     import pathlib, sys, time
-    import xmp
+    import in_script, xmp
 
     HERE = pathlib.Path(__file__).parent
 
@@ -239,7 +238,7 @@ PROGRAM = """
     def cleans(rank):
         try:
             (HERE / f"in-fn-{rank}").touch()
-            time.sleep(60)
+            in_script.never_returns()
         finally:
             (HERE / f"cleaned-{rank}").touch()
 

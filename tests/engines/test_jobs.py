@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xmp
+from tests.support.in_script import never_returns
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.hosts
@@ -65,7 +65,7 @@ def test_two_jobs_at_once(tmp_path: Path) -> None:
 def fails(rank: int) -> None:
     if rank == 3:
         raise ValueError("no such label")
-    time.sleep(30)
+    never_returns()
 
 
 def test_a_job_that_fails_says_so_at_each_join() -> None:

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from tests.support.placed import said_of
 from tests.support.stage import Stage
-from tests.support.two_hosts import Two, below, said_of
+from tests.support.two_hosts import Two, below
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.hosts

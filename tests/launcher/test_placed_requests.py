@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from tests.support import in_script
+from tests.support.placed import said_of
 from tests.support.stage import Stage
-from tests.support.two_hosts import Two, below, said_of
+from tests.support.two_hosts import Two, below
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.hosts
@@ -143,8 +144,9 @@ def test_a_secret_of_any_bytes(two: Two) -> None:
 def test_a_signal_to_a_host_that_waits_for_the_other_at_the_end(two: Two, number: int) -> None:
     for host in range(2):
         two.start(host, "only_host_0_runs_on")
-    two.stage.reached(two.launchers[0], "in-fn-0", "in-fn-1")
+    two.in_function()
     until(lambda: not two.stage.named("xmp-replica-2", "xmp-replica-3"))
+    until(lambda: number in caught(two.launchers[1].pid))  # it waits: before, SIGTERM just kills it
     two.launchers[1].send_signal(number)
     if number == signal.SIGTERM:  # a preemption: host 0 may end by itself
         (two.stage.folder / "go").touch()

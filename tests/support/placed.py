@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.stage import Outcome, Stage
 
-__all__ = ["Placed"]
+__all__ = ["Placed", "said_of"]
 
 
 class Placed:
@@ -60,14 +60,17 @@ class Placed:
 
     def said(self, timeout: float = 60) -> list[Any]:
         """The last line of each launcher, as JSON."""
-        found = self.ended(timeout)
-        for each in found:
-            assert each.out.strip(), each.err
-        return [json.loads(each.out.splitlines()[-1]) for each in found]
+        return [said_of(each) for each in self.ended(timeout)]
 
     def in_function(self, *ranks: int) -> None:
         """Wait until these replicas have touched ``in-fn-<rank>``."""
         self.stage.reached(self.launchers[0], *(f"in-fn-{rank}" for rank in ranks))
+
+
+def said_of(outcome: Outcome) -> Any:
+    """What a launcher wrote last, as JSON."""
+    assert outcome.out.strip(), outcome.err
+    return json.loads(outcome.out.splitlines()[-1])
 
 
 def _free_port() -> int:

@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 
 from tests.support.placed import Placed
-from tests.support.stage import Outcome
 
-__all__ = ["Two", "below", "said_of"]
+__all__ = ["Two", "below"]
 
 
 PROGRAM = """
     import json, os, pathlib, signal, sys, time
     import in_script, xmp
+    from waiting import until
 
     HERE = pathlib.Path(os.environ["FOLDER"])
 
@@ -81,18 +81,23 @@ PROGRAM = """
 
     def one_makes_progress(rank):
         (HERE / f"in-fn-{rank}").touch()
+        end = HERE / f"end-{rank}"
         if rank == 3:
             for _ in range(40):
                 xmp.heartbeat()
-                time.sleep(0.1)
+                time.sleep(0.1)  # the pace of its steps: in all, twice the limit
+            for other in range(3):
+                until((HERE / f"end-{other}").exists)
+                (HERE / f"end-{other}").write_text("")  # its reader goes on
             return rank
-        time.sleep(4.5)
+        os.mkfifo(end)
+        end.read_text()  # no step of Python while it waits, and so no progress
         return rank
 
     def only_host_0_runs_on(rank):
+        (HERE / f"in-fn-{rank}").touch()
         if rank > 1:
             return True
-        (HERE / f"in-fn-{rank}").touch()
         while not ((HERE / "go").exists() or xmp.preempted()):
             time.sleep(0.01)
         return True
@@ -158,17 +163,6 @@ class Two(Placed):
     def in_function(self) -> None:
         for host, launcher in enumerate(self.launchers):
             self.stage.reached(launcher, *(f"in-fn-{2 * host + r}" for r in range(2)))
-
-    def said(self) -> list[Any]:
-        """The last line of each launcher; nothing is left of either."""
-        return [said_of(each) for each in self.ended(40)]
-
-
-def said_of(outcome: Outcome) -> Any:
-    """What a launcher wrote last."""
-    lines = outcome.out.splitlines()
-    assert lines, outcome.err
-    return json.loads(lines[-1])
 
 
 def below(pid: int, launcher: int) -> bool:
