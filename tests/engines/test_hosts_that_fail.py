@@ -235,6 +235,9 @@ PROGRAM = """
             if xmp.preempted():
                 return step
 
+    def ends_later_on_host_0(rank):
+        return steps(rank) if rank < 2 else (HERE / f"in-fn-{rank}").touch()
+
     def cleans(rank):
         try:
             (HERE / f"in-fn-{rank}").touch()
@@ -278,4 +281,14 @@ def test_all_hosts_are_preempted_at_the_same_call(stage: Stage) -> None:
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "1 True\n"), outcome
+    stage.gone()
+
+
+def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "ends_later_on_host_0")
+    stage.in_function(driver, 4)
+    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
     stage.gone()

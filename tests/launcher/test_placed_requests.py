@@ -140,20 +140,28 @@ def test_a_secret_of_any_bytes(two: Two) -> None:
     assert len(two.both("sums", env={"XMP_JOB_SECRET": secret})) == 2
 
 
+@pytest.mark.parametrize("hears_it_late", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_a_host_that_waits_for_the_other_at_the_end(two: Two, number: int) -> None:
+def test_a_signal_to_a_host_that_waits_for_the_other_at_the_end(
+    two: Two, number: int, hears_it_late: bool
+) -> None:
     for host in range(2):
         two.start(host, "only_host_0_runs_on")
     two.in_function()
+    waiting = two.launchers[1]
+    until(lambda: number in caught(waiting.pid))  # before, SIGTERM just kills it
+    if hears_it_late:  # it gets the signal before it has read that its replicas have returned
+        waiting.send_signal(signal.SIGSTOP)
+    (two.stage.folder / "end").touch()
     until(lambda: not two.stage.named("xmp-replica-2", "xmp-replica-3"))
-    until(lambda: number in caught(two.launchers[1].pid))  # it waits: before, SIGTERM just kills it
-    two.launchers[1].send_signal(number)
+    waiting.send_signal(number)
+    waiting.send_signal(signal.SIGCONT)
     if number == signal.SIGTERM:  # a preemption: host 0 may end by itself
         (two.stage.folder / "go").touch()
     first, second = (two.stage.outcome(each, timeout=20) for each in two.launchers)
     two.stage.gone()
     if number == signal.SIGTERM:
-        assert said_of(first) == [True, True]
+        assert said_of(first) == said_of(second) == [True, True]
     else:
         assert said_of(first)[0] == "HostLost"
         assert "on host 1" in said_of(first)[1]

@@ -59,6 +59,7 @@ def _ended(message: messages.ReplicaEnded, launch: HostsLaunch, host: Host, _: l
 
 def _done(message: messages.Done, launch: HostsLaunch, host: Host, _: list[int]) -> None:
     host.done = message
+    launch.count_answers()
 
 
 def _not_loaded(
@@ -70,16 +71,14 @@ def _not_loaded(
 
 def _stacks(message: messages.StackTexts, launch: HostsLaunch, host: Host, _: list[int]) -> None:
     host.stacks = message.by_rank
-    launch.stacks_taken()
+    launch.stacks.came()
 
 
 def _preempted(
     message: messages.PreemptAnswer, launch: HostsLaunch, host: Host, _: list[int]
 ) -> None:
     host.preempted = message.agreed
-    answers = [each.preempted for each in launch.hosts if not each.is_over]
-    if None not in answers:
-        launch.sigterm.answered(all(answers))
+    launch.count_answers()
 
 
 def _ignored(message: Message, launch: HostsLaunch, host: Host, _: list[int]) -> None:

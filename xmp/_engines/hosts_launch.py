@@ -38,16 +38,15 @@ from xmp._processes.messages.launch import (
     Resume,
     SetGrace,
     Stop,
-    TakeStacks,
 )
 from xmp._processes.messages.timeline import StartTimeline
-from xmp._processes.report.stacks import grouped
 from xmp._processes.system import linux
-from xmp._processes.terminal.console import say, signals_of_the_user
+from xmp._processes.terminal.console import signals_of_the_user
 from xmp._processes.terminal.progress import Progress
 
 from .handlers import agent_messages
 from .host import Host
+from .stacks import StacksOfHosts
 from .verdict import history_of, settle
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HostsLaunch"]
 
-_ANSWER_WAIT = 5.0
 _LOOK_EVERY = 2.0
 """Seconds between two looks whether an agent is stopped."""
 _OTHERS_WAIT = 20.0
@@ -89,7 +87,7 @@ class HostsLaunch:
         self.progress = Progress(job.host.replicas, job.called, job.progress)
         self.hosts: list[Host] = []
         self.agents: list[Agent] = []
-        self.prints_stacks = False
+        self.stacks = StacksOfHosts(self)
         self._engine, self._addresses, self._orders = engine, addresses, orders
         self._packed = packed
         self._ends: float | None = None
@@ -243,6 +241,16 @@ class HostsLaunch:
             self.events.begin(self.job.called, self.job.plan, number)
         self.attempt = number
 
+    def count_answers(self) -> None:
+        """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
+        asked = [host for host in self.hosts if not host.is_over and not self._complete(host)]
+        if self.sigterm.pending and all(host.preempted is not None for host in asked):
+            self.sigterm.answered(all(host.preempted for host in asked))
+
+    def _complete(self, host: Host) -> bool:
+        own = [rank for rank in self.outcome.processes if self._host_of(rank) is host]
+        return host.done is not None and self.outcome.complete(own)
+
     # --- waiting -------------------------------------------------------------------------------
 
     def wait(
@@ -357,44 +365,20 @@ class HostsLaunch:
             self.outcome.raise_error()
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
-                error.host = self._name_of(error.rank)
+                error.host = self._host_of(error.rank).agent.name
             if self.past and not error.history:
                 lines = "\n".join(line for line, _ in self.past)
                 error._add(f"Earlier attempts (max_restarts={self.job.max_restarts}):\n{lines}")
                 error.history = tuple(past for _, past in self.past)
             raise
 
-    def _name_of(self, rank: int) -> str:
-        """The name of the host of a rank."""
-        index = rank // len(self.job.plan.hosts[0].replicas)
-        return self.agents[index].name
+    def _host_of(self, rank: int) -> Host:
+        return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
 
     def live_stacks(self) -> dict[int, str]:
         """The current stacks of all live replicas, by rank."""
-        for host in self.hosts:
-            host.stacks = None
-        self.order(TakeStacks())
-        self.take_in(self._have_stacks, _ANSWER_WAIT)
-        return self._stacks()
-
-    def _have_stacks(self) -> bool:
-        return all(host.is_over or host.stacks is not None for host in self.hosts)
-
-    def _stacks(self) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for host in self.hosts:
-            found |= host.stacks or {}
-        return found
+        return self.stacks.taken()
 
     def print_stacks(self) -> None:
         """Ask for the stacks of all live replicas, to print them when all have arrived."""
-        for host in self.hosts:
-            host.stacks = None
-        self.prints_stacks = True
-        self.order(TakeStacks())
-
-    def stacks_taken(self) -> None:
-        """A host has answered."""
-        if self.prints_stacks and self._have_stacks():
-            self.prints_stacks = False
-            say("\n".join(["xmp: where the living replicas are:", *grouped(self._stacks())]))
+        self.stacks.print_later()

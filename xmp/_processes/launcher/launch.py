@@ -147,7 +147,7 @@ class Launch:
         self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
         self.order(message, descriptors)
         if self.others is not None and isinstance(message, ENDINGS):
-            self.others.asked_while_waiting(self, isinstance(message, Preempt))
+            self.others.asked(self, isinstance(message, Preempt))
 
     def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a request that the user has not made."""

@@ -89,6 +89,8 @@ class OtherHosts:
         """Whether another attempt may follow, which needs the link."""
         self._reported = False
         self._stopped = self._preempted = False
+        self._asked_to_leave = False
+        """Whether the program or its user ends the launch, by more than a SIGTERM."""
         self.waiting = False
         """Whether no process of this host is left, and only other hosts are waited for."""
 
@@ -191,18 +193,23 @@ class OtherHosts:
         """The supervisor's answer in a round of the vote."""
         self._link.reached(number, step)
 
-    def asked_while_waiting(self, launch: Launch, preempted: bool) -> None:
-        """The user ends the launch whose replicas have all ended here, but not on other hosts."""
+    def asked(self, launch: Launch, preempted: bool) -> None:
+        """The user ends the launch, whose replicas may all have ended here, not on other hosts."""
+        self._asked_to_leave = self._asked_to_leave or not preempted
         if not self.waiting or launch.finished:
             return
-        if preempted:  # the others may save their work: this host stays until they have
-            launch.sigterm.answered(True)
-            self._link.preempt()
+        if preempted:
+            self._stay(launch)
             return
         self._reported = False
         self.failed(launch, XmpError("the launch was ended"))
         with _signals.blocked():
             launch.finish()
+
+    def _stay(self, launch: Launch) -> None:
+        """A SIGTERM here ends no replica: the others may save their work, and this host waits."""
+        launch.sigterm.answered(True)
+        self._link.preempt()
 
     def ended(self, launch: Launch) -> bool:
         """No process of this host is left; whether that is the end of the launch.
@@ -211,7 +218,11 @@ class OtherHosts:
         """
         if self._stopped:
             return True
-        error = launch.outcome.error()
+        outcome = launch.outcome
+        error = outcome.error()
+        only_signalled = launch.asked_to_end and not self._asked_to_leave
+        if only_signalled and outcome.complete(outcome.processes):
+            self._stay(launch)  # the signal came while the last replica returned
         if error is not None or _is_asked_to_end(launch):
             self.failed(launch, error or XmpError("the launch was ended"))
         else:

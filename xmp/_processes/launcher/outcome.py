@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,7 @@ class Outcome:
         self._reports = reports
         self._plans = {plan.rank: plan for plan in job.host.replicas}
         self._timelines: dict[int, Timeline] = {}
+        self._returned: set[int] = set()
         self._stacks: dict[int, str] = {}
         self._oom_finding = OomFinding()
 
@@ -85,6 +87,7 @@ class Outcome:
     def returned(self, message: launch.ReplicaReturned, files: list[int]) -> None:
         """A replica has returned a result."""
         rank, data, size, timeline, imported = message
+        self._returned.add(rank)
         self._timelines[rank] = timeline.completed(self._timelines[rank])
         self.imported += imported
         if self._job.relay is not None:
@@ -129,6 +132,10 @@ class Outcome:
     def _unopened(self, failure: Failure) -> Failure:
         """In an agent, without the exception: to load it runs code that the driver is to run."""
         return failure if self._job.relay is None else replace(failure, pickled=None)
+
+    def complete(self, processes: Collection[int]) -> bool:
+        """Whether the replicas of these keys of ``processes`` have returned from the function."""
+        return bool(processes) and self._returned.issuperset(processes)
 
     def supervisor_lost(self, how: str) -> None:
         """The supervisor has ended without a last message; ``how`` it ended."""

@@ -27,20 +27,20 @@ class Sigterm:
     def __init__(self) -> None:
         self.agreed = False
         """Whether the replicas end by themselves, at a call on which they have agreed."""
-        self._pending = False
+        self.pending = False
         self._came = 0
         """Monotonic nanoseconds."""
 
     def came(self, supervisor: int) -> None:
         """The signal has arrived; kill a supervisor that is stopped: it would never react."""
-        self._pending = True
+        self.pending = True
         self._came = time.monotonic_ns()
         if supervisor and processes.is_stopped(supervisor):
             processes.kill(supervisor)
 
     def answered(self, agreed: bool) -> None:
         """The supervisor's answer: the replicas have agreed on a call, or get the signal."""
-        self._pending, self.agreed = not agreed, agreed
+        self.pending, self.agreed = not agreed, agreed
         if agreed:
             note_preemption()
 
@@ -49,7 +49,7 @@ class Sigterm:
 
         A failure from before the signal is printed, as nothing else will report it.
         """
-        if not self._pending or threading.current_thread() is not threading.main_thread():
+        if not self.pending or threading.current_thread() is not threading.main_thread():
             return
         if any(failure.at < self._came for failure in outcome.failures):
             _log.error(str(outcome.error()))
