@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._processes import Call, Launch, ProcessContext, Results
 
 __all__ = [
+    "attempt",
     "for_hosts",
     "host_facts",
     "launch",
@@ -83,6 +84,11 @@ def launch(
     return _processes.launch(call, attempt, join)
 
 
+def attempt(request: Request, call: Call, held: _ports.PortLease | None) -> Launch:
+    """One attempt of a launch over hosts, whose driver decides whether another one follows."""
+    return _attempt(request, OtherHosts(held), _processes.ready(call))
+
+
 @_processes.standard_numbers_taken()
 def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
     """One attempt, from facts to replicas."""
@@ -103,16 +109,15 @@ def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
         raise
 
 
-def for_hosts(request: Request, call: Call, env: Mapping[str, str]) -> tuple[Request, JobPlan]:
-    """The request for launchers of other processes, and the plan that the first of them makes.
+def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, JobPlan]:
+    """The request for launchers of other hosts, and the plan that the first of them makes.
 
-    They have loaded nothing, do not know the function, and have the variables ``env``. Raises
-    PlanError for what they would refuse.
+    ``apart`` are its facts: it has loaded nothing, and does not know the function. Raises PlanError
+    for what they would refuse.
     """
-    known = host_facts()
-    request = with_uses(request, call.fn, known)
-    apart = replace(known, env=env, env_at_start={}, initialised=(), loaded=())
-    known = replace(known, env=env, env_at_start={})
+    here = host_facts()
+    request = with_uses(request, call.fn, here)
+    known = replace(apart, loaded=here.loaded)
     hinted = _with_companions(_hinted(call, _planner.plan(request, known), known))
     loaded = tuple(dict.fromkeys((*request.imports, *known.loaded, *hinted)))
     request = replace(request, imports=loaded)

@@ -193,19 +193,19 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
     """Launch from here on hosts of an engine."""
     from . import _checks, _engines
 
-    count, engine = _engines.checked(given.hosts, given.engine)
+    engine, hosts = _engines.checked(given.hosts, given.engine)
     if found is not None:
         raise PlanError(
-            f"engine={engine!r}: {found.launcher} has started this process ({found.given}), and "
-            "each of its processes would launch on the hosts. Call it in a program that is started "
-            "once, or give neither hosts= nor engine="
+            f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "
+            "and each of its processes would launch on the hosts. Call it in a program that is "
+            "started once, or give neither hosts= nor engine="
         )
     fields = _checks.fields_of_call(given)
     request = request_of(given)
     refuse_while_importing()
     with _signals.deferred(), without_collections():
         from ._processes import Call
-    return _engines.launch(count, engine, request, Call(**fields), given.join)
+    return _engines.launch(engine, hosts, request, Call(**fields), given.join)
 
 
 _OF_LAUNCHERS = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ._ports import PortLease
     from ._processes import Call
 
-__all__ = ["OtherHosts", "shutdown"]
+__all__ = ["OtherHosts", "rests_at", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
@@ -78,6 +78,11 @@ class OtherHosts:
         """Leave the other hosts, if nothing was started."""
         if self._link is not None:
             self._link.end()
+
+
+def rests_at(meeting: HostMeeting) -> bool:
+    """Whether a process rests that has the port of this meeting, and connects its hosts."""
+    return _latest is not None and _latest.rests_at(meeting)
 
 
 def shutdown() -> None:

@@ -93,6 +93,11 @@ class HostLink:
         other.resting = False
         return True
 
+    def rests_at(self, meeting: HostMeeting) -> bool:
+        """Whether its process rests, alive, at this meeting."""
+        lives = self._process is not None and self._process.poll() is None
+        return self.resting and lives and self._meeting == meeting
+
     @property
     def busy(self) -> bool:
         """Whether its launch still needs it: from the beginning, before there is a process."""

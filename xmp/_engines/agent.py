@@ -1,14 +1,14 @@
 """What an agent process runs: the launcher of one host, for a driver that sends what to launch.
 
-The launch runs in a thread of its own, so that the main thread always hears the driver: when that
-has gone, the agent ends at once, and what it has started ends by its lifelines. No thread harms
-here: an agent is never forked.
+An agent makes one attempt after another, and keeps its templates between them. Each runs in a
+thread of its own, so that the main thread always hears the driver: when that has gone, the agent
+ends at once, and what it has started ends by its lifelines. No thread harms here: an agent is never
+forked.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import select
 import signal
 import sys
@@ -19,32 +19,32 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from xmp._errors import PortError
+from xmp import _host
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.hosts import (
-    AttemptBegins,
-    AttemptOver,
+    Describe,
+    Described,
+    HostCame,
     HostOver,
     PackedCall,
     PortsHeld,
+    Prepare,
     StartHost,
 )
 from xmp._processes.messages.launch import Interrupt, Kill, SetGrace, Stop, TakeStacks
 from xmp._processes.system import linux
-from xmp._types import HostsByHand, Request
+from xmp._processes.system.environment import replace_environment
+from xmp._types import Observer
+
+from .meeting_port import at_port, held_port, holding
 
 if TYPE_CHECKING:
-    from xmp._host_words import HostFailure
-    from xmp._ports import PortLease
-    from xmp._processes import Call, ProcessContext
+    from xmp._processes import Call, Launch
 
 __all__ = ["main"]
 
 _ENDINGS = (Interrupt, Stop, Kill)
-_FIRST, _LAST = 10_000, 30_000
-"""Linux gives ports from 32768 up to programs that ask for any (ip_local_port_range, ip(7))."""
-_TRIES = 20
 _ENTRY_WAIT = 0.25
 """Seconds for a launch to begin whose replicas may have reached the function already."""
 
@@ -56,26 +56,39 @@ def main(descriptor: int, lifeline: int) -> None:
     linux.arm(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the driver says who has ended it, and how
     linux.set_name("xmp-agent")
-    channel = Connection(descriptor)
+    channel, inherited = Connection(descriptor), dict(os.environ)
     try:
-        start, files = channel.expect(StartHost)
+        while True:
+            message, files = channel.recv()
+            if isinstance(message, StartHost):
+                HostAgent(channel, message, files, inherited).serve()
+            elif isinstance(message, Prepare):
+                _host.warm_up(message.packages)
+            elif isinstance(message, Describe):
+                described = Described(_host.host_facts(), os.getpid(), time.monotonic_ns())
+                channel.send(described)
+            # Anything else came too late for the launch before.
     except Closed:
         return
-    HostAgent(channel, start, files).serve()
 
 
 class HostAgent:
-    """Two threads: the launch, and what hears the driver and sends it what the launch reports."""
+    """One attempt. Two threads: the launch, and what hears the driver and sends it its reports."""
 
-    def __init__(self, channel: Connection, start: StartHost, files: list[int]) -> None:
+    def __init__(
+        self, channel: Connection, start: StartHost, files: list[int], inherited: dict[str, str]
+    ) -> None:
+        """``inherited``: the variables that the agent was started with."""
         self._channel = channel
         self._order, self._port = start.order, start.port
-        self._files = files
+        self._image = files.pop(0) if start.order.call.image_data is None else -1
+        self._streams = files
+        self._inherited = inherited
         self._lock = threading.RLock()
         """Guards what waits to be sent."""
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
-        self._launch: Any = None
+        self._launch: Launch | None = None
         self._asked: list[Message] = []
         """Requests from before the launch."""
         self._started_it = threading.Event()
@@ -86,26 +99,42 @@ class HostAgent:
     # --- the main thread: the driver -----------------------------------------------------------
 
     def serve(self) -> None:
-        """Until the driver has the last message and has closed its end."""
-        state = self._order.call.state
-        sys.path[:], sys.argv[:] = self._order.search_path, state.argv
-        os.environ.update(self._order.environment)
-        threading.Thread(target=self._run, name="xmp-launch", daemon=True).start()
+        """Until the driver has been sent the last message."""
+        self._take_surroundings()
+        thread = threading.Thread(target=self._run, name="xmp-launch", daemon=True)
+        thread.start()
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         try:
-            while True:
+            while not (self._over and not self._channel.waiting):
                 wanted = select.POLLOUT if self._channel.waiting else 0
                 poller.register(self._channel.fileno(), select.POLLIN | wanted)
                 ready = dict(poller.poll())
                 if self._wake_read in ready:
                     os.read(self._wake_read, 4096)
                 self._flush()
-                if ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
+                heard = ready.get(self._channel.fileno(), 0) & ~select.POLLOUT
+                if heard and not self._over:  # what comes after it may be the next order
                     self._heard(self._channel.recv()[0])
         except Closed:
             if not self._over:
                 os._exit(1)  # the driver has ended: so must all below, without waiting for it
+        thread.join()
+        for descriptor in (self._wake_read, self._wake_write, self._image):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _take_surroundings(self) -> None:
+        """Take what replicas inherit: variables, ``sys.path``, ``sys.argv``, standard streams."""
+        order = self._order
+        inherited = self._inherited if order.inherited is None else order.inherited
+        replace_environment({**inherited, **order.environment})
+        if order.search_path is not None:
+            sys.path[:] = order.search_path
+        sys.argv[:] = order.call.state.argv
+        for number, descriptor in enumerate(self._streams):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, _ENDINGS) and not self._started_it.wait(_ENTRY_WAIT):
@@ -123,13 +152,9 @@ class HostAgent:
 
     # --- the launch's thread -------------------------------------------------------------------
 
-    def begins(self, number: int) -> None:
-        """An attempt begins: all hosts have come."""
-        self.send(AttemptBegins(number))
-
-    def ends(self, verdict: HostFailure | None, leftovers: str) -> None:
-        """An attempt is over on this host."""
-        self.send(AttemptOver(verdict, leftovers))
+    def begins(self) -> None:
+        """All hosts have come."""
+        self.send(HostCame())
 
     def take(self, message: Message, descriptors: Sequence[int]) -> None:
         """Pass on what the supervisor reports; large results as the files that they are."""
@@ -154,9 +179,9 @@ class HostAgent:
 
     def _run(self) -> None:
         error: BaseException | None = None
+        launch: Launch | None = None
         try:
-            context = self._started()
-            launch: Any = context._launch
+            launch = self._started()
             with self._lock:
                 self._launch, asked = launch, self._asked
             self._started_it.set()
@@ -167,32 +192,29 @@ class HostAgent:
         except BaseException as raised:
             error = raised
         self._started_it.set()
-        with self._lock:
-            self._over = True
-        self.send(HostOver(type(error).__name__, str(error)) if error else HostOver("", ""))
+        over = _report(launch, error)
+        if launch is not None and launch.others is not None:
+            launch.others.leave()
+        self._over = True  # before the driver can answer
+        self.send(over)
+        self._wake()
 
-    def _started(self) -> ProcessContext[Any]:
-        from xmp import _host
-        from xmp._processes import ProcessContext
-
+    def _started(self) -> Launch:
         called = time.monotonic_ns() - self._order.elapsed
         request, held = self._order.request, None
         if self._port:
-            request = _at_port(request, self._port)
+            request = at_port(request, self._port)
         else:
-            request, held = _holding(request)
-            self.send(PortsHeld(_port_of(request)))
-        context = _host.launch(request, self._call(called), join=False, held=held)
-        assert isinstance(context, ProcessContext)
-        return context
+            request, held = holding(request)
+            self.send(PortsHeld(held_port(request)))
+        return _host.attempt(request, self._call(called), held)
 
     def _call(self, called: int) -> Call:
         from xmp._processes import Call
-        from xmp._types import Observer
 
         order = self._order
         limits = order.limits and replace(order.limits, first=called)
-        packed = replace(order.call, image=self._files[0] if self._files else -1)
+        packed = replace(order.call, image=self._image)
         return Call(
             _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
             relay=self, host_name=order.host_name, **order.options,
@@ -204,38 +226,20 @@ def _named(call: PackedCall) -> Any:
     return SimpleNamespace(__qualname__=call.name, __module__=call.module)
 
 
-def _pass_on(launch: Any, message: Message) -> None:
-    attempt = getattr(launch, "attempt", launch)
-    if isinstance(message, TakeStacks):
-        attempt.order(message)  # the relay has the answer
-    elif isinstance(message, (*_ENDINGS, SetGrace)):
+def _pass_on(launch: Launch, message: Message) -> None:
+    if isinstance(message, (*_ENDINGS, SetGrace)):
         launch.ask(message)
+    elif isinstance(message, TakeStacks):
+        launch.order(message)  # the relay has the answer
     else:
-        attempt.ask(message)
+        launch.ask(message)
 
 
-# --- ports --------------------------------------------------------------------------------------
-
-
-def _at_port(request: Request, port: int) -> Request:
-    assert isinstance(request.world, HostsByHand)
-    return replace(request, world=replace(request.world, port=port))
-
-
-def _port_of(request: Request) -> int:
-    return request.world.port if isinstance(request.world, HostsByHand) else 0
-
-
-def _holding(request: Request) -> tuple[Request, PortLease]:
-    """The request with a port from which on all that host 0 needs is free, and held."""
-    from xmp import _host, _ports
-
-    known, failed = _host.host_facts(), None
-    for _ in range(_TRIES):
-        tried = _at_port(request, random.SystemRandom().randrange(_FIRST, _LAST))
-        try:
-            return tried, _ports.lease(_host.plan_for(tried, known).needs)
-        except PortError as error:
-            failed = error
-    assert failed is not None
-    raise failed
+def _report(launch: Launch | None, error: BaseException | None) -> HostOver:
+    if launch is None:
+        return HostOver(type(error).__name__, str(error))
+    verdict, leftovers = launch.outcome.elsewhere, launch.outcome.leftovers
+    if error is None:
+        return HostOver("", "", False, verdict, leftovers)
+    mends = launch.may_mend(error)
+    return HostOver(type(error).__name__, str(error), mends, verdict, leftovers)

@@ -6,15 +6,16 @@ for the replicas of all hosts; how it has failed is decided when all have ended 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xmp import _log, _signals
-from xmp._errors import ReplicaTimeout, XmpError
+from xmp._errors import HostLost, ReplicaTimeout, XmpError
 from xmp._processes.launcher import ending
-from xmp._processes.launcher.deadlines import soonest
+from xmp._processes.launcher.deadlines import Deadlines, soonest
 from xmp._processes.launcher.events import NullEvents
 from xmp._processes.launcher.job import Job
 from xmp._processes.launcher.launch import ENDINGS
@@ -26,6 +27,7 @@ from xmp._processes.launcher.launch_registry import (
 from xmp._processes.launcher.outcome import Outcome
 from xmp._processes.launcher.preemption import Sigterm
 from xmp._processes.launcher.replica_process import Reports
+from xmp._processes.launcher.restart_rules import may_mend
 from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
@@ -47,10 +49,10 @@ from xmp._processes.terminal.progress import Progress
 from .handlers import agent_messages
 from .host import Host
 from .stacks import StacksOfHosts
-from .verdict import history_of, settle
+from .verdict import settle
 
 if TYPE_CHECKING:
-    from . import Agent, Engine
+    from . import Agent, Group
 
 __all__ = ["HostsLaunch"]
 
@@ -67,8 +69,7 @@ class HostsLaunch:
     def __init__(
         self,
         job: Job,
-        engine: Engine,
-        addresses: Sequence[str],
+        group: Group,
         orders: Sequence[HostOrder],
         packed: PackedCall,
     ) -> None:
@@ -78,18 +79,15 @@ class HostsLaunch:
         self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
         self.finished = False
         self.asked_to_end = False
-        self.attempt = -1
-        """The number of the present attempt: all living hosts have begun it."""
-        self.past: list[tuple[str, Exception]] = []
-        """Of each earlier attempt: a line that says how it failed, and its error."""
+        self.others = None
         self.sigterm = Sigterm()
         self.events = job.telling or NullEvents()
         self.progress = Progress(job.host.replicas, job.called, job.progress)
+        self.deadlines = Deadlines(job, self.progress)
         self.hosts: list[Host] = []
-        self.agents: list[Agent] = []
+        self.agents: Sequence[Agent] = ()
         self.stacks = StacksOfHosts(self)
-        self._engine, self._addresses, self._orders = engine, addresses, orders
-        self._packed = packed
+        self._group, self._orders, self._packed = group, orders, packed
         self._ends: float | None = None
         """When agents that have not ended by then are killed."""
         self._reader = SharedReader(self._readable, self._read)
@@ -105,8 +103,8 @@ class HostsLaunch:
         with _signals.deferred():
             try:
                 self.outcome.begin()
-                self.events.begin(self.job.called, self.job.plan, 0)
-                self.agents = self._engine.start(self._addresses, self._packed.cell)
+                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.agents = self._group.agents(self._packed.cell)
                 self.hosts = [Host(agent) for agent in self.agents]
                 self.start_host(0, 0)
                 self._wait_for_start()
@@ -119,13 +117,21 @@ class HostsLaunch:
         self.progress.hide()
         if not self.finished:
             running_launches.add(self)  # type: ignore[arg-type]
-        elif not self.outcome.processes:
+        elif not self.outcome.processes and not self._may_restart():
             self.raise_error()
+
+    def _may_restart(self) -> bool:
+        """Whether an attempt without replicas is one that has failed, and no bad request."""
+        error = self.error()
+        return bool(self.job.max_restarts) and error is not None and self.may_mend(error)
 
     def start_host(self, index: int, port: int) -> None:
         """Send one host its order."""
         image = [self._packed.image] if self._packed.image >= 0 else []
-        self._send(self.hosts[index], StartHost(self._orders[index], port), image)
+        host = self.hosts[index]
+        if not host.is_over:
+            with contextlib.suppress(Closed):  # what is read next says why
+                host.agent.start(StartHost(self._orders[index], port), image)
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
@@ -142,21 +148,17 @@ class HostsLaunch:
                 self._kill_late()
 
     def _doing(self) -> str:
-        waited = [host.agent.name for host in self.hosts if host.attempt < 0]
+        waited = [host.agent.name for host in self.hosts if not host.came]
         names = ", ".join(waited[:4]) + (" and others" if len(waited) > 4 else "")
         return f"waiting for {names} to come" if waited else "the hosts start their replicas"
 
     def _abandon(self, error: BaseException) -> None:
-        for host in self.hosts:
-            if not host.is_over:
-                host.agent.kill()
-            host.agent.end()
         if not self.finished:
             self.finished = True
+            self._group.close()
             self.progress.close()
             self._reader.close()
             self.events.end(error)
-            self._finish_events(error)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -171,19 +173,15 @@ class HostsLaunch:
 
     def order(self, message: Message) -> None:
         """Send a request that the user has not made."""
+        self.deadlines.asked(message)
         if isinstance(message, (Interrupt, Stop, Kill)) and self._ends is None:
             self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
         if not self.finished:
             self.progress.asked(message)
             for host in self.hosts:
-                self._send(host, message)
-
-    def _send(self, host: Host, message: Message, descriptors: Sequence[int] = ()) -> None:
-        if not host.is_over:
-            try:
-                host.agent.send(message, descriptors)
-            except Closed:
-                pass  # what is read next says why
+                if not host.is_over:
+                    with contextlib.suppress(Closed):  # what is read next says why
+                        host.agent.send(message)
 
     def take_in(self, until: Callable[[], bool], seconds: float) -> None:
         """Take in messages until then, the last one, or for so long."""
@@ -194,8 +192,7 @@ class HostsLaunch:
         self._reader.take_in()
 
     def _heard(self) -> list[Host]:
-        """The hosts that are read: not those whose next attempt the others have not begun."""
-        return [host for host in self.hosts if not host.is_over and host.attempt <= self.attempt]
+        return [host for host in self.hosts if not host.is_over]
 
     def _readable(self, timeout: float | None) -> bool:
         if self.finished:
@@ -223,23 +220,6 @@ class HostsLaunch:
             self.order(Stop())
         if all(each.is_over for each in self.hosts):
             self.finish()
-        else:
-            self._begin_attempt()
-
-    def _begin_attempt(self) -> None:
-        """Begin the next attempt when all hosts that live have."""
-        number = min(host.attempt for host in self.hosts if not host.is_over)
-        if number <= self.attempt:
-            return
-        if self.attempt >= 0:
-            self.past.append(history_of(self))
-            self.events.end(self.past[-1][1])
-            self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
-            self.outcome.begin()
-            for host in self.hosts:
-                host.begin()
-            self.events.begin(self.job.called, self.job.plan, number)
-        self.attempt = number
 
     def count_answers(self) -> None:
         """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
@@ -327,22 +307,16 @@ class HostsLaunch:
         running_launches.discard(self)
         self._reader.close()
         for agent in self.agents:
-            agent.end()
-        error = self.error()
-        self.events.end(error)
-        self._finish_events(error)
-
-    def _finish_events(self, error: BaseException | None) -> None:
-        if self.job.telling is not None:
-            self.job.telling.finish(error)
+            agent.rest()
+        self._group.release(any(host.lost for host in self.hosts))
+        self.events.end(self.error())
 
     def drop(self) -> None:
         """Forget the launch, in a forked child of the driver: it belongs to the parent."""
         self.finished = True
         self.progress.drop()
         self.outcome.broken = XmpError("only the process which launched it can join it")
-        for agent in self.agents:
-            agent.drop()
+        self._group.drop()
         self.events.drop()
 
     # --- questions -----------------------------------------------------------------------------
@@ -366,11 +340,20 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
-            if self.past and not error.history:
-                lines = "\n".join(line for line, _ in self.past)
-                error._add(f"Earlier attempts (max_restarts={self.job.max_restarts}):\n{lines}")
-                error.history = tuple(past for _, past in self.past)
             raise
+
+    def may_mend(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+        if isinstance(error, HostLost):
+            return True
+        verdict = self.outcome.elsewhere
+        if verdict is not None:
+            return not verdict.final
+        reports = [host.over for host in self.hosts if host.over is not None and host.over.kind]
+        return any(over.mends for over in reports) or may_mend(self.outcome, error)
+
+    def watch_alone(self) -> None:
+        """The agents hear each other without this process."""
 
     def _host_of(self, rank: int) -> Host:
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]

@@ -14,17 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _proc
+from xmp import _host, _proc
 from xmp._errors import PlanError, StartError
+from xmp._probe import capacity
+from xmp._processes.launcher.server_process import search_path
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes, stdio
 from xmp._runtimes._cores import threads_said
 from xmp._types import JobPlan, Pairs, Request
 
+from . import HostFound, count_of
 from .environment import for_agents
+from .pool import Pool, new_job
 
 if TYPE_CHECKING:
+    from xmp._processes import Call
+    from xmp._processes.messages.hosts import StartHost
     from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["engine"]
@@ -41,7 +47,11 @@ class LocalEngine:
 
     name = "local"
 
-    def addresses(self, count: int) -> tuple[str, ...]:
+    def __init__(self) -> None:
+        self._pool: Pool[LocalGroup] = Pool()
+
+    def checked(self, hosts: object) -> int:
+        count = count_of(hosts)
         if count > MOST:
             raise PlanError(
                 f"hosts={count}: one machine can play {MOST} hosts at most (127.0.0.2 to "
@@ -52,7 +62,16 @@ class LocalEngine:
                 f'engine="local" needs Linux, where all of 127.0.0.0/8 is this machine; '
                 f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn"
             )
-        return tuple(f"127.0.0.{2 + index}" for index in range(count))
+        return count
+
+    def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
+        why = capacity.too_many(hosts * (request.nprocs or 1))
+        if why:
+            raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}")
+        return self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))
+
+    def shutdown(self) -> None:
+        self._pool.close()
 
     def refuse(self, plan: JobPlan) -> None:
         for replica in plan.hosts[0].replicas:
@@ -83,21 +102,6 @@ class LocalEngine:
             request, env=tuple(e if s else _with_threads(e, shares[0]) for e, s in pairs)
         )
 
-    def start(self, addresses: Sequence[str], cell: bytes) -> list[LocalAgent]:
-        stdio.flush()  # what the program has written comes before what its replicas write
-        agents: list[LocalAgent] = []
-        try:
-            for index, address in enumerate(addresses):
-                agents.append(LocalAgent(index, address, cell))
-        except OSError as error:
-            for agent in agents:
-                agent.kill()
-                agent.end()
-            raise StartError(
-                f"the agent of host {len(agents)} of {len(addresses)} did not start: {error}"
-            ) from error
-        return agents
-
 
 def _says_threads(given: Mapping[str, str]) -> bool:
     """Whether ``env=`` or this program's environment says how many threads a replica has."""
@@ -112,39 +116,110 @@ def _hosts_of(request: Request) -> int:
     return len(getattr(request.world, "addresses", ())) or 1
 
 
+class LocalGroup:
+    """So many hosts of this machine, and their agents once they are needed."""
+
+    def __init__(self, count: int, pool: Pool[LocalGroup]) -> None:
+        self._agents: list[LocalAgent] = []
+        self._pool, self._env = pool, for_agents()
+        self.environment = new_job()
+        facts = replace(
+            _host.host_facts(), env=self._env, env_at_start={}, initialised=(), loaded=()
+        )
+        addresses = [f"127.0.0.{2 + index}" for index in range(count)]
+        self.hosts = [HostFound(address, address, facts) for address in addresses]
+
+    @property
+    def usable(self) -> bool:
+        """Whether all agents wait for the next launch."""
+        return all(agent.lives for agent in self._agents)
+
+    def begin(self) -> None:
+        """Another launch takes the group: this process may have other variables by now."""
+        self._env = for_agents()
+        facts = replace(self.hosts[0].facts, env=self._env)
+        self.hosts = [host._replace(facts=facts) for host in self.hosts]
+
+    def inherited(self) -> dict[str, str]:
+        return self._env
+
+    def search_path(self) -> list[str]:
+        return search_path()
+
+    def agents(self, cell: bytes) -> list[LocalAgent]:
+        stdio.flush()  # what the program has written comes before what its replicas write
+        try:
+            for index in range(len(self._agents), len(self.hosts)):
+                self._agents.append(LocalAgent(index, self.hosts[index].address, self._env))
+        except OSError as error:
+            index = len(self._agents)
+            raise StartError(
+                f"the agent of host {index} of {len(self.hosts)} did not start: {error}"
+            ) from error
+        for agent in self._agents:
+            agent.cell = cell
+        return self._agents
+
+    def release(self, lost: bool) -> None:
+        self._pool.give_back(self, not lost)
+
+    def close(self) -> None:
+        self._pool.forget(self)
+        for agent in self._agents:
+            agent.end()
+
+    def drop(self) -> None:
+        for agent in self._agents:
+            agent.drop()
+
+
 class LocalAgent:
     """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
 
-    def __init__(self, index: int, address: str, cell: bytes) -> None:
+    def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
+        self.cell = b""
+        """In a notebook: the mark before each display in the standard output of a launch."""
         self._output: CellOutput | None = None
+        self._runs = False
+        """Whether it has been sent the order of a launch that is not over."""
         self._connection, theirs = pair()
-        streams = self._streams(cell)
         watched, self._lifeline = os.pipe()
         numbers = theirs.fileno(), watched
         command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         try:
             self._process = subprocess.Popen(
-                command, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                pass_fds=numbers, env=for_agents(), start_new_session=True,
-            )  # fmt: skip
+                command, pass_fds=numbers, env=dict(env), start_new_session=True
+            )
         except OSError:
             self._connection.close()
             os.close(self._lifeline)
             raise
         finally:
             theirs.close()
-            for descriptor in (*streams, watched):
-                os.close(descriptor)
+            os.close(watched)
         self.pid = self._process.pid
 
-    def _streams(self, cell: bytes) -> list[int]:
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, order: StartHost, image: Sequence[int]) -> None:
+        self._runs, streams = True, self._streams()
+        try:
+            self._connection.send(order, [*image, *streams])
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+
+    def _streams(self) -> list[int]:
+        """This process's, which may be others than at the launch before."""
         streams = stdio.standard_streams()
-        if cell:
+        if self.cell:
             from xmp._processes.terminal.notebook_output import CellOutput
 
-            self._output = CellOutput(cell)
+            self._output = CellOutput(self.cell)
             for number, end in enumerate(self._output.ends(), 1):
                 os.close(streams[number])
                 streams[number] = end
@@ -156,8 +231,8 @@ class LocalAgent:
     def readable(self) -> bool:
         return linux.ready(self._connection.fileno(), select.POLLIN, 0)
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self._connection.send(message, list(descriptors))
+    def send(self, message: Message) -> None:
+        self._connection.send(message)
 
     def recv(self) -> tuple[Message, list[int]]:
         return self._connection.recv()
@@ -186,15 +261,20 @@ class LocalAgent:
         except subprocess.TimeoutExpired:
             return None
 
-    def end(self) -> None:
-        self._connection.close()
-        if self._ended() is None:
-            self._process.kill()
-            self._process.wait()
-        self._cut()
+    def rest(self) -> None:
+        self._runs = False
         if self._output is not None:
             self._output.finish()
             self._output = None
+
+    def end(self) -> None:
+        """End it: at once, if it runs a launch; what it has started ends by its lifelines."""
+        self._connection.close()
+        if self._runs or self._ended() is None:
+            self.kill()
+            self._process.wait()
+        self._cut()
+        self.rest()
 
     def _cut(self) -> None:
         """Close the lifeline, once: the kernel kills an agent that still runs, or is stopped."""

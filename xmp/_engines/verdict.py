@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _errors, _log
+from xmp import _errors
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
-from xmp._processes.launcher.restarts import restart_words
 from xmp._processes.messages.launch import Done
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["history_of", "host_of", "not_the_cause", "settle"]
+__all__ = ["host_of", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -150,18 +148,3 @@ def _as_error(host: Host) -> BaseException:
     if isinstance(error, HostLost):
         error.host, error.host_index = host.agent.name, host.agent.index
     return error
-
-
-def history_of(launch: HostsLaunch) -> tuple[str, Exception]:
-    """When and how the present attempt has failed, which another one follows."""
-    settle(launch)
-    error = launch.outcome.error()
-    if not isinstance(error, Exception):
-        error = XmpError("an attempt failed")
-    lasted = (time.monotonic_ns() - launch.job.called) / 1e9
-    when = time.strftime("%Y-%m-%d %H:%M:%S")
-    words = restart_words(error)
-    _log.warning("restart %d of %d: %s", len(launch.past) + 1, launch.job.max_restarts, words)
-    if isinstance(error, ReplicaError):
-        error.results = {}
-    return f"  {len(launch.past) + 1}: {when}, {lasted:.1f} s after the call: {words}", error

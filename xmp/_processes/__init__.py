@@ -51,6 +51,7 @@ __all__ = [
     "fresh_interpreter",
     "launch",
     "on_quit",
+    "ready",
     "render",
     "said_here",
     "seed_all",
@@ -89,19 +90,22 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
 
 def launch(
-    call: Call, attempt: Callable[[Call], Launch], join: bool
+    call: Call,
+    attempt: Callable[[Call], Launch],
+    join: bool,
+    handle: Callable[[Launch | RestartingLaunch], ProcessContext[Any]] | None = None,
 ) -> ProcessContext[Any] | Results[Any]:
     """Make the first attempt, and further ones while ``call.max_restarts`` allows.
 
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
-    number of attempts before it. ``join``: wait for the results. An exception from a signal
-    handler of the program ends the launch, in order, before it goes on: the caller gets no handle.
+    number of attempts before it. ``join``: wait for the results; else ``handle`` makes what is
+    returned. An exception from a signal handler of the program ends the launch, in order, before it
+    goes on: the caller gets no handle.
     """
     context: ProcessContext[Any] | None = None
     try:
         with _signals.deferred():
-            _refuse_bare_host()
-            context = _launched(_without_forks(call), attempt)
+            context = (handle or _handle)(_launched(ready(call), attempt))
             if join:
                 return context._results(owned=True)
             context._launch.watch_alone()
@@ -113,15 +117,22 @@ def launch(
         raise
 
 
-def _launched(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]:
-    launch: Launch | RestartingLaunch
-    if call.max_restarts:
-        from .launcher.restarts import RestartingLaunch
+def ready(call: Call) -> Call:
+    """The call as this process can launch it; raises StartError where it cannot launch at all."""
+    _refuse_bare_host()
+    return _without_forks(call)
 
-        call = replace(call, telling=event_stream(call.observer, several=True))
-        launch = RestartingLaunch(call, attempt)
-    else:
-        launch = attempt(call)
+
+def _launched(call: Call, attempt: Callable[[Call], Launch]) -> Launch | RestartingLaunch:
+    if not call.max_restarts:
+        return attempt(call)
+    from .launcher.restarts import RestartingLaunch
+
+    call = replace(call, telling=event_stream(call.observer, several=True))
+    return RestartingLaunch(call, attempt)
+
+
+def _handle(launch: Launch | RestartingLaunch) -> ProcessContext[Any]:
     from .launcher.context import ProcessContext  # not above: see _head_start
 
     return ProcessContext(launch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmp._host_words import HostFailure
 from xmp._payload.script import MainSource
-from xmp._types import Limits, Request
+from xmp._types import HostFacts, Limits, Request
 
 from .launcher_state import LauncherState
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from .logging_setup import LoggingSetup
 
 __all__ = [
-    "AttemptBegins",
-    "AttemptOver",
+    "Describe",
+    "Described",
+    "HostCame",
     "HostOrder",
     "HostOver",
     "PackedCall",
     "PortsHeld",
+    "Prepare",
     "StartHost",
 ]
 
@@ -61,10 +63,12 @@ class HostOrder:
     limits: Limits | None
     elapsed: int
     """Nanoseconds since the user's call: clocks of hosts differ."""
+    inherited: dict[str, str] | None
+    """The variables of the host; None: those that its agent was started with."""
     environment: dict[str, str]
-    """Variables for this host beside those that its agent has."""
-    search_path: list[str]
-    """``sys.path`` for processes that run no code of the user's."""
+    """Variables for this launch beside them."""
+    search_path: list[str] | None
+    """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
     host_name: str
     events: bool
     """Whether the driver reports events (``events=``)."""
@@ -75,8 +79,21 @@ class HostOrder:
 # --- driver -> agent ----------------------------------------------------------------------------
 
 
+class Describe(NamedTuple):
+    """Answer ``Described``."""
+
+
+class Prepare(NamedTuple):
+    """Start a template that imports these packages: a launch follows."""
+
+    packages: tuple[str, ...]
+
+
 class StartHost(NamedTuple):
-    """The first message. Descriptor: the image of the call, if it is a file."""
+    """One attempt of a launch.
+
+    Descriptors: the image of the call, if it is a file; then three standard streams, if any.
+    """
 
     order: HostOrder
     port: int
@@ -86,25 +103,24 @@ class StartHost(NamedTuple):
 # --- agent -> driver ----------------------------------------------------------------------------
 
 
+class Described(NamedTuple):
+    """What the host is."""
+
+    facts: HostFacts
+    pid: int
+    """Of the agent."""
+    clock: int
+    """Monotonic nanoseconds."""
+
+
 class PortsHeld(NamedTuple):
     """Host 0 holds the ports of the launch, of which this one is the first."""
 
     port: int
 
 
-class AttemptBegins(NamedTuple):
-    """All hosts have come, and this one starts its replicas; the messages before are of another."""
-
-    number: int
-
-
-class AttemptOver(NamedTuple):
-    """No process of the attempt is left on this host."""
-
-    verdict: HostFailure | None
-    """How it has failed, on whichever host."""
-    leftovers: str
-    """Which processes of it still exist all the same."""
+class HostCame(NamedTuple):
+    """All hosts have come, and this one starts its replicas."""
 
 
 class HostOver(NamedTuple):
@@ -113,3 +129,9 @@ class HostOver(NamedTuple):
     kind: str
     """The class of the error here, if there is one."""
     text: str
+    mends: bool = False
+    """Whether another attempt may succeed."""
+    verdict: HostFailure | None = None
+    """How the launch has failed, on whichever host."""
+    leftovers: str = ""
+    """Which processes of it still exist all the same."""
