@@ -31,7 +31,7 @@ MARK = "XMP_TEST_SESSION"
 STAGES = {"stage", "shared_stage"}
 DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.shutdown(); its forks have its command line.
-TEMPLATES = {"xmp-template", "xmp-script"}
+TEMPLATES = {"xmp-template", "xmp-script", "xmp-agent"}
 SHM = Path("/dev/shm")
 
 
@@ -146,9 +146,10 @@ def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
 
 
 def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool:
-    """Whether it is what a template has forked for the next launch."""
+    """Whether a template has forked it for the next launch, or an agent keeps it for that."""
     try:
-        return process.name() == "xmp-spare" and process.parent() in templates
+        waiting = process.name() in ("xmp-spare", "xmp-carrier")
+        return waiting and process.parent() in templates
     except psutil.Error:
         return False
 
