@@ -34,7 +34,7 @@ __all__ = [
     "shutdown",
 ]
 
-ENGINES = {"local": "xmp._engines.local"}
+ENGINES = {"ray": "xmp._engines.ray.engine", "local": "xmp._engines.local"}
 """The module of each engine, whose ``engine`` is one."""
 
 
@@ -95,8 +95,8 @@ class Group(Protocol):
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
-    def search_path(self) -> list[str] | None:
-        """``sys.path`` of the agents; None: their own."""
+    def search_path(self, index: int) -> list[str]:
+        """``sys.path`` of an agent, for processes that run no code of the user's."""
 
     def agents(self, cell: bytes) -> Sequence[Agent]:
         """Start the agents that do not wait for work yet; raises StartError, and leaves none then.

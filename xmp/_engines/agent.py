@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _host
+from xmp._processes.messages import launcher_state
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.hosts import (
@@ -41,6 +42,7 @@ from .meeting_port import at_port, held_port, holding
 
 if TYPE_CHECKING:
     from xmp._processes import Call, Launch
+    from xmp._processes.messages.launcher_state import LauncherState
 
 __all__ = ["main"]
 
@@ -129,8 +131,7 @@ class HostAgent:
         order = self._order
         inherited = self._inherited if order.inherited is None else order.inherited
         replace_environment({**inherited, **order.environment})
-        if order.search_path is not None:
-            sys.path[:] = order.search_path
+        sys.path[:] = order.search_path
         sys.argv[:] = order.call.state.argv
         for number, descriptor in enumerate(self._streams):
             os.dup2(descriptor, number)
@@ -215,6 +216,8 @@ class HostAgent:
         order = self._order
         limits = order.limits and replace(order.limits, first=called)
         packed = replace(order.call, image=self._image)
+        if order.inherited is None:  # another machine: its folder, limits, cores, sys.path
+            packed = replace(packed, state=_state_here(packed.state))
         return Call(
             _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
             relay=self, host_name=order.host_name, **order.options,
@@ -224,6 +227,15 @@ class HostAgent:
 def _named(call: PackedCall) -> Any:
     """Stands for the function, of which an agent knows the name alone."""
     return SimpleNamespace(__qualname__=call.name, __module__=call.module)
+
+
+def _state_here(driver: LauncherState) -> LauncherState:
+    """The state of this process, with what belongs to the program."""
+    own, _ = launcher_state.capture()
+    return replace(
+        own, name=driver.name, argv=driver.argv, authkey=driver.authkey, traced=driver.traced,
+        write_bytecode=driver.write_bytecode,
+    )  # fmt: skip
 
 
 def _pass_on(launch: Launch, message: Message) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _host, _planner, _processes
 from xmp._errors import PlanError
+from xmp._payload.script import as_text
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.packed_order import packed_for_hosts
@@ -76,6 +77,8 @@ def _planned(
         _prepare(call.output, plan, truncate=not call.restart_count)
     packed_call, packed = packed_for_hosts(call)
     packed_call = replace(packed_call, cell=os.urandom(16) if in_notebook() else b"")
+    if group.inherited() is None:  # other machines, which need not have the script's file
+        packed_call = replace(packed_call, main=as_text(packed_call.main))
     if call.telling is None:
         call = replace(call, telling=_processes.event_stream(call.observer))
     job = PlannedJob(**vars(call), plan=plan, host=_all_processes(plan), called=called, leases={})
@@ -126,12 +129,17 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         elapsed=time.monotonic_ns() - job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
-        search_path=group.search_path(),
+        search_path=[],
         host_name="",
         events=job.telling is not None,
         phases=job.reports_phases,
     )
     return [
-        replace(common, request=_on_host(request, group, index), host_name=host.name)
+        replace(
+            common,
+            request=_on_host(request, group, index),
+            host_name=host.name,
+            search_path=group.search_path(index),
+        )
         for index, host in enumerate(group.hosts)
     ]

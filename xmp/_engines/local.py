@@ -143,7 +143,7 @@ class LocalGroup:
     def inherited(self) -> dict[str, str]:
         return self._env
 
-    def search_path(self) -> list[str]:
+    def search_path(self, index: int) -> list[str]:
         return search_path()
 
     def agents(self, cell: bytes) -> list[LocalAgent]:

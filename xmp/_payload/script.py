@@ -11,8 +11,10 @@ import ast
 import functools
 import importlib.util
 import io
+import linecache
 import os
 import sys
+import tokenize
 import types
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,6 +24,7 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
+    "as_text",
     "belongs_to_an_app",
     "import_main",
     "imported_names",
@@ -33,7 +36,7 @@ __all__ = [
 
 
 class MainSource(NamedTuple):
-    """How to import the script: ``kind`` is "path" or "name" (python -m)."""
+    """How to import the script: ``kind`` is "path", "name" (python -m) or "text"."""
 
     kind: str
     value: str
@@ -87,6 +90,14 @@ def main_source() -> MainSource | None:
         return MainSource("name", spec.name, os.path.abspath(path))
     path = os.path.abspath(path)
     return MainSource("path", path, path) if os.path.isfile(path) else None
+
+
+def as_text(source: MainSource | None) -> MainSource | None:
+    """The same script for a host that need not have its file."""
+    if source is None or source.kind != "path":
+        return source
+    with tokenize.open(source.path) as file:
+        return source._replace(kind="text", value=file.read())
 
 
 def belongs_to_an_app() -> bool:
@@ -207,6 +218,11 @@ def import_main(source: MainSource) -> None:
 
 def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
     module.__file__ = source.path
+    if source.kind == "text":
+        module.__package__ = None
+        lines = source.value.splitlines(keepends=True)
+        linecache.cache[source.path] = (len(source.value), None, lines, source.path)
+        return compile(source.value, source.path, "exec", dont_inherit=True)
     if source.kind == "name":
         spec = importlib.util.find_spec(source.value)
         get_code = getattr(getattr(spec, "loader", None), "get_code", None)

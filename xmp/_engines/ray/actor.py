@@ -1,0 +1,83 @@
+"""The actor on each host: it starts the host's agent and carries bytes.
+
+Ray sends this class by value, because a host may lack xmp or have another version of it: what the
+class does before ``start`` needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from typing import Any
+
+__all__ = ["HostActor"]
+
+
+class HostActor:
+    """One on each host of a group. It never starts replicas: it has Ray's threads and ``__main__``.
+
+    ``versions`` comes first, then ``start``. ``reports`` is called again and again while a launch
+    runs; other methods run beside it, each of them in its own concurrency group.
+    """
+
+    def __init__(self) -> None:
+        self._relay: Any = None
+
+    def versions(self) -> dict[str, Any]:
+        """What this host has: its Python, its xmp (None: none, or its error), and its name."""
+        try:
+            version: str | None = str(importlib.import_module("xmp").__version__)
+            error = ""
+        except BaseException as raised:  # a package that is broken raises anything
+            version, error = None, f"{type(raised).__name__}: {raised}"
+        return {
+            "python": platform.python_version(),
+            "xmp": version,
+            "error": error,
+            "name": platform.node(),
+            "executable": sys.executable,
+            "pid": os.getpid(),
+        }
+
+    def start(self, runtime_env: dict[str, str]) -> int:
+        """Start the agent; returns its process id."""
+        relay = importlib.import_module("xmp._engines.ray.relay")
+        self._relay = relay.Relay(runtime_env)
+        return int(self._relay.pid)
+
+    def take(self, packets: list[Any]) -> None:
+        """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
+        self._relay.take(packets)
+
+    def reports(self, seconds: float, read: list[int]) -> list[Any]:
+        """What has come from the agent within so many seconds; ``read``: files not needed more."""
+        found: list[Any] = self._relay.reports(seconds, read)
+        return found
+
+    def piece(self, number: int, offset: int, size: int) -> Any:
+        """A part of a file that ``reports`` has named."""
+        return self._relay.piece(number, offset, size)
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the agent."""
+        return bool(self._relay.is_stopped())
+
+    def address(self) -> str:
+        """This host's address, as Ray knows it."""
+        ray: Any = importlib.import_module("ray")
+        return str(ray.util.get_node_ip_address())
+
+    def path(self) -> list[str]:
+        """``sys.path`` here: what Ray's ``runtime_env`` has made of it."""
+        return list(sys.path)
+
+    def lives(self) -> bool:
+        """Whether the agent waits for work."""
+        return bool(self._relay is not None and self._relay.lives)
+
+    def end(self) -> None:
+        """End the agent, with all that it has started."""
+        if self._relay is not None:
+            self._relay.end()

@@ -1,0 +1,227 @@
+"""The driver's end of an agent that Ray reaches: two threads carry packets while a launch runs."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import pair
+from xmp._processes.system import linux, seals, stdio
+
+from . import files
+from .relay import ENDED, OUTPUT, PACKET
+
+if TYPE_CHECKING:
+    from xmp._processes.messages.hosts import StartHost
+    from xmp._processes.terminal.notebook_output import CellOutput
+
+    from .sent_files import SentFiles
+
+__all__ = ["RayAgent"]
+
+_BEAT = 2.0
+"""Seconds after which an actor answers although there is nothing to report."""
+_SILENCE = 12.0
+"""Seconds without an answer after which a host is given up: with Ray itself that takes 64 s where
+the network is cut (Ray 2.60), and 3 s where the raylet is killed."""
+_ROOM = 128 * 1024
+
+
+class RayAgent:
+    """An agent, the actor that has started it, and a pair of sockets in this process.
+
+    What is written to one end comes out at the agent, and back; the rest of xmp knows no other
+    agents.
+    """
+
+    def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
+        self.index, self.name, self.address, self.pid = index, name, address, pid
+        self.actor = actor
+        self.cell = b""
+        """In a notebook: the mark before each display in the standard output of a launch."""
+        self._sent: SentFiles | None = None
+        self._connection, theirs = pair()
+        self._relayed = socket.socket(fileno=theirs.detach())
+        self._streams: list[int] = []
+        self._output: CellOutput | None = None
+        self._how = ""
+        self._read: list[int] = []
+        """The numbers of files that have been read."""
+        self._runs = threading.Event()
+        """Whether a launch runs: then the actor is asked for reports, one request at a time."""
+        self._closed = False
+        for work in (self._send_all, self._hear_all):
+            threading.Thread(target=work, name="xmp-ray", daemon=True).start()
+
+    # --- as any agent --------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def readable(self) -> bool:
+        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
+
+    def start(self, order: StartHost, image: Sequence[int]) -> None:
+        self._streams = stdio.standard_streams()
+        if self.cell:
+            from xmp._processes.terminal.notebook_output import CellOutput
+
+            self._output = CellOutput(self.cell)
+            for number, end in enumerate(self._output.ends(), 1):
+                os.close(self._streams[number])
+                self._streams[number] = end
+        self.hear()
+        self._connection.send(order, list(image))
+
+    def hear(self) -> None:
+        """Ask the actor for reports from now on."""
+        self._runs.set()
+
+    def send(self, message: Message) -> None:
+        self._connection.send(message)
+
+    def recv(self) -> tuple[Message, list[int]]:
+        return self._connection.recv()
+
+    def expect(self, kind: type[Any], timeout: float) -> Any:
+        """The next message, of this kind; raises TimeoutError and Closed."""
+        return self._connection.expect(kind, timeout)[0]
+
+    def kill(self) -> None:
+        import ray
+
+        ray.kill(self.actor)
+
+    def is_stopped(self) -> bool:
+        return False  # the actor says nothing then, too, but its host is not given up at once
+
+    def how_it_ended(self) -> str:
+        return self._how or "has closed its connection"
+
+    def rest(self) -> None:
+        self._runs.clear()
+        for descriptor in self._streams:
+            os.close(descriptor)
+        self._streams = []
+        if self._output is not None:
+            self._output.finish()
+            self._output = None
+
+    def use(self, sent: SentFiles) -> None:
+        """Where files are stored that go to several hosts."""
+        self._sent = sent
+
+    def end(self) -> None:
+        """Close the channel; the actor ends with the group."""
+        self._closed = True
+        self._runs.set()
+        with contextlib.suppress(OSError):
+            self._relayed.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+        self.rest()
+
+    drop = end
+
+    # --- driver -> agent -----------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        while True:
+            try:
+                data, ancillary, _, _ = self._relayed.recvmsg(
+                    _ROOM, socket.CMSG_SPACE(4 * 64), socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError:
+                return
+            if not data:
+                return
+            descriptors = array.array("i")
+            for _, kind, content in ancillary:
+                if kind == socket.SCM_RIGHTS:
+                    descriptors.frombytes(content[: len(content) - len(content) % 4])
+            assert self._sent is not None
+            contents = [self._sent.objects(each) for each in descriptors]
+            self._ask("take", "send", [(data, contents)])
+
+    # --- agent -> driver -----------------------------------------------------------------------
+
+    def _ask(self, method: str, group: str, *args: Any) -> Any:
+        return getattr(self.actor, method).options(concurrency_group=group).remote(*args)
+
+    def _hear_all(self) -> None:
+        while True:
+            self._runs.wait()
+            if self._closed:
+                return
+            try:
+                self._hear()
+            except _Ended as ended:
+                self._how = str(ended)
+                self._relayed.close()
+                return
+
+    def _hear(self) -> None:
+        import ray
+
+        read, self._read = self._read, []
+        try:
+            items = ray.get(self._ask("reports", "hear", _BEAT, read), timeout=_SILENCE)
+            for kind, *details in items:
+                _HANDLERS[kind](self, *details)
+        except ray.exceptions.GetTimeoutError:
+            raise _Ended(
+                f"has not answered for {_SILENCE:g} s: its host or network is gone"
+            ) from None
+        except ray.exceptions.RayActorError as error:
+            raise _Ended(_cause(error)) from None
+        except OSError as error:
+            raise _Ended(f"cannot be heard any more: {error}") from None
+
+    def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
+        owned = [self._fetched(number, size) for number, size in sizes]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+        try:
+            self._relayed.sendmsg([data], rights if owned else [])
+        finally:
+            for descriptor in owned:
+                os.close(descriptor)
+
+    def _fetched(self, number: int, size: int) -> int:
+        def ask(offset: int, count: int) -> Any:
+            return self._ask("piece", "files", number, offset, count)
+
+        descriptor = files.fetched(size, ask)
+        seals.seal_size(descriptor)
+        self._read.append(number)
+        return descriptor
+
+    def _written(self, number: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view.nbytes and self._streams:
+            view = view[os.write(self._streams[number], view) :]
+
+    def _ended(self, how: str) -> None:
+        raise _Ended(how)
+
+
+class _Ended(Exception):
+    """Nothing more comes from the agent; why."""
+
+
+_HANDLERS: dict[str, Callable[..., None]] = {
+    PACKET: RayAgent._packet,
+    OUTPUT: RayAgent._written,
+    ENDED: RayAgent._ended,
+}
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of what Ray says of an actor that has ended."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"has ended with its actor: {lines[0] if lines else type(error).__name__}"

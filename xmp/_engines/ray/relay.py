@@ -1,0 +1,182 @@
+"""What an actor does on its host: it starts the agent, and passes packets between it and Ray.
+
+It opens no packet. The files beside them (an image of a call, results) become pieces, each an
+object of Ray's store, so that no file need fit into that store.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import pickle
+import select
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from xmp._processes.messages.connection import pair
+from xmp._processes.system import interpreter, linux, processes, seals
+
+from . import files
+from .surroundings import for_agent
+
+__all__ = ["ENDED", "OUTPUT", "PACKET", "Relay"]
+
+PACKET, OUTPUT, ENDED = "packet", "output", "ended"
+_ROOM = 128 * 1024
+_MOST = 8 << 20
+"""Bytes that wait for the driver; then agent and replicas wait until it has read them."""
+_END_WAIT = 5.0
+
+
+class Relay:
+    """The agent of this host, and what has come from it."""
+
+    def __init__(self, runtime_env: dict[str, str]) -> None:
+        ours, theirs = pair()
+        self._socket = socket.socket(fileno=ours.detach())
+        watched, self._lifeline = os.pipe()
+        output, error = os.pipe(), os.pipe()
+        numbers = theirs.fileno(), watched
+        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
+                pass_fds=numbers, env=for_agent(runtime_env), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            theirs.close()
+            for descriptor in (watched, output[1], error[1]):
+                os.close(descriptor)
+        self.pid = self._process.pid
+        self._streams = {output[0]: 1, error[0]: 2}
+        self._files: dict[int, int] = {}
+        """The descriptors of files that the driver reads, by number."""
+        self._next = 0
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._size = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read_all, name="xmp-relay", daemon=True).start()
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    # --- to the agent --------------------------------------------------------------------------
+
+    def take(self, packets: Sequence[tuple[bytes, Sequence[Any]]]) -> None:
+        """Send these to the agent, with their files as memory files."""
+        for data, contents in packets:
+            owned = [files.received(each) for each in contents]
+            for descriptor in owned:
+                seals.seal(descriptor)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+            try:
+                self._socket.sendmsg([data], rights if owned else [])
+            except OSError:
+                pass  # it has ended: the reader says so
+            finally:
+                for descriptor in owned:
+                    os.close(descriptor)
+
+    # --- from the agent ------------------------------------------------------------------------
+
+    def reports(self, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
+        """What has come, as soon as anything has, or nothing after so many seconds."""
+        with self._changed:
+            for number in read:
+                os.close(self._files.pop(number))
+            self._changed.wait_for(lambda: self._waiting, seconds)
+            found = list(self._waiting)
+            self._waiting.clear()
+            self._size = 0
+            self._changed.notify_all()
+            return found
+
+    def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
+        """So many bytes of a file; a buffer of its own, which Ray stores without another copy."""
+        return files.piece(self._files[number], offset, size)
+
+    def _read_all(self) -> None:
+        poller = select.poll()
+        for descriptor in (self._socket.fileno(), *self._streams):
+            poller.register(descriptor, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poller.poll()]
+            # What replicas have written comes before the message that they have ended.
+            for descriptor in [each for each in self._streams if each in ready]:
+                if not self._read_stream(descriptor):
+                    poller.unregister(descriptor)
+                    del self._streams[descriptor]
+            if self._socket.fileno() in ready:
+                for descriptor in self._streams:
+                    while linux.ready(descriptor, select.POLLIN, 0):
+                        if not self._read_stream(descriptor):
+                            break
+                if not self._read_packet():
+                    break
+        self._put((ENDED, self._how()), 0)
+
+    def _read_stream(self, descriptor: int) -> bool:
+        data = os.read(descriptor, _ROOM)
+        if data:
+            self._put((OUTPUT, self._streams[descriptor], data), len(data))
+        return bool(data)
+
+    def _read_packet(self) -> bool:
+        room = socket.CMSG_SPACE(4 * 64)
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(_ROOM, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        if not data:
+            return False
+        descriptors = array.array("i")
+        for _, kind, content in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % 4])
+        self._put((PACKET, data, [self._added(each) for each in descriptors]), len(data))
+        return True
+
+    def _added(self, descriptor: int) -> tuple[int, int]:
+        """The number and the size of a file that the driver is to read."""
+        with self._changed:
+            self._next += 1
+            self._files[self._next] = descriptor
+            return self._next, os.fstat(descriptor).st_size
+
+    def _put(self, item: tuple[Any, ...], size: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._size < _MOST)
+            self._waiting.append(item)
+            self._size += size
+            self._changed.notify_all()
+
+    # --- the agent's process -------------------------------------------------------------------
+
+    def is_stopped(self) -> bool:
+        return processes.is_stopped(self.pid)
+
+    def _how(self) -> str:
+        try:
+            code = self._process.wait(_END_WAIT)
+        except subprocess.TimeoutExpired:
+            return "has closed its connection"
+        if code < 0:
+            return f"was killed by {processes.signal_name(-code)}"
+        return f"ended with exit code {code}"
+
+    def end(self) -> None:
+        """End the agent; the kernel ends what it has started (lifelines)."""
+        self._socket.close()
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
