@@ -244,6 +244,7 @@ class HostsLaunch:
         As ``Launch.wait``.
         """
         with (
+            ending.with_exceptions(self, owned),
             _signals.deferred(),
             signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
             ending.with_exceptions(self, owned),
