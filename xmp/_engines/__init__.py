@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from xmp._types import HostFacts, JobPlan, Request
 
     from .job import Job
+    from .missing import Missing
 
 __all__ = [
     "ENGINES",
@@ -95,8 +96,17 @@ class Group(Protocol):
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
-    def search_path(self, index: int) -> list[str]:
-        """``sys.path`` of an agent, for processes that run no code of the user's."""
+    def search_path(self, index: int) -> list[str] | None:
+        """``sys.path`` of an agent, for processes that run no code of the user's.
+
+        None: that which the agent was started with.
+        """
+
+    def program_path(self, index: int) -> list[str]:
+        """``sys.path`` of replicas on a host; asked for where ``inherited`` gives None."""
+
+    def advice(self, missing: Missing) -> str:
+        """What to do where a host lacks this; "" where that is the program's own mistake."""
 
     def agents(self, cell: bytes) -> Sequence[Agent]:
         """Start the agents that do not wait for work yet; raises StartError, and leaves none then.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _host, _planner, _processes
 from xmp._errors import PlanError
-from xmp._payload.script import as_text
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.packed_order import packed_for_hosts
@@ -23,6 +22,7 @@ from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
 from .hosts_launch import HostsLaunch
 from .job import Job
+from .script_text import as_text
 
 if TYPE_CHECKING:
     from xmp._payload import Packed
@@ -129,7 +129,8 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         elapsed=time.monotonic_ns() - job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
-        search_path=[],
+        search_path=None,
+        program_path=[],
         host_name="",
         events=job.telling is not None,
         phases=job.reports_phases,
@@ -140,6 +141,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
             request=_on_host(request, group, index),
             host_name=host.name,
             search_path=group.search_path(index),
+            program_path=group.program_path(index),
         )
         for index, host in enumerate(group.hosts)
     ]

@@ -48,6 +48,7 @@ from xmp._processes.terminal.progress import Progress
 
 from .handlers import agent_messages
 from .host import Host
+from .missing import missing_in
 from .stacks import StacksOfHosts
 from .verdict import settle
 
@@ -341,6 +342,8 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
+            if missing := missing_in(str(error)):
+                error._add(self._group.advice(missing))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

@@ -26,6 +26,7 @@ from xmp._types import JobPlan, Pairs, Request
 
 from . import HostFound, count_of
 from .environment import for_agents
+from .missing import Missing
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:
@@ -145,6 +146,12 @@ class LocalGroup:
 
     def search_path(self, index: int) -> list[str]:
         return search_path()
+
+    def program_path(self, index: int) -> list[str]:
+        return list(sys.path)
+
+    def advice(self, missing: Missing) -> str:
+        return ""
 
     def agents(self, cell: bytes) -> list[LocalAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write

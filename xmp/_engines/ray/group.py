@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from xmp import _log, _signals
 from xmp._engines import HostFound
+from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
 from xmp._errors import PlanError, StartError
 from xmp._processes.messages.connection import Closed
@@ -17,10 +19,12 @@ from xmp._processes.messages.hosts import Describe, Described
 from xmp._processes.system import stdio
 
 from . import actor
+from .advice import advice
 from .agent import RayAgent
 from .cluster import connect, hosts_of
 from .placement import Wanted, bundles
 from .sent_files import SentFiles
+from .surroundings import of_program
 
 __all__ = ["RayGroup"]
 
@@ -41,6 +45,9 @@ class RayGroup:
         self._group: Any = None
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
+        self._entries: list[str] | None = None
+        self._paths: list[list[str]] = []
+        """``sys.path`` of replicas on each host, with these entries of the driver's."""
         try:
             self._place(need)
             versions = self._answers([each.versions.remote() for each in self._actors])
@@ -97,8 +104,7 @@ class RayGroup:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 
     def _start(self, versions: Sequence[dict[str, Any]]) -> None:
-        pids = self._answers([each.start.remote({}) for each in self._actors])
-        self._paths = self._answers([each.path.remote() for each in self._actors])
+        pids = self._answers([each.start.remote() for each in self._actors])
         addresses = self._answers([each.address.remote() for each in self._actors])
         for index, (each, found) in enumerate(zip(self._actors, versions)):
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
@@ -134,8 +140,22 @@ class RayGroup:
     def inherited(self) -> None:
         return None
 
-    def search_path(self, index: int) -> list[str]:
+    def search_path(self, index: int) -> None:
+        return None
+
+    def program_path(self, index: int) -> list[str]:
+        entries = of_program(sys.path)
+        if entries != self._entries:
+            asked = [each.path.remote(entries) for each in self._actors]
+            try:
+                self._paths = self._ray.get(asked, timeout=_PING)
+            except self._ray.exceptions.RayError as error:
+                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            self._entries = entries
         return list(self._paths[index])
+
+    def advice(self, missing: Missing) -> str:
+        return advice(missing)
 
     def agents(self, cell: bytes) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write

@@ -35,7 +35,7 @@ _END_WAIT = 5.0
 class Relay:
     """The agent of this host, and what has come from it."""
 
-    def __init__(self, runtime_env: dict[str, str]) -> None:
+    def __init__(self) -> None:
         ours, theirs = pair()
         self._socket = socket.socket(fileno=ours.detach())
         watched, self._lifeline = os.pipe()
@@ -45,7 +45,7 @@ class Relay:
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
-                pass_fds=numbers, env=for_agent(runtime_env), start_new_session=True,
+                pass_fds=numbers, env=for_agent(), start_new_session=True,
             )  # fmt: skip
         finally:
             theirs.close()
@@ -53,9 +53,7 @@ class Relay:
                 os.close(descriptor)
         self.pid = self._process.pid
         self._streams = {output[0]: 1, error[0]: 2}
-        self._files: dict[int, int] = {}
-        """The descriptors of files that the driver reads, by number."""
-        self._next = 0
+        self._files = files.OfferedFiles()
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._size = 0
         self._changed = threading.Condition()
@@ -84,11 +82,9 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
+    def reports(self, seconds: float) -> list[tuple[Any, ...]]:
         """What has come, as soon as anything has, or nothing after so many seconds."""
         with self._changed:
-            for number in read:
-                os.close(self._files.pop(number))
             self._changed.wait_for(lambda: self._waiting, seconds)
             found = list(self._waiting)
             self._waiting.clear()
@@ -97,8 +93,8 @@ class Relay:
             return found
 
     def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
-        """So many bytes of a file; a buffer of its own, which Ray stores without another copy."""
-        return files.piece(self._files[number], offset, size)
+        """So many bytes of a file that ``reports`` has named."""
+        return self._files.piece(number, offset, size)
 
     def _read_all(self) -> None:
         poller = select.poll()
@@ -138,15 +134,8 @@ class Relay:
         for _, kind, content in ancillary:
             if kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
-        self._put((PACKET, data, [self._added(each) for each in descriptors]), len(data))
+        self._put((PACKET, data, [self._files.add(each) for each in descriptors]), len(data))
         return True
-
-    def _added(self, descriptor: int) -> tuple[int, int]:
-        """The number and the size of a file that the driver is to read."""
-        with self._changed:
-            self._next += 1
-            self._files[self._next] = descriptor
-            return self._next, os.fstat(descriptor).st_size
 
     def _put(self, item: tuple[Any, ...], size: int) -> None:
         with self._changed:
