@@ -19,6 +19,7 @@ from xmp._processes.system import stdio
 from . import actor
 from .agent import RayAgent
 from .cluster import connect, hosts_of
+from .host_clocks import measure
 from .placement import Wanted, bundles
 from .sent_files import SentFiles
 
@@ -141,6 +142,7 @@ class RayGroup:
         stdio.flush()  # what the program has written comes before what its replicas write
         for agent in self._agents:
             agent.cell = cell
+        measure(self._agents)
         return self._agents
 
     def release(self, lost: bool) -> None:
