@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
     from xmp._types import HostFacts, JobPlan, Request
 
+    from .clocks import HostClock
     from .job import Job
     from .missing import Missing
 
@@ -47,6 +48,8 @@ class Agent(Protocol):
     """What the host is called in errors and prefixes."""
     address: str
     pid: int
+    clock: HostClock
+    """How far the monotonic clock of its host is ahead of this process's."""
 
     def fileno(self) -> int:
         """Readable when there is something to receive."""

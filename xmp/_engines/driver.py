@@ -126,7 +126,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         call=packed,
         options={name: getattr(job, name) for name in _FOR_AGENTS},
         limits=job.limits,
-        elapsed=time.monotonic_ns() - job.called,
+        called=job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
         search_path=None,
