@@ -31,6 +31,9 @@ __all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Hosts = int | str | Sequence[str]
+"""A number of hosts; with "ray" also a slice such as "v6e:4x4", or the ids of Ray's nodes."""
+EngineName = Literal["ray", "local"] | str
 
 
 @overload
@@ -79,8 +82,8 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -94,8 +97,8 @@ def launch(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     **options: Unpack[SpawnOptions],
 ) -> Job[R]: ...
 
@@ -109,8 +112,8 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | Job[R]: ...
 
@@ -124,8 +127,8 @@ def launch(
     daemon: bool = False,
     start_method: str | None = None,
     *,
-    hosts: int | None = None,
-    engine: str | None = None,
+    hosts: Hosts | None = None,
+    engine: EngineName | None = None,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,
     devices: Sequence[int] | str | None = None,

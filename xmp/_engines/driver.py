@@ -115,7 +115,16 @@ def _all_processes(plan: JobPlan) -> HostPlan:
 
 
 _FOR_AGENTS = (
-    *("method", "grace", "seed", "max_restarts", "restart_count", "output", "wants_results"),
+    *(
+        "method",
+        "grace",
+        "seed",
+        "max_restarts",
+        "restart_count",
+        "output",
+        "wants_results",
+        "program",
+    ),
 )
 """Fields of ``Call`` that each agent needs."""
 
