@@ -1,4 +1,4 @@
-"""What the ``ray`` engine asks of a cluster, and how it says what the cluster lacks: no Ray here."""
+"""What the ``ray`` engine asks of a cluster, and what it says the cluster lacks: no Ray here."""
 
 from __future__ import annotations
 
@@ -246,7 +246,20 @@ def test_a_cluster_that_others_use() -> None:
         "The cluster has 2 hosts",
         "  n1 (10.0.0.1): 0 of 2 CPU free",
         "  n2 (10.0.0.2): 8 of 8 CPU free",
-        "Held by the placement group train: 2 CPU on n1 (10.0.0.1)",
+        'Held by the placement group "train": 2 CPU on n1 (10.0.0.1)',
+    ]
+
+
+def test_what_actors_hold() -> None:
+    cluster = [node(1, CPU=4, free={"CPU": 1, "memory": 1})]
+    need = wanted(1, Request(nprocs=2), cluster)
+    group = {
+        "name": "", "placement_group_id": "f00", "state": "CREATED",
+        "bundles": {0: {"CPU": 1.0}}, "bundles_to_node_id": {0: "01"},
+    }  # fmt: skip
+    assert shortage.explained(need, cluster, {"f00": group}).splitlines()[-2:] == [
+        'Held by the placement group "f00": 1 CPU on n1 (10.0.0.1)',
+        "Held by tasks or actors outside placement groups: 2 CPU on n1 (10.0.0.1)",
     ]
 
 

@@ -28,7 +28,7 @@ class ClusterHost(NamedTuple):
     """What of it no placement group, actor or task holds at the moment."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.address})"
+        return self.name if self.name == self.address else f"{self.name} ({self.address})"
 
 
 def refuse_without_ray() -> None:

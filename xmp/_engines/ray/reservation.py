@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,10 +80,12 @@ class Reservation:
     def _add(self, bundles: list[dict[str, float]], selectors: list[dict[str, str]]) -> Any:
         from ray.util.placement_group import placement_group
 
+        # Ray refuses a name that another group has.
+        token = secrets.token_hex(4)
         group = placement_group(
             bundles,
             strategy="STRICT_SPREAD",
-            name=f"xmp {platform.node()} {os.getpid()}",
+            name=f"xmp launch {token} of process {os.getpid()} on {platform.node()}",
             bundle_label_selector=selectors if any(selectors) else None,
         )
         self._groups.append(group)

@@ -39,17 +39,22 @@ def in_short(need: Wanted, cluster: Sequence[ClusterHost]) -> str:
 
 def explained(need: Wanted, cluster: Sequence[ClusterHost], groups: Mapping[str, Any]) -> str:
     """All that is known of it; ``groups``: the placement groups of others, as Ray's table."""
-    eligible = _eligible(need, cluster)
+    eligible = _eligible(need, cluster) or list(cluster)
     names = dict.fromkeys(name for part in need.parts for name in part if name != "memory")
     lines = [f"Asked of each host: {words(need.parts[0])}"]
     lines += [f"The cluster has {len(cluster)} host" + ("s" if len(cluster) != 1 else "")]
     lines += [f"  {host}: {_state(host, names)}" for host in cluster[:_SHOWN]]
     if len(cluster) > _SHOWN:
         lines.append(f"  and {len(cluster) - _SHOWN} more")
-    held = [
-        line for group in groups.values() for line in _held(group, names, eligible or list(cluster))
-    ]
-    return "\n".join([*lines, *held])
+    for group in groups.values():
+        taken = _taken(group, names, eligible)
+        if taken:
+            name = group["name"] or group["placement_group_id"]
+            lines.append(f'Held by the placement group "{name}": {_listed(taken)}')
+    others = _by_others(eligible, names, groups)
+    if others:
+        lines.append(f"Held by tasks or actors outside placement groups: {_listed(others)}")
+    return "\n".join(lines)
 
 
 def words(resources: Mapping[str, float]) -> str:
@@ -83,18 +88,35 @@ def _state(host: ClusterHost, names: Mapping[str, None]) -> str:
     return ", ".join(parts) or "alive"
 
 
-def _held(
+def _taken(
     group: Mapping[str, Any], names: Mapping[str, None], hosts: Sequence[ClusterHost]
-) -> list[str]:
+) -> list[tuple[ClusterHost, dict[str, float]]]:
     """What a placement group of others holds of these resources on these hosts."""
     where = {host.node_id: host for host in hosts}
     found = []
     for index, node in group["bundles_to_node_id"].items():
         taken = {n: amount for n, amount in group["bundles"][index].items() if n in names}
         if node in where and any(taken.values()):
-            found.append(f"{words(taken)} on {where[node]}")
-    if not found:
-        return []
-    name = group["name"] or group["placement_group_id"]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return [f"Held by the placement group {name}: {'; '.join(found[:_SHOWN])}{more}"]
+            found.append((where[node], taken))
+    return found
+
+
+def _by_others(
+    hosts: Sequence[ClusterHost], names: Mapping[str, None], groups: Mapping[str, Any]
+) -> list[tuple[ClusterHost, dict[str, float]]]:
+    """What is in use on these hosts and belongs to no placement group."""
+    found = []
+    for host in hosts:
+        used = {n: host.resources.get(n, 0) - host.free.get(n, 0) for n in names}
+        for group in groups.values():
+            for _, taken in _taken(group, names, [host]):
+                used = {n: amount - taken.get(n, 0) for n, amount in used.items()}
+        rest = {n: amount for n, amount in used.items() if amount > 0}
+        if rest:
+            found.append((host, rest))
+    return found
+
+
+def _listed(taken: Sequence[tuple[ClusterHost, dict[str, float]]]) -> str:
+    shown = "; ".join(f"{words(amounts)} on {host}" for host, amounts in taken[:_SHOWN])
+    return f"{shown} and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else shown
