@@ -41,6 +41,8 @@ def explained(need: Wanted, cluster: Sequence[ClusterHost], groups: Mapping[str,
     """All that is known of it; ``groups``: the placement groups of others, as Ray's table."""
     eligible = _eligible(need, cluster) or list(cluster)
     names = dict.fromkeys(name for part in need.parts for name in part if name != "memory")
+    if isinstance(need.hosts, TpuSlice):
+        names[need.hosts.head] = None
     lines = [f"Asked of each host: {words(need.parts[0])}"]
     lines += [f"The cluster has {len(cluster)} host" + ("s" if len(cluster) != 1 else "")]
     lines += [f"  {host}: {_state(host, names)}" for host in cluster[:_SHOWN]]
@@ -84,7 +86,10 @@ def _state(host: ClusterHost, names: Mapping[str, None]) -> str:
     parts = []
     for name in names:
         total, free = host.resources.get(name, 0), host.free.get(name, 0)
-        parts.append(f"{free:g} of {total:g} {name} free" if total else f"no {name}")
+        if total:
+            parts.append(f"{free:g} of {total:g} {name} free")
+        elif not name.endswith("-head"):  # only the first worker of a slice has that
+            parts.append(f"no {name}")
     return ", ".join(parts) or "alive"
 
 
