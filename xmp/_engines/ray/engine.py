@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xmp._engines import count_of
 from xmp._engines.pool import Pool
 
-from .cluster import refuse_without_ray
+from .cluster import connect, hosts_of, refuse_without_ray
+from .placement import Hosts, checked, wanted
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -26,18 +26,18 @@ class RayEngine:
     def __init__(self) -> None:
         self._pool: Pool[RayGroup] = Pool()
 
-    def checked(self, hosts: object) -> int:
+    def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
-        return count_of(hosts)
+        return checked(hosts)
 
-    def group(self, hosts: int, request: Request, call: Call) -> RayGroup:
+    def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
-        from .placement import wanted
 
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
-        need = wanted(hosts, request)
-        return self._pool.taken(need, lambda: RayGroup(need, self._pool, seconds))
+        cluster = hosts_of(connect())
+        need = wanted(hosts, request, cluster)
+        return self._pool.taken(need, lambda: RayGroup(need, cluster, self._pool, seconds))
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""
