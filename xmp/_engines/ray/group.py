@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import platform
 import sys
 import time
@@ -76,6 +77,7 @@ class RayGroup:
                 remote.options(
                     scheduling_strategy=where, num_cpus=part.get("CPU", 0),
                     num_gpus=part.get("GPU", 0), max_restarts=0, max_task_retries=0,
+                    runtime_env=json.loads(need.runtime_env or "null"),
                 ).remote()
             )  # fmt: skip
 

@@ -17,6 +17,8 @@ class Wanted:
     hosts: int
     nprocs: int | None
     runtime: str | None
+    runtime_env: str = ""
+    """What Ray prepares there, as JSON."""
 
 
 def wanted(hosts: int, request: Request) -> Wanted:
