@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from .agent import RayAgent
 from .cluster import connect, hosts_of
 from .placement import Wanted, bundles
 from .sent_files import SentFiles
-from .surroundings import of_program
+from .surroundings import ProgramPath, program_path
 
 __all__ = ["RayGroup"]
 
@@ -46,7 +45,7 @@ class RayGroup:
         self._group: Any = None
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
-        self._entries: list[str] | None = None
+        self._entries: ProgramPath | None = None
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
         try:
@@ -146,7 +145,7 @@ class RayGroup:
         return None
 
     def program_path(self, index: int) -> list[str]:
-        entries = of_program(sys.path)
+        entries = program_path()
         if entries != self._entries:
             asked = [each.path.remote(entries) for each in self._actors]
             try:
