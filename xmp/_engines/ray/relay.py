@@ -36,7 +36,7 @@ _END_WAIT = 5.0
 
 @contextlib.contextmanager
 def _nothing_blocked() -> Iterator[None]:
-    """Ray starts a raylet with SIGINT blocked (2.60, _private/services.py), as what it starts is."""
+    """Ray starts raylets with SIGINT blocked (2.60, _private/services.py), which all inherit."""
     before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         yield
