@@ -31,6 +31,9 @@ __all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Hosts = int | str | Sequence[str]
+"""A number of hosts; with "ray" also a slice such as "v6e:4x4", or the ids of Ray's nodes."""
+EngineName = Literal["ray", "local"] | str
 
 
 @overload
@@ -79,8 +82,8 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
@@ -95,8 +98,8 @@ def launch(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Job[R]: ...
@@ -111,8 +114,8 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | Job[R]: ...
@@ -127,8 +130,8 @@ def launch(
     daemon: bool = False,
     start_method: str | None = None,
     *,
-    hosts: int | None = None,
-    engine: str | None = None,
+    hosts: Hosts | None = None,
+    engine: EngineName | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,

@@ -283,13 +283,13 @@ if __name__ == "__main__":
     second = list(xmp.launch({helper}.function, runtime_env={{"working_dir": folder}}, **TWO))
     say(first=first, second=second)
 """
-HELPER = "WORD = 'first'\ndef function(rank):\n    import os\n    return WORD, os.getcwd() in __file__"
+HELPER = (
+    "WORD = 'first'\ndef function(rank):\n    import os\n    return WORD, os.getcwd() in __file__"
+)
 
 
 @pytest.mark.parametrize("hosts", ["one", "all"])
-def test_a_module_that_hosts_lack(
-    place: Place, run: Callable[..., Outcome], hosts: str
-) -> None:
+def test_a_module_that_hosts_lack(place: Place, run: Callable[..., Outcome], hosts: str) -> None:
     folder = place.half if hosts == "one" else place.nowhere
     helper = f"helper_{hosts}"
     (folder / f"{helper}.py").write_text(HELPER)
@@ -320,16 +320,29 @@ def test_a_script_that_hosts_cannot_import(
 
 
 PACKAGE = """
-import psutil  # an installed package, which goes by reference
-def function(rank):
-    raise ModuleNotFoundError("No module named 'psutil.lacking'")
+def lacks(rank):
+    import psutil.lacking
+
+def inside(rank):
+    import of_the_job
+    return of_the_job.NAME, os.environ["OF_JOB"], os.environ["OF_LAUNCH"]
+
 if __name__ == "__main__":
-    begin(runtime_env={"env_vars": {"OF_JOB": "j"}, "py_modules": [sys.argv[1]]})
-    say(path=list(xmp.launch(psutil.Process.pid.fget if False else os.path.basename, (), **TWO))
-        if False else None)
-    say(error=error_of(function))
-    def inside(rank):
-        import of_the_job
-        return of_the_job.NAME, os.environ["OF_JOB"], os.environ.get("OF_LAUNCH")
+    begin(runtime_env={"env_vars": {"OF_JOB": "j", "OF_LAUNCH": "j"}, "py_modules": [sys.argv[1]]})
+    say(error=error_of(lacks))
     say(found=list(xmp.launch(inside, runtime_env={"env_vars": {"OF_LAUNCH": "l"}}, **TWO)))
+    say(refused=error_of(inside, runtime_env={"working_dir": "/no/such/folder"}))
 """
+
+
+def test_packages_and_the_runtime_env_of_the_job(place: Place, run: Callable[..., Outcome]) -> None:
+    folder = place.nowhere / "of_the_job"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("NAME = 'module of the job'")
+    stage = Stage(place.nowhere)
+    outcome = stage.start(BEGIN + PACKAGE, str(folder), env=place.cluster.env)
+    said = stage.outcome(outcome, 90).said
+    stage.end()
+    assert re.search(r"Run there: pip install psutil==[\d.]+\. Or give xmp.launch", said["error"])
+    assert said["found"] == [["module of the job", "j", "l"]] * 2
+    assert said["refused"].startswith("PlanError: runtime_env={'working_dir': '/no/such/folder'}")

@@ -10,6 +10,7 @@ import importlib
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, cast
 
 from xmp._errors import PlanError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
     from xmp._types import HostFacts, JobPlan, Request
 
+    from .clocks import HostClock
     from .job import Job
     from .missing import Missing
 
@@ -47,6 +49,8 @@ class Agent(Protocol):
     """What the host is called in errors and prefixes."""
     address: str
     pid: int
+    clock: HostClock
+    """How far the monotonic clock of its host is ahead of this process's."""
 
     def fileno(self) -> int:
         """Readable when there is something to receive."""
@@ -167,7 +171,11 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
             "calls xmp.spawn there"
         )
     if engine not in ENGINES:
-        raise PlanError(f"engine={engine!r}: there is none of this name. Allowed: {names}")
+        near = get_close_matches(engine.lower(), ENGINES, 1)
+        meant = f". Did you mean {near[0]!r}?" if near else ""
+        raise PlanError(
+            f"engine={engine!r}: xmp has no engine of this name. Allowed: {names}{meant}"
+        )
     if hosts is None:
         raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
     found: Engine = importlib.import_module(ENGINES[engine]).engine

@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -67,8 +66,7 @@ def main(descriptor: int, lifeline: int) -> None:
             elif isinstance(message, Prepare):
                 _host.warm_up(message.packages)
             elif isinstance(message, Describe):
-                described = Described(_host.host_facts(), os.getpid(), time.monotonic_ns())
-                channel.send(described)
+                channel.send(Described(_host.host_facts(), os.getpid()))
             # Anything else came too late for the launch before.
     except Closed:
         return
@@ -206,20 +204,20 @@ class HostAgent:
         self._wake()
 
     def _started(self) -> Launch:
-        called = time.monotonic_ns() - self._order.elapsed
         request, held = self._order.request, None
         if self._port:
             request = at_port(request, self._port)
         else:
             request, held = holding(request)
             self.send(PortsHeld(held_port(request)))
-        return _host.attempt(request, self._call(called), held)
+        return _host.attempt(request, self._call(), held)
 
-    def _call(self, called: int) -> Call:
+    def _call(self) -> Call:
         from xmp._processes import Call
 
         order = self._order
-        limits = order.limits and replace(order.limits, first=called)
+        limits = order.limits  # of all attempts together, and of those before the agent was asked
+        limits = limits and replace(limits, first=limits.first or order.called)
         packed = replace(order.call, image=self._image)
         if order.inherited is None:  # another machine: its folder, limits, cores, sys.path
             packed = replace(packed, state=_state_here(packed.state, order.program_path))
@@ -256,8 +254,9 @@ def _pass_on(launch: Launch, message: Message) -> None:
 def _report(launch: Launch | None, error: BaseException | None) -> HostOver:
     if launch is None:
         return HostOver(type(error).__name__, str(error))
-    verdict, leftovers = launch.outcome.elsewhere, launch.outcome.leftovers
+    outcome = launch.outcome
+    found = outcome.elsewhere, outcome.leftovers, outcome.memory
     if error is None:
-        return HostOver("", "", False, verdict, leftovers)
+        return HostOver("", "", False, *found)
     mends = launch.may_mend(error)
-    return HostOver(type(error).__name__, str(error), mends, verdict, leftovers)
+    return HostOver(type(error).__name__, str(error), mends, *found)

@@ -115,7 +115,16 @@ def _all_processes(plan: JobPlan) -> HostPlan:
 
 
 _FOR_AGENTS = (
-    *("method", "grace", "seed", "max_restarts", "restart_count", "output", "wants_results"),
+    *(
+        "method",
+        "grace",
+        "seed",
+        "max_restarts",
+        "restart_count",
+        "output",
+        "wants_results",
+        "program",
+    ),
 )
 """Fields of ``Call`` that each agent needs."""
 
@@ -126,7 +135,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         call=packed,
         options={name: getattr(job, name) for name in _FOR_AGENTS},
         limits=job.limits,
-        elapsed=time.monotonic_ns() - job.called,
+        called=job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
         search_path=None,

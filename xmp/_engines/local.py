@@ -25,6 +25,7 @@ from xmp._runtimes._cores import threads_said
 from xmp._types import JobPlan, Pairs, Request
 
 from . import HostFound, count_of
+from .clocks import HostClock
 from .environment import for_agents
 from .missing import Missing
 from .pool import Pool, new_job
@@ -192,6 +193,7 @@ class LocalAgent:
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._output: CellOutput | None = None

@@ -107,6 +107,8 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
             stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
     launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
+    if cause.over is not None and cause.over.memory is not None:
+        launch.outcome.memory = cause.over.memory  # the kernel counts kills on each host
 
 
 def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
@@ -149,14 +151,13 @@ def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
 def _as_error(host: Host) -> BaseException:
     """The error that a host has reported: of its class, with the host's name where it helps."""
     assert host.over is not None
-    kind, text = host.over.kind, host.over.text
+    kind, where = host.over.kind, f"host {host.agent.index} ({host.agent.name})"
+    text = host.over.text if where in host.over.text else f"on {where}: {host.over.text}"
     if kind == "TypeError":
         return TypeError(text)
     found = getattr(_errors, kind, None)
     if found is None or not issubclass(found, XmpError) or issubclass(found, ReplicaError):
-        where = f"host {host.agent.index} ({host.agent.name})"
-        timed_out = kind == "ReplicaTimeout"
-        return (ReplicaTimeout if timed_out else StartError)(f"on {where}: {text}")
+        return (ReplicaTimeout if kind == "ReplicaTimeout" else StartError)(text)
     error: XmpError = found(text)
     if isinstance(error, HostLost):
         error.host, error.host_index = host.agent.name, host.agent.index

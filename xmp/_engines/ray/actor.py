@@ -10,6 +10,7 @@ import importlib
 import os
 import platform
 import sys
+import time
 from typing import Any
 
 __all__ = ["HostActor"]
@@ -63,6 +64,10 @@ class HostActor:
     def is_stopped(self) -> bool:
         """Whether a signal has stopped the agent."""
         return bool(self._relay.is_stopped())
+
+    def clock(self) -> int:
+        """This host's monotonic clock, in nanoseconds."""
+        return time.monotonic_ns()
 
     def address(self) -> str:
         """This host's address, as Ray knows it."""

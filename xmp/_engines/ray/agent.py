@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xmp._engines.clocks import HostClock
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals, stdio
@@ -44,6 +45,7 @@ class RayAgent:
     def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._sent: SentFiles | None = None

@@ -22,6 +22,7 @@ from . import actor
 from .advice import advice
 from .agent import RayAgent
 from .cluster import connect, hosts_of
+from .host_clocks import measure
 from .placement import Wanted, bundles
 from .sent_files import SentFiles
 from .surroundings import ProgramPath, program_path
@@ -162,6 +163,7 @@ class RayGroup:
         stdio.flush()  # what the program has written comes before what its replicas write
         for agent in self._agents:
             agent.cell = cell
+        measure(self._agents)
         return self._agents
 
     def release(self, lost: bool) -> None:
