@@ -136,6 +136,9 @@ class Engine(Protocol):
     def checked(self, hosts: object) -> Any:
         """What ``hosts=`` asks for; raises PlanError and TypeError."""
 
+    def with_runtime_env(self, runtime_env: object) -> Engine:
+        """The same engine for a launch whose hosts get this; raises PlanError and TypeError."""
+
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """The hosts for a launch; raises PlanError where there are not so many."""
 
@@ -149,12 +152,17 @@ class Engine(Protocol):
         """End the agents that wait for the next launch."""
 
 
-def checked(hosts: object, engine: object) -> tuple[Engine, Any]:
-    """``engine`` and ``hosts`` of ``launch``; raises PlanError and TypeError."""
+def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[Engine, Any]:
+    """``engine``, ``hosts``, ``runtime_env`` of ``launch``; raises PlanError and TypeError."""
     names = ", ".join(repr(name) for name in ENGINES)
     if engine is not None and not isinstance(engine, str):
         kind = type(engine).__name__
         raise TypeError(f"engine must be one of {names}, or None, not {kind}: {engine!r}")
+    if engine is None and hosts is None:
+        raise PlanError(
+            'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
+            "hosts=, or env= for variables of replicas"
+        )
     if engine is None:
         raise PlanError(
             f"hosts={hosts!r} without engine=: say what starts the function on the hosts. Allowed: "
@@ -171,7 +179,8 @@ def checked(hosts: object, engine: object) -> tuple[Engine, Any]:
     if hosts is None:
         raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
     found: Engine = importlib.import_module(ENGINES[engine]).engine
-    return found, found.checked(hosts)
+    count = found.checked(hosts)
+    return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
 
 
 def count_of(hosts: object, otherwise: str = "") -> int:

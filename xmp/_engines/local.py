@@ -66,6 +66,12 @@ class LocalEngine:
             )
         return count
 
+    def with_runtime_env(self, runtime_env: object) -> LocalEngine:
+        raise PlanError(
+            'engine="local" with runtime_env=: Ray alone prepares hosts by it. Give engine="ray", '
+            "or env= for variables of replicas"
+        )
+
     def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
         why = capacity.too_many(hosts * (request.nprocs or 1))
         if why:

@@ -74,8 +74,8 @@ class HostActor:
         ray: Any = importlib.import_module("ray")
         return str(ray.util.get_node_ip_address())
 
-    def path(self, driver: list[str]) -> list[str]:
-        """``sys.path`` of replicas here; ``driver`` is the driver's."""
+    def path(self, driver: Any) -> list[str]:
+        """``sys.path`` of replicas here; ``driver``: its ``ProgramPath``."""
         surroundings = importlib.import_module("xmp._engines.ray.surroundings")
         found: list[str] = surroundings.path(driver)
         return found

@@ -145,9 +145,12 @@ class RayAgent:
             for _, kind, content in ancillary:
                 if kind == socket.SCM_RIGHTS:
                     descriptors.frombytes(content[: len(content) - len(content) % 4])
-            assert self._sent is not None
-            contents = [self._sent.objects(each) for each in descriptors]
-            self._ask("take", "send", [(data, contents)])
+            self._pass_on(data, descriptors)
+
+    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
+        assert self._sent is not None
+        contents = [self._sent.objects(each) for each in descriptors]
+        self._ask("take", "send", [(data, contents)])
 
     # --- agent -> driver -----------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ from xmp._processes.system import linux, seals
 
 __all__ = ["PIECE", "OfferedFiles", "fetched", "offsets", "pieces_of", "received"]
 
-PIECE = 8 << 20
+PIECE = 16 << 20
 """Bytes. A file of any size fits through a store of any size, piece by piece; one of 75 MB is the
 least that Ray allows (2.60, _private/ray_constants.py)."""
-_AHEAD = 3
+_AHEAD = 1
 """Pieces of a file that its host copies into the store while this process writes one down."""
-_AT_ONCE = threading.BoundedSemaphore(6)
+_AT_ONCE = threading.BoundedSemaphore(4)
 """Pieces of all files that are on their way to this process: they share its host's store."""
 _LOOK_EVERY = 2.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from .placement import Nodes, Wanted
 from .reservation import Reservation
 from .sent_files import SentFiles
 from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
-from .surroundings import of_program
+from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class RayGroup:
         self._ray = connect()
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
-        self._entries: list[str] | None = None
+        self._entries: ProgramPath | None = None
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
         self._reservation = Reservation(self._ray, need, cluster, seconds)
         try:
-            self._place()
+            self._place(need)
             versions = self._answers([each.versions.remote() for each in self._actors])
             refuse_versions(versions)
             self._start(need, versions)
@@ -67,14 +67,15 @@ class RayGroup:
                 self.close()
             raise
 
-    def _place(self) -> None:
+    def _place(self, need: Wanted) -> None:
         """One actor on each host; Ray starts them as soon as it has the hosts."""
         ray = self._ray
         ray.cloudpickle.register_pickle_by_value(actor)
         groups = {"send": 1, "hear": 1, "files": 2}
         remote = ray.remote(concurrency_groups=groups)(actor.HostActor)
+        env = json.loads(need.runtime_env or "null")
         for index in range(len(self._reservation.parts)):
-            options = self._reservation.options(index)
+            options = {**self._reservation.options(index), "runtime_env": env}
             made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
             self._actors.append(made)
 
@@ -145,7 +146,7 @@ class RayGroup:
         return None
 
     def program_path(self, index: int) -> list[str]:
-        entries = of_program(sys.path)
+        entries = program_path()
         if entries != self._entries:
             asked = [agent.actor.path.remote(entries) for agent in self._agents]
             try:

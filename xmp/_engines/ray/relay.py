@@ -7,14 +7,16 @@ object of Ray's store, so that no file need fit into that store.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xmp._processes.messages.connection import pair
@@ -32,6 +34,16 @@ _MOST = 8 << 20
 _END_WAIT = 5.0
 
 
+@contextlib.contextmanager
+def _nothing_blocked() -> Iterator[None]:
+    """Ray starts raylets with SIGINT blocked (2.60, _private/services.py), which all inherit."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Relay:
     """The agent of this host, and what has come from it."""
 
@@ -43,10 +55,11 @@ class Relay:
         numbers = theirs.fileno(), watched
         command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
-                pass_fds=numbers, env=for_agent(), start_new_session=True,
-            )  # fmt: skip
+            with _nothing_blocked():
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
+                    pass_fds=numbers, env=for_agent(), start_new_session=True,
+                )  # fmt: skip
         finally:
             theirs.close()
             for descriptor in (watched, output[1], error[1]):

@@ -9,23 +9,27 @@ cluster as another driver. The address is the driver's
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmp import _probe
 from xmp._engines.environment import without_launchers
 
-__all__ = ["for_agent", "is_packages", "of_program", "path", "without_rays"]
+__all__ = ["ProgramPath", "for_agent", "is_packages", "path", "program_path", "without_rays"]
 
-_SET_BY_RAY = ("RAY_", "TPU_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
-"""Ray 2.60 sets OMP_NUM_THREADS and PYTHONBREAKPOINT (_private/worker.py) and, where an actor has
-TPU chips, TPU_VISIBLE_CHIPS, TPU_CHIPS_PER_HOST_BOUNDS and TPU_HOST_BOUNDS
+_SET_BY_RAY = ("RAY_", "TPU_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV")
+"""Ray 2.60 sets OMP_NUM_THREADS, PYTHONBREAKPOINT and SPT_NOENV (_private/worker.py, setproctitle)
+and, where an actor has TPU chips, TPU_VISIBLE_CHIPS, TPU_CHIPS_PER_HOST_BOUNDS and TPU_HOST_BOUNDS
 (_private/accelerators/tpu.py)."""
+_OF_RAYLETS = "RAY_LD_PRELOAD_ON_WORKERS"
+"""Every raylet has it (_private/services.py)."""
 
 
 # --- variables ---------------------------------------------------------------------------------
@@ -36,7 +40,7 @@ def for_agent() -> dict[str, str]:
 
     What the user sets by ``runtime_env`` stays, and so do GPU masks: Ray gives each actor some.
     """
-    own = without_rays(os.environ, _of_raylet(), _of_runtime_env())
+    own = without_rays(os.environ, _of_raylet(), _runtime_env().get("env_vars") or {})
     facts = replace(_probe.facts(), env=own, env_at_start={}, initialised=(), loaded=())
     return without_launchers(facts)
 
@@ -53,7 +57,7 @@ def without_rays(
         for name, value in worker.items()
         if name in given or not name.startswith(_SET_BY_RAY)
     }
-    before = {name: value for name, value in host.items() if name.startswith(_SET_BY_RAY)}
+    before = {n: v for n, v in host.items() if n.startswith(_SET_BY_RAY) and n != _OF_RAYLETS}
     return {**before, **kept}
 
 
@@ -69,12 +73,11 @@ def _of_raylet() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _of_runtime_env() -> Mapping[str, str]:
-    """What the job and the actor set by ``env_vars``."""
+def _runtime_env() -> Mapping[str, Any]:
+    """That of the job and of the actor."""
     import ray
 
-    given: Any = ray.get_runtime_context().runtime_env
-    found: Mapping[str, str] = given.get("env_vars") or {}
+    found: Mapping[str, Any] = ray.get_runtime_context().runtime_env
     return found
 
 
@@ -83,27 +86,46 @@ def _of_runtime_env() -> Mapping[str, str]:
 _PACKAGES = re.compile(r"/(site|dist)-packages(/|$)|/python\d+\.zip$")
 
 
-def path(driver: Sequence[str]) -> list[str]:
-    """This process's ``sys.path`` without Ray's folders; then the driver's, where they exist here.
+class ProgramPath(NamedTuple):
+    """The folders of a driver's ``sys.path`` that may have the user's own modules."""
 
-    Ray itself adds the folder of the driver's script and its working folder (2.60,
-    _private/worker.py), but not what the script has added to ``sys.path``.
-    """
-    import ray
-
-    rays = os.path.dirname(os.path.abspath(ray.__file__)) + os.sep
-    own = [each for each in sys.path if not each.startswith(rays)]
-    return [*own, *(each for each in driver if each not in own and os.path.isdir(each))]
+    first: list[str]
+    """Those before Python's own: of the script, of PYTHONPATH, and what the program inserted."""
+    last: list[str]
+    folder: str
+    """The working folder, "" where it has been removed."""
 
 
-def of_program(entries: Sequence[str]) -> list[str]:
-    """Of a driver's ``sys.path``, what may be the user's own modules.
-
-    Not Python's own and no packages: hosts have theirs.
-    """
+def program_path() -> ProgramPath:
+    """Of this process. Not Python's own folders and no packages: hosts have theirs."""
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-    found = (os.path.abspath(each) for each in entries)
-    return [each for each in found if not each.startswith(own) and not is_packages(each)]
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = ""
+    entries = [os.path.join(folder, each) for each in sys.path]
+    begin = next((i for i, each in enumerate(entries) if each.startswith(own)), len(entries))
+
+    def users(part: list[str]) -> list[str]:
+        return [each for each in part if not each.startswith(own) and not is_packages(each)]
+
+    return ProgramPath(users(entries[:begin]), users(entries[begin:]), folder)
+
+
+def path(driver: ProgramPath) -> list[str]:
+    """``sys.path`` of replicas here: the driver's folders that exist here, and this process's.
+
+    Ray adds the folder of the driver's script and its working folder (2.60,
+    _private/worker.py): only the first is in the path of a script, and none of them may hide what
+    a ``working_dir`` brings.
+    """
+    rays = os.path.dirname(os.path.abspath(importlib.import_module("ray").__file__ or "")) + os.sep
+    added = {*driver.first, *driver.last, driver.folder}
+    kept = {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    own = [p for p in sys.path if not p.startswith(rays) and (p not in added or p in kept)]
+    first, last = ([p for p in part if os.path.isdir(p)] for part in driver[:2])
+    parts = (own, first, last) if _runtime_env().get("working_dir") else (first, own, last)
+    return list(dict.fromkeys(itertools.chain(*parts)))
 
 
 def is_packages(folder: str) -> bool:
