@@ -205,13 +205,13 @@ def test_a_failure_after_a_success(start: Start, tmp_path: Path) -> None:
 
 
 def waits(index: int, folder: Path) -> None:
-    (folder / f"inner{index}").write_text(str(os.getpid()))
+    (folder / f"inner-{os.getpid()}").touch()  # at once, unlike a text
     until(lambda: False, 60)
 
 
 def launches_and_dies(index: int, folder: Path, name: str, method: str) -> None:
     starter(name)(waits, (folder,), nprocs=2, join=False, start_method=method)
-    until(lambda: all((folder / f"inner{i}").exists() for i in range(2)), 30)
+    until(lambda: len(list(folder.glob("inner-*"))) == 2, 30)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -221,7 +221,8 @@ def test_replicas_of_a_replica_end_with_it(
     context = start(launches_and_dies, tmp_path, *named, nprocs=1, join=False)
     with pytest.raises(Exception, match=r"process 0 terminated with signal SIGTERM$"):
         join_all(context)
-    pids = [int((tmp_path / f"inner{i}").read_text()) for i in range(2)]
+    pids = [path.name.partition("-")[2] for path in tmp_path.glob("inner-*")]
+    assert len(pids) == 2
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
 
 
