@@ -88,8 +88,8 @@ def test_nodes_that_the_cluster_does_not_have() -> None:
     with pytest.raises(PlanError) as raised:
         asked(["01", "07"], [node(1, CPU=2), node(2, CPU=2)])
     assert str(raised.value) == (
-        "hosts=: the Ray cluster has no living node '07'. Allowed: 01 (n1, 10.0.0.1), 02 (n2, "
-        "10.0.0.2). `ray.nodes()` lists them as NodeID"
+        "hosts=: the Ray cluster has no living node '07'. Allowed: 01 (n1 (10.0.0.1)), 02 (n2 "
+        "(10.0.0.2)). `ray.nodes()` lists them as NodeID"
     )
 
 

@@ -6,12 +6,18 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
+import socket
 from typing import Any, NamedTuple
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
 
 __all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+
+_HOST_AND_PORT = re.compile(r"(ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
+_ANSWER = 10.0
+"""Seconds for a connection."""
 
 
 class ClusterHost(NamedTuple):
@@ -51,20 +57,40 @@ def connect() -> Any:
     if ray.is_initialized():
         return ray
     address = os.environ.get("RAY_ADDRESS", "")
+    _refuse_silent(address)
     _log.debug("ray.init(): RAY_ADDRESS=%s", address or "not set")
     try:
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        with _signals.as_usual():  # it may wait for minutes
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
-        raise StartError(
-            f'engine="ray": no Ray cluster answers (RAY_ADDRESS={address!r}): {error}. Check the '
-            "address, or unset it to start Ray on this machine"
-        ) from error
+        raise StartError(_unreachable(address, error)) from error
     except RuntimeError as error:  # Ray 2.60: check_version_info in _private/utils.py
         if "Version mismatch" not in str(error):
             raise
         text = " ".join(str(error).split())
         raise PlanError(f'engine="ray": the cluster has another Ray or Python. {text}') from error
     return ray
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise StartError where nothing listens: Ray itself looks for more than 100 s (Ray 2.60)."""
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is None:  # "auto", "local", a name of a cluster
+        return
+    try:
+        with _signals.as_usual():
+            socket.create_connection((found["host"], int(found["port"])), _ANSWER).close()
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        raise StartError(_unreachable(address, error)) from error
+
+
+def _unreachable(address: str, error: BaseException) -> str:
+    return (
+        f'engine="ray": no Ray cluster answers at RAY_ADDRESS={address!r} ({error}). Correct it, '
+        "or unset it to use the cluster of this machine, or start one here"
+    )
 
 
 def hosts_of(ray: Any) -> list[ClusterHost]:

@@ -97,7 +97,7 @@ def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
     for host in cluster:
         if host.node_id == given.lower():
             return host
-    existing = ", ".join(f"{host.node_id} ({host.name}, {host.address})" for host in cluster)
+    existing = ", ".join(f"{host.node_id} ({host})" for host in cluster)
     raise PlanError(
         f"hosts=: the Ray cluster has no living node {given!r}. Allowed: {existing}. "
         "`ray.nodes()` lists them as NodeID"
