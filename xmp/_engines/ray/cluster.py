@@ -15,7 +15,7 @@ from xmp._errors import PlanError, StartError
 
 __all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
 
-_HOST_AND_PORT = re.compile(r"(ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
+_HOST_AND_PORT = re.compile(r"\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
 _ANSWER = 10.0
 """Seconds for a connection."""
 
@@ -55,8 +55,10 @@ def connect() -> Any:
     import ray
 
     if ray.is_initialized():
+        _refuse_client(ray.util.client.ray.is_connected())
         return ray
     address = os.environ.get("RAY_ADDRESS", "")
+    _refuse_client(address.startswith("ray://"))
     _refuse_silent(address)
     _log.debug("ray.init(): RAY_ADDRESS=%s", address or "not set")
     try:
@@ -70,6 +72,16 @@ def connect() -> Any:
         text = " ".join(str(error).split())
         raise PlanError(f'engine="ray": the cluster has another Ray or Python. {text}') from error
     return ray
+
+
+def _refuse_client(used: bool) -> None:
+    """Raise PlanError for Ray Client: it has no beats, and its objects go through a proxy."""
+    if used:
+        raise PlanError(
+            'engine="ray": this process is connected by Ray Client (an address with ray://), which '
+            "does not pass on what xmp needs of Ray. Run the program on a host of the cluster: "
+            "`ray job submit -- python program.py`, or there with RAY_ADDRESS=auto"
+        )
 
 
 def _refuse_silent(address: str) -> None:
