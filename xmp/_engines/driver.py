@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _host, _planner, _processes
 from xmp._errors import PlanError
-from xmp._payload.script import as_text
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.packed_order import packed_for_hosts
@@ -23,6 +22,7 @@ from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
 from .hosts_launch import HostsLaunch
 from .job import Job
+from .script_text import as_text
 
 if TYPE_CHECKING:
     from xmp._payload import Packed
@@ -145,7 +145,16 @@ def _all_processes(plan: JobPlan) -> HostPlan:
 
 
 _FOR_AGENTS = (
-    *("method", "grace", "seed", "max_restarts", "restart_count", "output", "wants_results"),
+    *(
+        "method",
+        "grace",
+        "seed",
+        "max_restarts",
+        "restart_count",
+        "output",
+        "wants_results",
+        "program",
+    ),
 )
 """Fields of ``Call`` that each agent needs."""
 
@@ -156,10 +165,11 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         call=packed,
         options={name: getattr(job, name) for name in _FOR_AGENTS},
         limits=job.limits,
-        elapsed=time.monotonic_ns() - job.called,
+        called=job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
-        search_path=[],
+        search_path=None,
+        program_path=[],
         host_name="",
         events=job.telling is not None,
         phases=job.reports_phases,
@@ -170,6 +180,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
             request=_on_host(request, group, index),
             host_name=host.name,
             search_path=group.search_path(index),
+            program_path=group.program_path(index),
         )
         for index, host in enumerate(group.hosts)
     ]

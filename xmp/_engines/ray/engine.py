@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from xmp._engines.pool import Pool
 
@@ -23,12 +25,20 @@ class RayEngine:
 
     name = "ray"
 
-    def __init__(self) -> None:
-        self._pool: Pool[RayGroup] = Pool()
+    def __init__(
+        self, pool: Pool[RayGroup] | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
+        self._pool: Pool[RayGroup] = Pool() if pool is None else pool
+        self._runtime_env = runtime_env
 
     def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
         return checked(hosts)
+
+    def with_runtime_env(self, runtime_env: object) -> RayEngine:
+        from . import runtime_env as ours
+
+        return RayEngine(self._pool, ours.checked(runtime_env))
 
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
@@ -37,6 +47,10 @@ class RayEngine:
         seconds = limit / 1e9 if limit else None
         cluster = hosts_of(connect())
         need = wanted(hosts, request, cluster)
+        if self._runtime_env:
+            from .runtime_env import stored
+
+            need = replace(need, runtime_env=stored(self._runtime_env))
         return self._pool.taken(need, lambda: RayGroup(need, cluster, self._pool, seconds))
 
     def refuse(self, plan: JobPlan) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmp import _signals
 from xmp._engines import HostFound
+from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
 from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
@@ -15,12 +17,15 @@ from xmp._processes.messages.hosts import Describe, Described
 from xmp._processes.system import stdio
 
 from . import actor
+from .advice import advice
 from .agent import RayAgent
 from .cluster import ClusterHost, connect, hosts_of
+from .host_clocks import measure
 from .placement import Nodes, Wanted
 from .reservation import Reservation
 from .sent_files import SentFiles
 from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
+from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
 
 if TYPE_CHECKING:
@@ -48,9 +53,12 @@ class RayGroup:
         self._ray = connect()
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
+        self._entries: ProgramPath | None = None
+        self._paths: list[list[str]] = []
+        """``sys.path`` of replicas on each host, with these entries of the driver's."""
         self._reservation = Reservation(self._ray, need, cluster, seconds)
         try:
-            self._place()
+            self._place(need)
             versions = self._answers([each.versions.remote() for each in self._actors])
             refuse_versions(versions)
             self._start(need, versions)
@@ -59,14 +67,15 @@ class RayGroup:
                 self.close()
             raise
 
-    def _place(self) -> None:
+    def _place(self, need: Wanted) -> None:
         """One actor on each host; Ray starts them as soon as it has the hosts."""
         ray = self._ray
         ray.cloudpickle.register_pickle_by_value(actor)
         groups = {"send": 1, "hear": 1, "files": 2}
         remote = ray.remote(concurrency_groups=groups)(actor.HostActor)
+        env = json.loads(need.runtime_env or "null")
         for index in range(len(self._reservation.parts)):
-            options = self._reservation.options(index)
+            options = {**self._reservation.options(index), "runtime_env": env}
             made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
             self._actors.append(made)
 
@@ -84,23 +93,22 @@ class RayGroup:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 
     def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
-        pids = self._answers([each.start.remote({}) for each in self._actors])
-        paths = self._answers([each.path.remote() for each in self._actors])
+        pids = self._answers([each.start.remote() for each in self._actors])
         addresses = self._answers([each.address.remote() for each in self._actors])
         for index, (each, found) in enumerate(zip(self._actors, versions)):
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
-        self._order(need, [self._described(agent).facts for agent in self._agents], paths)
+        self._order(need, [self._described(agent).facts for agent in self._agents])
 
-    def _order(self, need: Wanted, facts: list[HostFacts], paths: list[list[str]]) -> None:
+    def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
         """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
         order = [*range(len(facts))]
         if not isinstance(need.hosts, Nodes):
             order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
         names = names_of_workers(facts, self._reservation.nodes(), hosts_of(self._ray))
         self.environment.update(names)
-        self._agents, self._paths = [self._agents[i] for i in order], [paths[i] for i in order]
+        self._agents = [self._agents[i] for i in order]
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
@@ -134,13 +142,28 @@ class RayGroup:
     def inherited(self) -> None:
         return None
 
-    def search_path(self, index: int) -> list[str]:
+    def search_path(self, index: int) -> None:
+        return None
+
+    def program_path(self, index: int) -> list[str]:
+        entries = program_path()
+        if entries != self._entries:
+            asked = [agent.actor.path.remote(entries) for agent in self._agents]
+            try:
+                self._paths = self._ray.get(asked, timeout=_PING)
+            except self._ray.exceptions.RayError as error:
+                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            self._entries = entries
         return list(self._paths[index])
+
+    def advice(self, missing: Missing) -> str:
+        return advice(missing)
 
     def agents(self, cell: bytes) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
         for agent in self._agents:
             agent.cell = cell
+        measure(self._agents)
         return self._agents
 
     def release(self, lost: bool) -> None:

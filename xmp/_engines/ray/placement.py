@@ -56,6 +56,8 @@ class Wanted:
     """Of each host, by the names of Ray's resources."""
     selector: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     """Labels of each host, for a slice."""
+    runtime_env: str = ""
+    """What Ray prepares there, as JSON."""
 
     @property
     def parts(self) -> list[dict[str, float]]:
