@@ -52,6 +52,20 @@ DRIVER = (
     def ray_address():
         return os.environ["THIS_NODE"]
 
+    def agents():
+        options = dict(hosts=2, nprocs=2, runtime="cpu", progress=False)
+        with xmp.launch(where, engine="ray", join=False, **options) as job:
+            job.join()
+            return sorted(host.pid for host in job.hosts)
+
+    @ray.remote(num_cpus=2)
+    def task():
+        return 5
+
+    def between():
+        # Two launches of everything that the cluster has, and other work of Ray between them.
+        return agents(), ray.get([task.remote(), task.remote()], timeout=30), agents()
+
     def on(**options):
         return list(xmp.launch(where, engine="ray", progress=False, **options))
 
@@ -75,6 +89,8 @@ DRIVER = (
         )
         xmp.shutdown()
         say(after=left())
+        say(between=between())
+        xmp.shutdown()
         say(
             many=refused(hosts=3, runtime="cpu", nprocs=1, start_timeout=1),
             gpus=refused(hosts=2, runtime="cuda", nprocs=1, start_timeout=1),
@@ -132,6 +148,12 @@ def test_nodes_by_their_ids_in_the_order_given(said: dict[str, Any]) -> None:
 def test_the_masks_of_gpus_are_kept(said: dict[str, Any]) -> None:
     assert said["masked"] == [[1, "127.0.0.3", "0"]]
     assert said["masks"] == [[2, "127.0.0.3", "0,1"]] * 2
+
+
+def test_between_two_launches_ray_has_the_processors(said: dict[str, Any]) -> None:
+    first, tasks, second = said["between"]
+    assert tasks == [5, 5]
+    assert first == second, "the agents stay"
 
 
 def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:

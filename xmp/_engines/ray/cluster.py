@@ -55,7 +55,8 @@ def connect() -> Any:
     import ray
 
     if ray.is_initialized():
-        _refuse_client(ray.util.client.ray.is_connected())
+        client: Any = importlib.import_module("ray.util.client")
+        _refuse_client(client.ray.is_connected())
         return ray
     address = os.environ.get("RAY_ADDRESS", "")
     _refuse_client(address.startswith("ray://"))

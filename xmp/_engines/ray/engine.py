@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from xmp import _signals
 from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
@@ -51,7 +52,21 @@ class RayEngine:
             from .runtime_env import stored
 
             need = replace(need, runtime_env=stored(self._runtime_env))
-        return self._pool.taken(need, lambda: RayGroup(need, cluster, self._pool, seconds))
+
+        def make() -> RayGroup:
+            return RayGroup(need, cluster, self._pool, seconds)
+
+        group = self._pool.taken(need, make)
+        try:
+            there = group.reserve()
+        except BaseException:
+            with _signals.blocked():
+                group.close()
+            raise
+        if there:
+            return group
+        group.close()  # others have its hosts now
+        return self._pool.taken(need, make)
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""

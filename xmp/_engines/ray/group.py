@@ -108,7 +108,10 @@ class RayGroup:
             order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
         names = names_of_workers(facts, self._reservation.nodes(), hosts_of(self._ray))
         self.environment.update(names)
-        self._agents = [self._agents[i] for i in order]
+        self._actors, self._agents = (
+            [self._actors[i] for i in order],
+            [self._agents[i] for i in order],
+        )
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
@@ -166,8 +169,13 @@ class RayGroup:
         measure(self._agents)
         return self._agents
 
+    def reserve(self) -> bool:
+        """Take the hosts again, which others may have now: the agents stayed there without them."""
+        return self._reservation.again()
+
     def release(self, lost: bool) -> None:
         self._sent.clear()
+        self._reservation.release()
         self._pool.give_back(self, not lost)
 
     def close(self) -> None:
