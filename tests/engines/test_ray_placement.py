@@ -160,6 +160,27 @@ def test_a_slice_is_asked_for_as_a_whole() -> None:
             asked("v6e:4x4", cluster, runtime=runtime)
 
 
+def test_as_many_hosts_as_a_slice_has_are_that_slice() -> None:
+    cluster = [worker(index, of) for of in "ab" for index in (3, 1, 2, 0)]
+    need = wanted(4, Request(), [node(9, CPU=64), *cluster])
+    assert need == wanted(V6E, Request(), cluster)
+    assert need.said == "hosts=4"
+    assert need.selector == ((slices.TYPE, "v6e-16"), (slices.TOPOLOGY, "4x4"))
+    for other in (2, 8):
+        assert wanted(other, Request(), cluster).hosts == other
+    assert wanted(4, Request(runtime="cpu"), cluster).hosts == 4
+    both = [*cluster, *(worker(index, "c", topology="2x8") for index in range(4))]
+    assert wanted(4, Request(), both).hosts == 4
+
+
+def test_hosts_of_several_slices_are_none() -> None:
+    cluster = [worker(index, of) for of in "ab" for index in range(4)]
+    slices.refuse_mixed(cluster[:4], cluster, "hosts=4")
+    slices.refuse_mixed([worker(0, "x"), worker(0, "y")], [worker(0, "x"), worker(0, "y")], "")
+    with pytest.raises(PlanError, match="hosts=4: Ray has given hosts of the TPU slices a, b, wh"):
+        slices.refuse_mixed(cluster[2:6], cluster, "hosts=4")
+
+
 @pytest.mark.parametrize(
     ("text", "pod_type"),
     [

@@ -78,7 +78,6 @@ DRIVER = (
             number=on(hosts=2, nprocs=3, runtime="cpu"),
             order=on(hosts=[second, first], nprocs=1, runtime="cpu"),
             reversed=on(hosts=(first, second), nprocs=1, runtime="cpu"),
-            one=on(hosts=[second], nprocs=1, runtime="cpu"),
             masked=on(hosts=1, nprocs=1),
             masks=on(hosts=[second], nprocs=2),
         )
@@ -142,7 +141,6 @@ def test_a_number_of_hosts(said: dict[str, Any]) -> None:
 def test_nodes_by_their_ids_in_the_order_given(said: dict[str, Any]) -> None:
     assert [where for _, where, _ in said["order"]] == ["127.0.0.3", "127.0.0.2"]
     assert [where for _, where, _ in said["reversed"]] == ["127.0.0.2", "127.0.0.3"]
-    assert said["one"] == [[1, "127.0.0.3", None]]
 
 
 def test_the_masks_of_gpus_are_kept(said: dict[str, Any]) -> None:
@@ -247,6 +245,7 @@ import importlib.util
 import os
 import platform
 import sys
+import time
 from importlib.abc import MetaPathFinder
 
 
@@ -261,6 +260,10 @@ class Other(MetaPathFinder):
 
 if "XMP_THERE" in os.environ:
     sys.meta_path.insert(0, Other())
+if "HANGS" in os.environ:
+    while not os.path.exists(os.environ["HANGS"]):
+        time.sleep(0.05)
+    os._exit(1)
 if "PYTHON_THERE" in os.environ:
     platform.python_version = lambda: os.environ["PYTHON_THERE"]
 """
@@ -270,11 +273,11 @@ VERSIONS = (
     + """
     import sys
 
-    def there(**variables):
+    def there(start_timeout=None, **variables):
         folder = os.environ["SITE"]
         env = {"env_vars": {"PYTHONPATH": folder, **variables}}
         ray.init(log_to_driver=False, runtime_env=env)
-        text, _ = refused(hosts=2, nprocs=1, runtime="cpu")
+        text, _ = refused(hosts=2, nprocs=1, runtime="cpu", start_timeout=start_timeout)
         found = left()
         ray.shutdown()
         return text, found
@@ -284,11 +287,14 @@ VERSIONS = (
         say(other=there(XMP_THERE=os.path.join(os.environ["SITE"], "other.py")))
         say(broken=there(XMP_THERE=os.path.join(os.environ["SITE"], "broken.py")))
         say(python=there(PYTHON_THERE="3.8.20"))
+        end = os.path.join(os.environ["SITE"], "end")
+        say(hangs=there(HANGS=end, start_timeout=3))
+        open(end, "w").close()
     """
 )
 
 
-def test_hosts_with_another_xmp_or_python(cluster: RayCluster, tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE)
@@ -297,10 +303,10 @@ def test_hosts_with_another_xmp_or_python(cluster: RayCluster, tmp_path: Path) -
     env = {**cluster.env, "SITE": str(site)}
     outcome = Stage(tmp_path).run(VERSIONS, env=env, timeout=120)
     found = outcome.said
-    assert [left for _, left in found.values()] == [[]] * 4
+    assert [left for _, left in found.values()] == [[]] * 5
     own = xmp.__version__
     pip = f"-m pip install xmp-spawn=={own} (and 1 more host like it)"
-    none, other, broken, python = (text for text, _ in found.values())
+    none, other, broken, python, hangs = (text for text, _ in found.values())
     name = os.uname().nodename
     assert none.startswith(
         f'PlanError: engine="ray": host {name} cannot import xmp (ModuleNotFoundError: No module '
@@ -312,3 +318,8 @@ def test_hosts_with_another_xmp_or_python(cluster: RayCluster, tmp_path: Path) -
     assert "cannot import xmp (ModuleNotFoundError: No module named 'no_such_module')" in broken
     assert f"has Python 3.8.20, and this process {platform.python_version()}: functions" in python
     assert python.endswith(pip)
+    assert hangs.startswith("StartError: hosts=2: 127.0.0.")
+    assert hangs.endswith(
+        " did not answer within 3 s (start_timeout): Ray has not started a process there, or it "
+        "hangs"
+    )

@@ -24,7 +24,7 @@ from .host_clocks import measure
 from .placement import Nodes, Wanted
 from .reservation import Reservation
 from .sent_files import SentFiles
-from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
+from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
 
@@ -103,10 +103,12 @@ class RayGroup:
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
         """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
-        order = [*range(len(facts))]
+        order, nodes, cluster = [*range(len(facts))], self._reservation.nodes(), hosts_of(self._ray)
+        if any("TPU" in part for part in need.parts):
+            refuse_mixed(nodes, cluster, need.said)
         if not isinstance(need.hosts, Nodes):
             order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
-        names = names_of_workers(facts, self._reservation.nodes(), hosts_of(self._ray))
+        names = names_of_workers(facts, nodes, cluster)
         self.environment.update(names)
         self._actors, self._agents = (
             [self._actors[i] for i in order],

@@ -8,14 +8,14 @@ than the host has processors it takes all of these, as xmp has no such limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xmp._engines import count_of
 from xmp._errors import PlanError
 from xmp._types import Request
 
 from .cluster import ClusterHost
-from .slices import TpuSlice, parsed, resources_of
+from .slices import TpuSlice, kinds, parsed, resources_of
 
 __all__ = ["Hosts", "Nodes", "Wanted", "checked", "wanted"]
 
@@ -50,7 +50,7 @@ class Wanted:
     """What a launch asks for: the same for two launches that can use the same hosts."""
 
     hosts: Hosts
-    said: str
+    said: str = field(compare=False)
     """``hosts=`` for errors."""
     bundles: tuple[tuple[tuple[str, float], ...], ...]
     """Of each host, by the names of Ray's resources."""
@@ -92,6 +92,10 @@ def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wa
     if isinstance(hosts, TpuSlice):
         return _of_slice(hosts, request, cluster)
     bundle = _bundle(request, cluster, hosts)
+    if "TPU" in dict(bundle) and hosts > 1:
+        fitting = [each for each in kinds(cluster) if each.hosts(cluster) == hosts]
+        if len(fitting) == 1:  # or Ray would give hosts of several slices
+            return replace(_of_slice(fitting[0], request, cluster), said=f"hosts={hosts}")
     return Wanted(hosts, f"hosts={hosts}", (bundle,) * hosts)
 
 
@@ -113,7 +117,7 @@ def _of_slice(hosts: TpuSlice, request: Request, cluster: Sequence[ClusterHost])
             "runtime that does, or a number of hosts"
         )
     of_kind = [host for host in cluster if hosts.is_of(host)]
-    chips = hosts.chips_per_host(of_kind)
+    chips = hosts.chips // hosts.hosts(cluster)
     bundle = {"TPU": resources_of(chips)}
     processors = _processors(request, chips, of_kind, len(of_kind))
     if processors:
