@@ -44,6 +44,7 @@ V6E = TpuSlice(slices.generation_named("v6e") or pytest.fail("v6e"), "4x4")
         (3, 3),
         (["b" * 56, "a" * 56], Nodes(("b" * 56, "a" * 56))),
         (("b",), Nodes(("b",))),
+        ([" AB ", "cd"], Nodes(("ab", "cd"))),
         ("v6e:4x4", V6E),
         (" V6E:4X4 ", V6E),
     ],
@@ -55,7 +56,7 @@ def test_hosts_that_can_be(hosts: object, expected: object) -> None:
 PLANS: list[tuple[object, str]] = [
     (0, "hosts=0: give a whole number from 1 up, a list of node ids, or a TPU slice"),
     ([], r"hosts=\[\] names no node"),
-    (["a", "b", "a"], "hosts=: a more than once"),
+    (["a", "b", "A"], "hosts=: a more than once"),
     ("4", r"hosts='4' is no TPU slice\. Allowed: a whole number .* \"v6e:4x4\""),
     ("", "is no TPU slice"),
     ("v9:4x4", "no TPU generation is called 'v9'. Allowed: v2, v3, v4, v5p, v5e, v6e, 7x"),
@@ -124,6 +125,17 @@ def test_what_each_host_is_asked_for(
     cluster: list[ClusterHost], hosts: int, request_: dict[str, Any], expected: dict[str, float]
 ) -> None:
     assert asked(hosts, cluster, **request_) == [expected] * hosts
+
+
+def test_launches_that_can_use_the_same_agents() -> None:
+    def key(hosts: Any = 2, cluster: list[ClusterHost] = GPUS, **request: Any) -> object:
+        return wanted(checked(hosts), Request(**request), cluster).key
+
+    assert key(nprocs=1, runtime="cpu") == key(nprocs=4, runtime="cpu") == key(runtime="fake")
+    assert key(cluster=CPUS, nprocs=1) == key(cluster=CPUS, nprocs=2)
+    # An actor keeps the GPUs that Ray has given it.
+    assert len({key(nprocs=1), key(nprocs=2), key(nprocs=1, runtime="cpu")}) == 3
+    assert len({key(1), key(2), key(["01", "02"]), key("v6e:4x4"), key("v6e:2x8")}) == 5
 
 
 def test_nodes_are_asked_for_what_each_has() -> None:

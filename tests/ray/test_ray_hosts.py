@@ -52,8 +52,8 @@ DRIVER = (
     def ray_address():
         return os.environ["THIS_NODE"]
 
-    def agents():
-        options = dict(hosts=2, nprocs=2, runtime="cpu", progress=False)
+    def agents(nprocs):
+        options = dict(hosts=2, nprocs=nprocs, runtime="cpu", progress=False)
         with xmp.launch(where, engine="ray", join=False, **options) as job:
             job.join()
             return sorted(host.pid for host in job.hosts)
@@ -64,7 +64,9 @@ DRIVER = (
 
     def between():
         # Two launches of everything that the cluster has, and other work of Ray between them.
-        return agents(), ray.get([task.remote(), task.remote()], timeout=30), agents()
+        first = agents(2)
+        tasks = ray.get([task.remote(), task.remote()], timeout=30)
+        return tasks, [first, agents(2), agents(1), agents(3)]
 
     def on(**options):
         return list(xmp.launch(where, engine="ray", progress=False, **options))
@@ -149,9 +151,9 @@ def test_the_masks_of_gpus_are_kept(said: dict[str, Any]) -> None:
 
 
 def test_between_two_launches_ray_has_the_processors(said: dict[str, Any]) -> None:
-    first, tasks, second = said["between"]
+    tasks, agents = said["between"]
     assert tasks == [5, 5]
-    assert first == second, "the agents stay"
+    assert agents == [agents[0]] * 4, "they stay, also for other numbers of replicas"
 
 
 def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:

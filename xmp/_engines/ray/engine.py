@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class RayEngine:
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
 
+        begun = time.monotonic()
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
         cluster = hosts_of(connect())
@@ -54,11 +56,11 @@ class RayEngine:
             need = replace(need, runtime_env=stored(self._runtime_env))
 
         def make() -> RayGroup:
-            return RayGroup(need, cluster, self._pool, seconds)
+            return RayGroup(need, cluster, self._pool, seconds, begun)
 
-        group = self._pool.taken(need, make)
+        group = self._pool.taken(need.key, make)
         try:
-            there = group.reserve()
+            there = group.reserve(need, cluster)
         except BaseException:
             with _signals.blocked():
                 group.close()
@@ -66,7 +68,7 @@ class RayEngine:
         if there:
             return group
         group.close()  # others have its hosts now
-        return self._pool.taken(need, make)
+        return self._pool.taken(need.key, make)
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""

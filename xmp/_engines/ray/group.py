@@ -47,6 +47,7 @@ class RayGroup:
         cluster: Sequence[ClusterHost],
         pool: Pool[RayGroup],
         seconds: float | None,
+        begun: float,
     ) -> None:
         self._pool, self._sent = pool, SentFiles()
         self.environment = new_job()
@@ -56,7 +57,7 @@ class RayGroup:
         self._entries: ProgramPath | None = None
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
-        self._reservation = Reservation(self._ray, need, cluster, seconds)
+        self._reservation = Reservation(self._ray, need, cluster, seconds, begun)
         try:
             self._place(need)
             versions = self._answers([each.versions.remote() for each in self._actors])
@@ -171,9 +172,9 @@ class RayGroup:
         measure(self._agents)
         return self._agents
 
-    def reserve(self) -> bool:
+    def reserve(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
         """Take the hosts again, which others may have now: the agents stayed there without them."""
-        return self._reservation.again()
+        return self._reservation.again(need, cluster)
 
     def release(self, lost: bool) -> None:
         self._sent.clear()

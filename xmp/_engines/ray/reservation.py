@@ -23,7 +23,7 @@ from xmp._errors import StartError
 
 from . import shortage, slices
 from .cluster import ClusterHost, hosts_of
-from .placement import Nodes, Wanted
+from .placement import Nodes, Wanted, has
 
 __all__ = ["Reservation"]
 
@@ -36,7 +36,6 @@ _KEPT = 1.0
 once more costs up to 1 s, as Ray looks again at growing intervals (Ray 2.60)."""
 _AGAIN = 1.5
 """Seconds for hosts that were free a moment ago."""
-_MASKED = ("GPU", "neuron_cores")
 _QUIET = 2.0
 """Seconds after which a person is told that hosts are in use by others."""
 
@@ -45,13 +44,19 @@ class Reservation:
     """Hosts of the cluster, from the request to ``remove``."""
 
     def __init__(
-        self, ray: Any, need: Wanted, cluster: Sequence[ClusterHost], seconds: float | None
+        self,
+        ray: Any,
+        need: Wanted,
+        cluster: Sequence[ClusterHost],
+        seconds: float | None,
+        begun: float,
     ) -> None:
+        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``)."""
         self.need = need
         self.limit = seconds or _START
-        self.ends = time.monotonic() + self.limit
+        self.ends = begun + self.limit
         self._ray = ray
-        self._begun = time.monotonic()
+        self._begun = begun
         self._said = False
         self._groups: list[Any] = []
         self._lock = threading.Lock()
@@ -117,17 +122,12 @@ class Reservation:
 
     # --- where the actors go -------------------------------------------------------------------
 
-    @property
-    def _has_masks(self) -> bool:
-        """Whether an actor is given some devices of its host by its place in the group."""
-        return any(name in part for part in self.parts for name in _MASKED)
-
     def options(self, index: int) -> dict[str, Any]:
         """Where the actor of a host goes, and what it takes of the reservation."""
         from ray.util import scheduling_strategies as strategies
 
         part = self.parts[index]
-        if not self._has_masks:
+        if not self.need.has_masks:
             there = strategies.NodeAffinitySchedulingStrategy(self._where[index], soft=False)
             return {"scheduling_strategy": there, "num_cpus": 0}
         return {
@@ -208,7 +208,7 @@ class Reservation:
 
     def release(self) -> None:
         """The launch is over: give back soon what its agents do not need to stay."""
-        if self._has_masks:
+        if self.need.has_masks:
             return
         with self._lock:
             self._timer = threading.Timer(_KEPT, self._give_back)
@@ -220,15 +220,23 @@ class Reservation:
             if self._timer is threading.current_thread():
                 self._remove_all()
 
-    def again(self) -> bool:
-        """Reserve the same hosts for the next launch; False where others have them."""
+    def again(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
+        """Reserve the same hosts for the next launch, which may ask for more or less of each.
+
+        False where they do not have that, or others do.
+        """
         with self._lock:
             self._stop_timer()
-            if self._groups:
+            same = need.bundles == self.need.bundles
+            self.need = need
+            if self._groups and same:
                 return True
-        parts = self.parts
-        if isinstance(self.need.hosts, slices.TpuSlice) and len(parts) > 1:
-            parts[0][self.need.hosts.head] = 1.0
+            self._remove_all()
+        parts, known = self.parts, {host.node_id: host.resources for host in cluster}
+        if not all(has(known.get(node, {}), part) for node, part in zip(self._where, parts)):
+            return False
+        if isinstance(need.hosts, slices.TpuSlice) and len(parts) > 1:
+            parts[0][need.hosts.head] = 1.0
         begun = time.monotonic()
         group = self._add(parts, [{_NODE: node} for node in self._where])
         while not self._is_created(group):
