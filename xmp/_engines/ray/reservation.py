@@ -62,6 +62,8 @@ class Reservation:
         self._lock = threading.Lock()
         """Guards the groups against the timer that gives them back."""
         self._timer: threading.Timer | None = None
+        self._held: dict[str, dict[str, float]] = {}
+        """What is reserved, by the ids of the hosts."""
         self._where: list[str] = []
         """The ids of the hosts, once they are there, in the order of the bundles."""
         try:
@@ -91,6 +93,7 @@ class Reservation:
         self.wait(lambda: self._is_created(group))
         where = self._table(group)["bundles_to_node_id"]
         self._where = [where[index] for index in range(len(self.parts))]
+        self._held = self._asked()
 
     def _slice(self, wanted: slices.TpuSlice, cluster: Sequence[ClusterHost]) -> str:
         """Take a slice by its first worker; its name. A free one, if the cluster has any now."""
@@ -223,29 +226,46 @@ class Reservation:
     def again(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
         """Reserve the same hosts for the next launch, which may ask for more or less of each.
 
-        False where they do not have that, or others do.
+        False where they do not have that, or others do. More is another placement group, less
+        changes nothing yet: Ray takes up to 1 s to give out what has just been given back.
         """
         with self._lock:
             self._stop_timer()
-            same = need.bundles == self.need.bundles
             self.need = need
-            if self._groups and same:
-                return True
-            self._remove_all()
-        parts, known = self.parts, {host.node_id: host.resources for host in cluster}
-        if not all(has(known.get(node, {}), part) for node, part in zip(self._where, parts)):
+        more = self._more()
+        known = {host.node_id: host.resources for host in cluster}
+        if not all(has(known.get(node, {}), part) for node, part in more.items()):
             return False
-        if isinstance(need.hosts, slices.TpuSlice) and len(parts) > 1:
-            parts[0][need.hosts.head] = 1.0
-        begun = time.monotonic()
-        group = self._add(parts, [{_NODE: node} for node in self._where])
-        while not self._is_created(group):
-            if time.monotonic() - begun > _AGAIN:
-                self.remove()
-                return False
-            time.sleep(_PAUSE)
-            _signals.deliver()
+        if more:
+            begun = time.monotonic()
+            group = self._add([*more.values()], [{_NODE: node} for node in more])
+            while not self._is_created(group):
+                if time.monotonic() - begun > _AGAIN:
+                    self.remove()
+                    return False
+                time.sleep(_PAUSE)
+                _signals.deliver()
+            for node, part in more.items():
+                held = self._held.setdefault(node, {})
+                self._held[node] = {**held, **{n: a + held.get(n, 0) for n, a in part.items()}}
         return True
+
+    def _more(self) -> dict[str, dict[str, float]]:
+        """What is not reserved of what the launch asks for, by the ids of the hosts."""
+        found = {}
+        for node, part in self._asked().items():
+            held = self._held.get(node, {})
+            lacks = {n: amount - held.get(n, 0) for n, amount in part.items()}
+            if any(amount > 0 for amount in lacks.values()):
+                found[node] = {n: amount for n, amount in lacks.items() if amount > 0}
+        return found
+
+    def _asked(self) -> dict[str, dict[str, float]]:
+        """What the launch asks for, by the ids of the hosts; a slice by its first host."""
+        parts = self.parts
+        if isinstance(self.need.hosts, slices.TpuSlice) and len(parts) > 1:
+            parts[0][self.need.hosts.head] = 1.0
+        return dict(zip(self._where, parts))
 
     def remove(self) -> None:
         """Give back what is reserved; Ray ends the actors there."""
@@ -261,7 +281,7 @@ class Reservation:
     def _remove_all(self) -> None:
         from ray.util.placement_group import remove_placement_group
 
-        groups, self._groups = self._groups, []
+        groups, self._groups, self._held = self._groups, [], {}
         if not self._ray.is_initialized():  # Ray would connect again to remove them
             return
         for group in groups:
