@@ -266,6 +266,8 @@ if "HANGS" in os.environ:
     while not os.path.exists(os.environ["HANGS"]):
         time.sleep(0.05)
     os._exit(1)
+if "SLOW" in os.environ and "xmp._engines.agent" in " ".join(sys.orig_argv):
+    time.sleep(float(os.environ["SLOW"]))
 if "PYTHON_THERE" in os.environ:
     platform.python_version = lambda: os.environ["PYTHON_THERE"]
 """
@@ -284,7 +286,18 @@ VERSIONS = (
         ray.shutdown()
         return text, found
 
+    def slow():
+        folder = os.environ["SITE"]
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": folder, "SLOW": "2.5"}})
+        begun = time.monotonic()
+        found = list(xmp.launch(abs, engine="ray", hosts=2, nprocs=1, runtime="cpu"))
+        seconds = time.monotonic() - begun
+        xmp.shutdown()
+        ray.shutdown()
+        return found, seconds
+
     if __name__ == "__main__":
+        say(slow=slow())
         say(none=there(XMP_THERE="none"))
         say(other=there(XMP_THERE=os.path.join(os.environ["SITE"], "other.py")))
         say(broken=there(XMP_THERE=os.path.join(os.environ["SITE"], "broken.py")))
@@ -305,6 +318,9 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     env = {**cluster.env, "SITE": str(site)}
     outcome = Stage(tmp_path).run(VERSIONS, env=env, timeout=120)
     found = outcome.said
+    results, seconds = found.pop("slow")
+    assert results == [0, 1]
+    assert seconds > 2.5, "the agents were awaited"
     assert [left for _, left in found.values()] == [[]] * 5
     own = xmp.__version__
     pip = f"-m pip install xmp-spawn=={own} (and 1 more host like it)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from xmp._engines.pool import Pool, new_job
 from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
-from xmp._processes.system import stdio
+from xmp._processes.system import linux, stdio
 
 from . import actor
 from .advice import advice
@@ -100,7 +101,7 @@ class RayGroup:
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
-        self._order(need, [self._described(agent).facts for agent in self._agents])
+        self._order(need, [each.facts for each in self._described()])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
         """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
@@ -120,11 +121,21 @@ class RayGroup:
         known = [with_variables(facts[i], names) for i in order]
         self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
 
-    def _described(self, agent: RayAgent) -> Described:
-        agent.hear()
+    def _described(self) -> list[Described]:
+        """What each host is, as its agent says."""
+        for agent in self._agents:
+            agent.hear()
+            with contextlib.suppress(Closed):  # what is read next says why
+                agent.send(Describe())
+        return [self._description(agent) for agent in self._agents]
+
+    def _description(self, agent: RayAgent) -> Described:
+        # A wait ends early where a signal may have come.
+        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.left):
+            _signals.deliver()
+            self._reservation.look()
         try:
-            agent.send(Describe())
-            found: Described = agent.expect(Described, max(1.0, self._reservation.left))
+            found: Described = agent.expect(Described, _PING)
         except (Closed, TimeoutError) as error:
             raise StartError(
                 f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
