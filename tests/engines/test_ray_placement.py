@@ -283,6 +283,13 @@ def test_a_cluster_that_others_use() -> None:
     ]
 
 
+def test_named_nodes_that_others_use() -> None:
+    cluster = [node(1, CPU=4, free={"CPU": 0}), node(2, CPU=2)]
+    need = wanted(checked(["01", "02"]), Request(nprocs=4), cluster)
+    assert short(need, cluster) == (True, "what it asks of them is in use (4 CPU; 2 CPU)")
+    assert shortage.explained(need, cluster, {}).startswith("Asked of each host: 4 CPU; 2 CPU\n")
+
+
 def test_what_actors_hold() -> None:
     cluster = [node(1, CPU=4, free={"CPU": 1, "memory": 1})]
     need = wanted(1, Request(nprocs=2), cluster)
