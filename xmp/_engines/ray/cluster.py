@@ -107,9 +107,9 @@ def _unreachable(address: str, error: BaseException) -> str:
 
 
 def hosts_of(ray: Any) -> list[ClusterHost]:
-    """The nodes that live."""
+    """The nodes that live, by their names: Ray has them in no order (2.60)."""
     free = _free_resources()
-    return [
+    found = [
         ClusterHost(
             node["NodeID"],
             node["NodeName"],
@@ -121,6 +121,7 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+    return sorted(found, key=lambda host: (host.name, host.address, host.node_id))
 
 
 def _free_resources() -> dict[str, dict[str, float]]:
