@@ -44,6 +44,7 @@ V6E = TpuSlice(slices.generation_named("v6e") or pytest.fail("v6e"), "4x4")
         (3, 3),
         (["b" * 56, "a" * 56], Nodes(("b" * 56, "a" * 56))),
         (("b",), Nodes(("b",))),
+        ([" AB ", "cd"], Nodes(("ab", "cd"))),
         ("v6e:4x4", V6E),
         (" V6E:4X4 ", V6E),
     ],
@@ -55,7 +56,7 @@ def test_hosts_that_can_be(hosts: object, expected: object) -> None:
 PLANS: list[tuple[object, str]] = [
     (0, "hosts=0: give a whole number from 1 up, a list of node ids, or a TPU slice"),
     ([], r"hosts=\[\] names no node"),
-    (["a", "b", "a"], "hosts=: a more than once"),
+    (["a", "b", "A"], "hosts=: a more than once"),
     ("4", r"hosts='4' is no TPU slice\. Allowed: a whole number .* \"v6e:4x4\""),
     ("", "is no TPU slice"),
     ("v9:4x4", "no TPU generation is called 'v9'. Allowed: v2, v3, v4, v5p, v5e, v6e, 7x"),
@@ -88,8 +89,8 @@ def test_nodes_that_the_cluster_does_not_have() -> None:
     with pytest.raises(PlanError) as raised:
         asked(["01", "07"], [node(1, CPU=2), node(2, CPU=2)])
     assert str(raised.value) == (
-        "hosts=: the Ray cluster has no living node '07'. Allowed: 01 (n1, 10.0.0.1), 02 (n2, "
-        "10.0.0.2). `ray.nodes()` lists them as NodeID"
+        "hosts=: the Ray cluster has no living node '07'. Allowed: 01 (n1 (10.0.0.1)), 02 (n2 "
+        "(10.0.0.2)). `ray.nodes()` lists them as NodeID"
     )
 
 
@@ -126,6 +127,17 @@ def test_what_each_host_is_asked_for(
     assert asked(hosts, cluster, **request_) == [expected] * hosts
 
 
+def test_launches_that_can_use_the_same_agents() -> None:
+    def key(hosts: Any = 2, cluster: list[ClusterHost] = GPUS, **request: Any) -> object:
+        return wanted(checked(hosts), Request(**request), cluster).key
+
+    assert key(nprocs=1, runtime="cpu") == key(nprocs=4, runtime="cpu") == key(runtime="fake")
+    assert key(cluster=CPUS, nprocs=1) == key(cluster=CPUS, nprocs=2)
+    # An actor keeps the GPUs that Ray has given it.
+    assert len({key(nprocs=1), key(nprocs=2), key(nprocs=1, runtime="cpu")}) == 3
+    assert len({key(1), key(2), key(["01", "02"]), key("v6e:4x4"), key("v6e:2x8")}) == 5
+
+
 def test_nodes_are_asked_for_what_each_has() -> None:
     assert asked(["03", "01"], GPUS, nprocs=2) == [{"GPU": 2, "CPU": 2}, {"memory": 1}]
     assert asked(["02", "01"], CPUS, nprocs=4) == [{"CPU": 4}, {"CPU": 2}]
@@ -158,6 +170,27 @@ def test_a_slice_is_asked_for_as_a_whole() -> None:
     for runtime in ("cpu", "cuda"):
         with pytest.raises(PlanError, match=f"hosts='v6e:4x4' with runtime='{runtime}': this"):
             asked("v6e:4x4", cluster, runtime=runtime)
+
+
+def test_as_many_hosts_as_a_slice_has_are_that_slice() -> None:
+    cluster = [worker(index, of) for of in "ab" for index in (3, 1, 2, 0)]
+    need = wanted(4, Request(), [node(9, CPU=64), *cluster])
+    assert need == wanted(V6E, Request(), cluster)
+    assert need.said == "hosts=4"
+    assert need.selector == ((slices.TYPE, "v6e-16"), (slices.TOPOLOGY, "4x4"))
+    for other in (2, 8):
+        assert wanted(other, Request(), cluster).hosts == other
+    assert wanted(4, Request(runtime="cpu"), cluster).hosts == 4
+    both = [*cluster, *(worker(index, "c", topology="2x8") for index in range(4))]
+    assert wanted(4, Request(), both).hosts == 4
+
+
+def test_hosts_of_several_slices_are_none() -> None:
+    cluster = [worker(index, of) for of in "ab" for index in range(4)]
+    slices.refuse_mixed(cluster[:4], cluster, "hosts=4")
+    slices.refuse_mixed([worker(0, "x"), worker(0, "y")], [worker(0, "x"), worker(0, "y")], "")
+    with pytest.raises(PlanError, match="hosts=4: Ray has given hosts of the TPU slices a, b, wh"):
+        slices.refuse_mixed(cluster[2:6], cluster, "hosts=4")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +281,13 @@ def test_a_cluster_that_others_use() -> None:
         "  n2 (10.0.0.2): 8 of 8 CPU free",
         'Held by the placement group "train": 2 CPU on n1 (10.0.0.1)',
     ]
+
+
+def test_named_nodes_that_others_use() -> None:
+    cluster = [node(1, CPU=4, free={"CPU": 0}), node(2, CPU=2)]
+    need = wanted(checked(["01", "02"]), Request(nprocs=4), cluster)
+    assert short(need, cluster) == (True, "what it asks of them is in use (4 CPU; 2 CPU)")
+    assert shortage.explained(need, cluster, {}).startswith("Asked of each host: 4 CPU; 2 CPU\n")
 
 
 def test_what_actors_hold() -> None:

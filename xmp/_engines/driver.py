@@ -112,12 +112,17 @@ def _plan_of(request: Request, group: Group, index: int) -> JobPlan:
     try:
         return _planner.plan(_on_host(request, group, index), host.facts)
     except PlanError as error:
-        raise PlanError(f"host {host.name} ({host.address}): {error}") from error
+        raise PlanError(f"{_named(host)}: {error}") from error
+
+
+def _named(host: HostFound) -> str:
+    address = "" if host.name == host.address else f" ({host.address})"
+    return f"host {host.name}{address}"
 
 
 def _refuse_different(first: HostFound, plan: JobPlan, host: HostFound, other: JobPlan) -> None:
     """Raise PlanError unless two hosts use one runtime, with as many replicas each."""
-    names = [f"host {each.name} ({each.address})" for each in (first, host)]
+    names = [_named(each) for each in (first, host)]
     if plan.runtime != other.runtime:
         raise PlanError(
             f"the hosts differ: {names[0]} would use runtime {plan.runtime!r} ({plan.why}) and "

@@ -6,12 +6,18 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
+import socket
 from typing import Any, NamedTuple
 
-from xmp import _log
+from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
 
 __all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+
+_HOST_AND_PORT = re.compile(r"\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
+_ANSWER = 10.0
+"""Seconds for a connection."""
 
 
 class ClusterHost(NamedTuple):
@@ -49,16 +55,18 @@ def connect() -> Any:
     import ray
 
     if ray.is_initialized():
+        client: Any = importlib.import_module("ray.util.client")
+        _refuse_client(client.ray.is_connected())
         return ray
     address = os.environ.get("RAY_ADDRESS", "")
+    _refuse_client(address.startswith("ray://"))
+    _refuse_silent(address)
     _log.debug("ray.init(): RAY_ADDRESS=%s", address or "not set")
     try:
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        with _signals.as_usual():  # it may wait for minutes
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
-        raise StartError(
-            f'engine="ray": no Ray cluster answers (RAY_ADDRESS={address!r}): {error}. Check the '
-            "address, or unset it to start Ray on this machine"
-        ) from error
+        raise StartError(_unreachable(address, error)) from error
     except RuntimeError as error:  # Ray 2.60: check_version_info in _private/utils.py
         if "Version mismatch" not in str(error):
             raise
@@ -67,10 +75,41 @@ def connect() -> Any:
     return ray
 
 
+def _refuse_client(used: bool) -> None:
+    """Raise PlanError for Ray Client: it has no beats, and its objects go through a proxy."""
+    if used:
+        raise PlanError(
+            'engine="ray": this process is connected by Ray Client (an address with ray://), which '
+            "does not pass on what xmp needs of Ray. Run the program on a host of the cluster: "
+            "`ray job submit -- python program.py`, or there with RAY_ADDRESS=auto"
+        )
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise StartError where nothing listens: Ray itself looks for more than 100 s (Ray 2.60)."""
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is None:  # "auto", "local", a name of a cluster
+        return
+    try:
+        with _signals.as_usual():
+            socket.create_connection((found["host"], int(found["port"])), _ANSWER).close()
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
+        raise StartError(_unreachable(address, error)) from error
+
+
+def _unreachable(address: str, error: BaseException) -> str:
+    return (
+        f'engine="ray": no Ray cluster answers at RAY_ADDRESS={address!r} ({error}). Correct it, '
+        "or unset it to use the cluster of this machine, or start one here"
+    )
+
+
 def hosts_of(ray: Any) -> list[ClusterHost]:
-    """The nodes that live."""
+    """The nodes that live, by their names: Ray has them in no order (2.60)."""
     free = _free_resources()
-    return [
+    found = [
         ClusterHost(
             node["NodeID"],
             node["NodeName"],
@@ -82,6 +121,7 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+    return sorted(found, key=lambda host: (host.name, host.address, host.node_id))
 
 
 def _free_resources() -> dict[str, dict[str, float]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from xmp import _signals
 from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
@@ -43,6 +45,7 @@ class RayEngine:
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
 
+        begun = time.monotonic()
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
         cluster = hosts_of(connect())
@@ -51,7 +54,21 @@ class RayEngine:
             from .runtime_env import stored
 
             need = replace(need, runtime_env=stored(self._runtime_env))
-        return self._pool.taken(need, lambda: RayGroup(need, cluster, self._pool, seconds))
+
+        def make() -> RayGroup:
+            return RayGroup(need, cluster, self._pool, seconds, begun)
+
+        group = self._pool.taken(need.key, make)
+        try:
+            there = group.reserve(need, cluster)
+        except BaseException:
+            with _signals.blocked():
+                group.close()
+            raise
+        if there:
+            return group
+        group.close()  # others have its hosts now
+        return self._pool.taken(need.key, make)
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from xmp._engines.pool import Pool, new_job
 from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
-from xmp._processes.system import stdio
+from xmp._processes.system import linux, stdio
 
 from . import actor
 from .advice import advice
@@ -24,7 +25,7 @@ from .host_clocks import measure
 from .placement import Nodes, Wanted
 from .reservation import Reservation
 from .sent_files import SentFiles
-from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
+from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
 
@@ -47,6 +48,7 @@ class RayGroup:
         cluster: Sequence[ClusterHost],
         pool: Pool[RayGroup],
         seconds: float | None,
+        begun: float,
     ) -> None:
         self._pool, self._sent = pool, SentFiles()
         self.environment = new_job()
@@ -56,7 +58,7 @@ class RayGroup:
         self._entries: ProgramPath | None = None
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
-        self._reservation = Reservation(self._ray, need, cluster, seconds)
+        self._reservation = Reservation(self._ray, need, cluster, seconds, begun)
         try:
             self._place(need)
             versions = self._answers([each.versions.remote() for each in self._actors])
@@ -99,26 +101,41 @@ class RayGroup:
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
-        self._order(need, [self._described(agent).facts for agent in self._agents])
+        self._order(need, [each.facts for each in self._described()])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
         """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
-        order = [*range(len(facts))]
+        order, nodes, cluster = [*range(len(facts))], self._reservation.nodes(), hosts_of(self._ray)
+        if any("TPU" in part for part in need.parts):
+            refuse_mixed(nodes, cluster, need.said)
         if not isinstance(need.hosts, Nodes):
             order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
-        names = names_of_workers(facts, self._reservation.nodes(), hosts_of(self._ray))
+        names = names_of_workers(facts, nodes, cluster)
         self.environment.update(names)
-        self._agents = [self._agents[i] for i in order]
+        self._actors, self._agents = (
+            [self._actors[i] for i in order],
+            [self._agents[i] for i in order],
+        )
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
         self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
 
-    def _described(self, agent: RayAgent) -> Described:
-        agent.hear()
+    def _described(self) -> list[Described]:
+        """What each host is, as its agent says."""
+        for agent in self._agents:
+            agent.hear()
+            with contextlib.suppress(Closed):  # what is read next says why
+                agent.send(Describe())
+        return [self._description(agent) for agent in self._agents]
+
+    def _description(self, agent: RayAgent) -> Described:
+        # A wait ends early where a signal may have come.
+        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.left):
+            _signals.deliver()
+            self._reservation.look()
         try:
-            agent.send(Describe())
-            found: Described = agent.expect(Described, max(1.0, self._reservation.left))
+            found: Described = agent.expect(Described, _PING)
         except (Closed, TimeoutError) as error:
             raise StartError(
                 f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
@@ -166,8 +183,13 @@ class RayGroup:
         measure(self._agents)
         return self._agents
 
+    def reserve(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
+        """Take the hosts again, which others may have now: the agents stayed there without them."""
+        return self._reservation.again(need, cluster)
+
     def release(self, lost: bool) -> None:
         self._sent.clear()
+        self._reservation.release()
         self._pool.give_back(self, not lost)
 
     def close(self) -> None:

@@ -7,17 +7,17 @@ than the host has processors it takes all of these, as xmp has no such limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 from xmp._engines import count_of
 from xmp._errors import PlanError
 from xmp._types import Request
 
 from .cluster import ClusterHost
-from .slices import TpuSlice, parsed, resources_of
+from .slices import TpuSlice, kinds, parsed, resources_of
 
-__all__ = ["Hosts", "Nodes", "Wanted", "checked", "wanted"]
+__all__ = ["Hosts", "Nodes", "Wanted", "checked", "has", "wanted"]
 
 _ALLOWED = ', a list of node ids, or a TPU slice as in "v6e:4x4"'
 _OF_RUNTIME = {
@@ -32,6 +32,7 @@ _WHOLE = ("TPU", "neuron_cores")
 Ray makes of them describe no slice."""
 _ANYWHERE = {"memory": 1.0}
 """Each node of Ray has memory (in bytes), and a bundle may not be empty."""
+_MASKED = ("GPU", "neuron_cores")
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ Hosts = int | Nodes | TpuSlice
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a launch asks for: the same for two launches that can use the same hosts."""
+    """What a launch asks for."""
 
     hosts: Hosts
-    said: str
+    said: str = field(compare=False)
     """``hosts=`` for errors."""
     bundles: tuple[tuple[tuple[str, float], ...], ...]
     """Of each host, by the names of Ray's resources."""
@@ -58,6 +59,16 @@ class Wanted:
     """Labels of each host, for a slice."""
     runtime_env: str = ""
     """What Ray prepares there, as JSON."""
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether Ray gives an actor some devices of its host, for as long as the actor lives."""
+        return any(name in _MASKED for bundle in self.bundles for name, _ in bundle)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two launches that can use the same agents."""
+        return self.hosts, self.runtime_env, self.bundles if self.has_masks else ()
 
     @property
     def parts(self) -> list[dict[str, float]]:
@@ -77,10 +88,11 @@ def checked(hosts: object) -> Hosts:
             raise TypeError(f"hosts={hosts!r}: a node id is a str in hexadecimal, not {kind}")
     if not hosts:
         raise PlanError(f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}")
-    double = sorted({each for each in hosts if hosts.count(each) > 1})
+    ids = [each.strip().lower() for each in hosts]
+    double = sorted({each for each in ids if ids.count(each) > 1})
     if double:
         raise PlanError(f"hosts=: {', '.join(double)} more than once. Name each node once")
-    return Nodes(tuple(hosts))
+    return Nodes(tuple(ids))
 
 
 def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wanted:
@@ -92,14 +104,18 @@ def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wa
     if isinstance(hosts, TpuSlice):
         return _of_slice(hosts, request, cluster)
     bundle = _bundle(request, cluster, hosts)
+    if "TPU" in dict(bundle) and hosts > 1:
+        fitting = [each for each in kinds(cluster) if each.hosts(cluster) == hosts]
+        if len(fitting) == 1:  # or Ray would give hosts of several slices
+            return replace(_of_slice(fitting[0], request, cluster), said=f"hosts={hosts}")
     return Wanted(hosts, f"hosts={hosts}", (bundle,) * hosts)
 
 
 def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
     for host in cluster:
-        if host.node_id == given.lower():
+        if host.node_id == given:
             return host
-    existing = ", ".join(f"{host.node_id} ({host.name}, {host.address})" for host in cluster)
+    existing = ", ".join(f"{host.node_id} ({host})" for host in cluster)
     raise PlanError(
         f"hosts=: the Ray cluster has no living node {given!r}. Allowed: {existing}. "
         "`ray.nodes()` lists them as NodeID"
@@ -113,7 +129,7 @@ def _of_slice(hosts: TpuSlice, request: Request, cluster: Sequence[ClusterHost])
             "runtime that does, or a number of hosts"
         )
     of_kind = [host for host in cluster if hosts.is_of(host)]
-    chips = hosts.chips_per_host(of_kind)
+    chips = hosts.chips // hosts.hosts(cluster)
     bundle = {"TPU": resources_of(chips)}
     processors = _processors(request, chips, of_kind, len(of_kind))
     if processors:

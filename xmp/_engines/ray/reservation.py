@@ -1,6 +1,10 @@
 """A launch's hosts, reserved in the cluster: a placement group, of which Ray gives all or none.
 
 A TPU slice of several hosts takes two: one for the slice, then one for its hosts.
+
+Between two launches of a program its agents stay, and the reservation only for a second: tasks of
+the same program would wait for the processors for ever. GPUs are the exception: Ray gives an actor
+some of them for as long as it lives.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import contextlib
 import os
 import platform
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,13 +23,19 @@ from xmp._errors import StartError
 
 from . import shortage, slices
 from .cluster import ClusterHost, hosts_of
-from .placement import Nodes, Wanted
+from .placement import Nodes, Wanted, has
 
 __all__ = ["Reservation"]
 
 _START = 300.0
 """Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
-_PAUSE = 0.02
+_NODE = "ray.io/node-id"
+_PAUSE = 0.01
+_KEPT = 1.0
+"""Seconds for which a program that launches again at once keeps its hosts reserved: to take them
+once more costs up to 1 s, as Ray looks again at growing intervals (Ray 2.60)."""
+_AGAIN = 1.5
+"""Seconds for hosts that were free a moment ago."""
 _QUIET = 2.0
 """Seconds after which a person is told that hosts are in use by others."""
 
@@ -33,16 +44,28 @@ class Reservation:
     """Hosts of the cluster, from the request to ``remove``."""
 
     def __init__(
-        self, ray: Any, need: Wanted, cluster: Sequence[ClusterHost], seconds: float | None
+        self,
+        ray: Any,
+        need: Wanted,
+        cluster: Sequence[ClusterHost],
+        seconds: float | None,
+        begun: float,
     ) -> None:
-        self.need, self.parts = need, need.parts
+        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``)."""
+        self.need = need
         self.limit = seconds or _START
-        self.ends = time.monotonic() + self.limit
+        self.ends = begun + self.limit
         self._ray = ray
-        self._begun = time.monotonic()
+        self._begun = begun
         self._said = False
         self._groups: list[Any] = []
-        self._placed = False
+        self._lock = threading.Lock()
+        """Guards the groups against the timer that gives them back."""
+        self._timer: threading.Timer | None = None
+        self._held: dict[str, dict[str, float]] = {}
+        """What is reserved, by the ids of the hosts."""
+        self._where: list[str] = []
+        """The ids of the hosts, once they are there, in the order of the bundles."""
         try:
             self._make(cluster)
         except BaseException:
@@ -50,18 +73,27 @@ class Reservation:
                 self.remove()
             raise
 
+    @property
+    def parts(self) -> list[dict[str, float]]:
+        """What each host is asked for."""
+        return self.need.parts
+
     def _make(self, cluster: Sequence[ClusterHost]) -> None:
         if not shortage.can_ever(self.need, cluster):
             self._say(cluster)
         selectors: list[dict[str, str]] = [dict(self.need.selector) for _ in self.parts]
         if isinstance(self.need.hosts, Nodes):
-            selectors = [{"ray.io/node-id": node} for node in self.need.hosts.ids]
+            selectors = [{_NODE: node} for node in self.need.hosts.ids]
         elif isinstance(self.need.hosts, slices.TpuSlice) and len(self.parts) > 1:
             name = self._slice(self.need.hosts, cluster)
             selectors = [
                 {slices.NAME: name, slices.WORKER: str(index)} for index in range(len(self.parts))
             ]
-        self._add(self.parts, selectors)
+        group = self._add(self.parts, selectors)
+        self.wait(lambda: self._is_created(group))
+        where = self._table(group)["bundles_to_node_id"]
+        self._where = [where[index] for index in range(len(self.parts))]
+        self._held = self._asked()
 
     def _slice(self, wanted: slices.TpuSlice, cluster: Sequence[ClusterHost]) -> str:
         """Take a slice by its first worker; its name. A free one, if the cluster has any now."""
@@ -93,27 +125,29 @@ class Reservation:
 
     # --- where the actors go -------------------------------------------------------------------
 
-    def strategy(self, index: int) -> Any:
-        """Where the actor of a host goes."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        return PlacementGroupSchedulingStrategy(self._groups[-1], index)
-
     def options(self, index: int) -> dict[str, Any]:
-        """What the actor of a host takes of the reservation: what Ray has masks for."""
+        """Where the actor of a host goes, and what it takes of the reservation."""
+        from ray.util import scheduling_strategies as strategies
+
         part = self.parts[index]
+        if not self.need.has_masks:
+            there = strategies.NodeAffinitySchedulingStrategy(self._where[index], soft=False)
+            return {"scheduling_strategy": there, "num_cpus": 0}
         return {
-            "scheduling_strategy": self.strategy(index),
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(
+                self._groups[-1], index
+            ),
             "num_cpus": part.get("CPU", 0),
             "num_gpus": part.get("GPU", 0),
             "resources": {n: part[n] for n in ("neuron_cores",) if n in part},
         }
 
     def nodes(self) -> list[ClusterHost]:
-        """The hosts, once they are there, in the order of the bundles."""
+        """The hosts, in the order of the bundles."""
         found = {host.node_id: host for host in hosts_of(self._ray)}
-        where = self._table(self._groups[-1])["bundles_to_node_id"]
-        return [found[where[index]] for index in range(len(self.parts))]
+        if not found.keys() >= {*self._where}:
+            raise StartError(f"{self.need.said}: a host has gone while the launch began")
+        return [found[node] for node in self._where]
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -134,7 +168,7 @@ class Reservation:
         now = time.monotonic()
         if now > self.ends:
             raise StartError(self._failure())
-        if not self._said and now - self._begun > _QUIET and not self._is_placed():
+        if not self._said and now - self._begun > _QUIET and not self._where:
             self._say(hosts_of(self._ray))
 
     def _say(self, cluster: Sequence[ClusterHost]) -> None:
@@ -145,7 +179,7 @@ class Reservation:
         )  # fmt: skip
 
     def _failure(self) -> str:
-        if self._is_placed():
+        if self._where:
             names = ", ".join(str(host) for host in self.nodes())
             return (
                 f"{self.need.said}: {names} did not answer within {self.limit:g} s "
@@ -164,12 +198,6 @@ class Reservation:
             "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
         )
 
-    def _is_placed(self) -> bool:
-        done = self._placed or (bool(self._groups) and self._is_created(self._groups[-1]))
-        heads = isinstance(self.need.hosts, slices.TpuSlice) and len(self.parts) > 1
-        self._placed = done and len(self._groups) == 1 + heads
-        return self._placed
-
     def _is_created(self, group: Any) -> bool:
         return bool(self._table(group).get("state") == "CREATED")
 
@@ -181,11 +209,81 @@ class Reservation:
 
     # --- the end -------------------------------------------------------------------------------
 
+    def release(self) -> None:
+        """The launch is over: give back soon what its agents do not need to stay."""
+        if self.need.has_masks:
+            return
+        with self._lock:
+            self._timer = threading.Timer(_KEPT, self._give_back)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _give_back(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():
+                self._remove_all()
+
+    def again(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
+        """Reserve the same hosts for the next launch, which may ask for more or less of each.
+
+        False where they do not have that, or others do. More is another placement group, less
+        changes nothing yet: Ray takes up to 1 s to give out what has just been given back.
+        """
+        with self._lock:
+            self._stop_timer()
+            self.need = need
+        more = self._more()
+        known = {host.node_id: host.resources for host in cluster}
+        if not all(has(known.get(node, {}), part) for node, part in more.items()):
+            return False
+        if more:
+            begun = time.monotonic()
+            group = self._add([*more.values()], [{_NODE: node} for node in more])
+            while not self._is_created(group):
+                if time.monotonic() - begun > _AGAIN:
+                    self.remove()
+                    return False
+                time.sleep(_PAUSE)
+                _signals.deliver()
+            for node, part in more.items():
+                held = self._held.setdefault(node, {})
+                self._held[node] = {**held, **{n: a + held.get(n, 0) for n, a in part.items()}}
+        return True
+
+    def _more(self) -> dict[str, dict[str, float]]:
+        """What is not reserved of what the launch asks for, by the ids of the hosts."""
+        found = {}
+        for node, part in self._asked().items():
+            held = self._held.get(node, {})
+            lacks = {n: amount - held.get(n, 0) for n, amount in part.items()}
+            if any(amount > 0 for amount in lacks.values()):
+                found[node] = {n: amount for n, amount in lacks.items() if amount > 0}
+        return found
+
+    def _asked(self) -> dict[str, dict[str, float]]:
+        """What the launch asks for, by the ids of the hosts; a slice by its first host."""
+        parts = self.parts
+        if isinstance(self.need.hosts, slices.TpuSlice) and len(parts) > 1:
+            parts[0][self.need.hosts.head] = 1.0
+        return dict(zip(self._where, parts))
+
     def remove(self) -> None:
         """Give back what is reserved; Ray ends the actors there."""
+        with self._lock:
+            self._stop_timer()
+            self._remove_all()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _remove_all(self) -> None:
         from ray.util.placement_group import remove_placement_group
 
-        groups, self._groups = self._groups, []
+        groups, self._groups, self._held = self._groups, [], {}
+        if not self._ray.is_initialized():  # Ray would connect again to remove them
+            return
         for group in groups:
             with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
                 remove_placement_group(group)

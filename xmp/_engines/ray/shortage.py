@@ -31,10 +31,10 @@ def in_short(need: Wanted, cluster: Sequence[ClusterHost]) -> str:
     if len(cluster) < count:
         return f"the Ray cluster has {len(cluster)} ({_names(cluster)})"
     fitting = sum(has(host.resources, need.parts[0]) for host in eligible)
-    if fitting < count:
+    if fitting < count and not isinstance(need.hosts, Nodes):  # those are asked for what they have
         asked = words(need.parts[0])
         return f"each host is asked for {asked}, which {fitting} of {len(cluster)} hosts have"
-    return f"what it asks of them is in use ({words(need.parts[0])} each)"
+    return f"what it asks of them is in use ({_asked(need)})"
 
 
 def explained(need: Wanted, cluster: Sequence[ClusterHost], groups: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def explained(need: Wanted, cluster: Sequence[ClusterHost], groups: Mapping[str,
     names = dict.fromkeys(name for part in need.parts for name in part if name != "memory")
     if isinstance(need.hosts, TpuSlice):
         names[need.hosts.head] = None
-    lines = [f"Asked of each host: {words(need.parts[0])}"]
+    lines = [f"Asked of each host: {_asked(need, '')}"]
     lines += [f"The cluster has {len(cluster)} host" + ("s" if len(cluster) != 1 else "")]
     lines += [f"  {host}: {_state(host, names)}" for host in cluster[:_SHOWN]]
     if len(cluster) > _SHOWN:
@@ -63,6 +63,12 @@ def words(resources: Mapping[str, float]) -> str:
     """``2 CPU, 4 GPU``."""
     parts = [f"{amount:g} {name}" for name, amount in resources.items() if name != "memory"]
     return ", ".join(parts) or "nothing"
+
+
+def _asked(need: Wanted, each: str = " each") -> str:
+    """What hosts are asked for: the same of each, or of named nodes what each has."""
+    asked = [words(part) for part in need.parts]
+    return f"{asked[0]}{each}" if len({*asked}) == 1 else "; ".join(asked)
 
 
 def _eligible(need: Wanted, cluster: Sequence[ClusterHost]) -> list[ClusterHost]:

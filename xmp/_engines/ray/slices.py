@@ -33,8 +33,10 @@ __all__ = [
     "TpuSlice",
     "in_worker_order",
     "intact",
+    "kinds",
     "names_of_workers",
     "parsed",
+    "refuse_mixed",
     "resources_of",
     "with_variables",
 ]
@@ -60,6 +62,10 @@ class TpuSlice:
     def chips(self) -> int:
         """Of all its hosts."""
         return prod(parse_topology(self.topology) or (0,))
+
+    def hosts(self, cluster: Sequence[ClusterHost]) -> int:
+        """How many hosts it has."""
+        return self.chips // self.chips_per_host([host for host in cluster if self.is_of(host)])
 
     @property
     def pod_type(self) -> str:
@@ -134,6 +140,29 @@ def parsed(text: str) -> TpuSlice:
             "Allowed: sides that are multiples of these"
         ) from None
     return TpuSlice(generation, topology)
+
+
+def kinds(cluster: Sequence[ClusterHost]) -> set[TpuSlice]:
+    """The kinds of slices that the cluster's hosts say they belong to."""
+    found = set()
+    for host in cluster:
+        generation = generation_of_type(host.labels.get(TYPE, ""))
+        topology = host.labels.get(TOPOLOGY, "")
+        if generation is not None and parse_topology(topology) is not None:
+            found.add(TpuSlice(generation, topology))
+    return found
+
+
+def refuse_mixed(nodes: Sequence[ClusterHost], cluster: Sequence[ClusterHost], said: str) -> None:
+    """Raise PlanError for hosts of several slices, each of which has several hosts."""
+    names = [node.labels.get(NAME, "") for node in cluster]
+    several = {name for name in names if name and names.count(name) > 1}
+    given = sorted({node.labels.get(NAME, "") for node in nodes} & several)
+    if len(given) > 1:
+        raise PlanError(
+            f"{said}: Ray has given hosts of the TPU slices {', '.join(given)}, which do not reach "
+            'each other. Name a slice, as in hosts="v6e:4x4", or give runtime="cpu"'
+        )
 
 
 def intact(wanted: TpuSlice, cluster: Sequence[ClusterHost]) -> dict[str, list[ClusterHost]]:

@@ -24,7 +24,8 @@ def refuse_versions(found: Sequence[dict[str, Any]]) -> None:
         if lacks:
             wrong.append(lacks)
     if wrong:
-        others = f" (and {len(wrong) - 1} more hosts like it)" if len(wrong) > 1 else ""
+        more = len(wrong) - 1
+        others = f" (and {more} more host{'s' * (more > 1)} like it)" if more else ""
         raise PlanError(f'engine="ray": {wrong[0]}{others}')
 
 
