@@ -39,8 +39,8 @@ class MainSource(NamedTuple):
     kind: str
     value: str
     path: str
-    package: str = ""
-    """Which package a text belongs to: that of ``python -m``, for relative imports."""
+    package: str | None = None
+    """Which package a text belongs to, under ``python -m``: for relative imports."""
 
 
 _DYNAMIC = frozenset({"exec", "globals", "locals", "setattr", "vars"})
@@ -211,7 +211,7 @@ def import_main(source: MainSource) -> None:
 def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
     module.__file__ = source.path
     if source.kind == "text":
-        module.__package__ = source.package or None
+        module.__package__ = source.package
         lines = source.value.splitlines(keepends=True)
         linecache.cache[source.path] = (len(source.value), None, lines, source.path)
         return compile(source.value, source.path, "exec", dont_inherit=True)
