@@ -185,23 +185,28 @@ def test_replicas_have_the_state_of_their_host(said: dict[str, Any], place: Plac
 # --- other programs ------------------------------------------------------------------------------
 
 
-def test_a_script_without_a_guard(run: Callable[..., Outcome]) -> None:
-    source = """
-        def function(rank):
-            return rank + 1
+@pytest.mark.parametrize("connects", ["in main", "at the top", "by xmp"])
+def test_a_script_without_a_guard(run: Callable[..., Outcome], connects: str) -> None:
+    """Where an import of it on a host would call ray.init, what it defines is sent by value."""
+    source = f"""
+import ray
 
+def function(rank):
+    return rank + 1, __name__, ray.is_initialized()
+
+def main():
+    if {connects!r} == "in main":
         begin()
-        say(found=list(xmp.launch(function, **TWO)))
-        raise SystemExit("nothing below is run by replicas")
-    """
-    found = run(textwrapped(source), ok=False)
-    assert found.said == {"found": [1, 2]}
+    say(found=list(xmp.launch(function, **TWO)))
 
-
-def textwrapped(source: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(source)
+if {connects!r} == "at the top":
+    ray.init(logging_level=30)
+main()
+"""
+    name = "__mp_main__" if connects == "by xmp" else "__main__"
+    found = run(source)
+    assert found.said == {"found": [[1, name, False], [2, name, False]]}
+    assert found.err == ""
 
 
 def test_a_program_without_a_file_is_sent_by_value(run: Callable[..., Outcome]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from xmp import _log
 from xmp._errors import PlanError
 
-__all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+__all__ = ["ClusterHost", "connect", "connected_by_program", "hosts_of", "refuse_without_ray"]
 
 
 class ClusterHost(NamedTuple):
@@ -41,7 +41,19 @@ def connect() -> Any:
     if not ray.is_initialized():
         _log.debug("ray.init(): RAY_ADDRESS=%s", os.environ.get("RAY_ADDRESS", "not set"))
         ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        _own_jobs.add(ray.get_runtime_context().get_job_id())
     return ray
+
+
+_own_jobs: set[str] = set()
+"""The connections to clusters that xmp has made."""
+
+
+def connected_by_program() -> bool:
+    """Whether the program itself has called ``ray.init``."""
+    import ray
+
+    return ray.is_initialized() and ray.get_runtime_context().get_job_id() not in _own_jobs
 
 
 def hosts_of(ray: Any) -> list[ClusterHost]:

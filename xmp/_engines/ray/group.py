@@ -21,9 +21,10 @@ from xmp._processes.system import stdio
 from . import actor
 from .advice import advice
 from .agent import RayAgent
-from .cluster import connect, hosts_of
+from .cluster import connect, connected_by_program, hosts_of
 from .host_clocks import measure
 from .placement import Wanted, bundles
+from .script_import import would_connect
 from .sent_files import SentFiles
 from .surroundings import ProgramPath, program_path
 
@@ -155,6 +156,9 @@ class RayGroup:
                 raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
             self._entries = entries
         return list(self._paths[index])
+
+    def imports_script(self) -> bool:
+        return not (connected_by_program() and would_connect())
 
     def advice(self, missing: Missing) -> str:
         return advice(missing)
