@@ -166,7 +166,8 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
-                self._relayed.close()
+                with contextlib.suppress(OSError):  # close() alone would not reach the other thread
+                    self._relayed.shutdown(socket.SHUT_RDWR)
                 return
 
     def _hear(self) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp._engines import count_of
 from xmp._engines.pool import Pool
 
-from .cluster import refuse_without_ray
+from .cluster import connect, hosts_of, refuse_without_ray
+from .placement import Hosts, checked, wanted
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -31,29 +31,27 @@ class RayEngine:
         self._pool: Pool[RayGroup] = Pool() if pool is None else pool
         self._runtime_env = runtime_env
 
-    def checked(self, hosts: object) -> int:
+    def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
-        return count_of(hosts)
+        return checked(hosts)
 
     def with_runtime_env(self, runtime_env: object) -> RayEngine:
         from . import runtime_env as ours
 
         return RayEngine(self._pool, ours.checked(runtime_env))
 
-    def group(self, hosts: int, request: Request, call: Call) -> RayGroup:
+    def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
-        from .placement import wanted
 
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
-        need = wanted(hosts, request)
+        cluster = hosts_of(connect())
+        need = wanted(hosts, request, cluster)
         if self._runtime_env:
-            from .cluster import connect
             from .runtime_env import stored
 
-            connect()
             need = replace(need, runtime_env=stored(self._runtime_env))
-        return self._pool.taken(need, lambda: RayGroup(need, self._pool, seconds))
+        return self._pool.taken(need, lambda: RayGroup(need, cluster, self._pool, seconds))
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""
