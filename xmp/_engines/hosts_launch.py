@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xmp import _log, _signals
-from xmp._errors import HostLost, ReplicaTimeout, XmpError
+from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import Deadlines, soonest
 from xmp._processes.launcher.events import NullEvents
@@ -349,7 +349,8 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
-            if missing := missing_in(str(error)):
+            of_host = isinstance(error, (StartError, ReplicaError))
+            if of_host and (missing := missing_in(str(error))):
                 error._add(self._group.advice(missing))
             raise
 
