@@ -335,7 +335,11 @@ if __name__ == "__main__":
     begin(runtime_env={"env_vars": {"OF_JOB": "j", "OF_LAUNCH": "j"}, "py_modules": [sys.argv[1]]})
     say(error=error_of(lacks))
     say(found=list(xmp.launch(inside, runtime_env={"env_vars": {"OF_LAUNCH": "l"}}, **TWO)))
-    say(refused=error_of(inside, runtime_env={"working_dir": "/no/such/folder"}))
+    no_folder = {"working_dir": "/no/such/folder"}
+    both = {"pip": [], "conda": "b"}
+    refused = (no_folder, {"workdir": "."}, {"env_vars": {"A": 1}}, ["."], both)
+    say(refused=[error_of(inside, runtime_env=each) for each in refused])
+    say(others=[error_of(inside, runtime_env={}, engine=each) for each in ("local", None)])
 """
 
 
@@ -349,4 +353,15 @@ def test_packages_and_the_runtime_env_of_the_job(place: Place, run: Callable[...
     stage.end()
     assert re.search(r"Run there: pip install psutil==[\d.]+\. Or give xmp.launch", said["error"])
     assert said["found"] == [["module of the job", "j", "l"]] * 2
-    assert said["refused"].startswith("PlanError: runtime_env={'working_dir': '/no/such/folder'}")
+    begins = [
+        "PlanError: runtime_env={'working_dir': '/no/such/folder'}",
+        "PlanError: runtime_env has",
+    ]
+    begins += [
+        "TypeError: runtime_env={'env_vars': {'A': 1}}",
+        "TypeError: runtime_env must be a map",
+    ]
+    begins += ["PlanError: runtime_env={'pip': []"]
+    assert [text[: len(begin)] for text, begin in zip(said["refused"], begins)] == begins
+    begins = ['PlanError: engine="local" with runtime_env=', "PlanError: hosts=2 without engine="]
+    assert [text[: len(begin)] for text, begin in zip(said["others"], begins)] == begins

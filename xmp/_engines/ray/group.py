@@ -23,6 +23,7 @@ from .cluster import ClusterHost, connect, connected_by_program, hosts_of
 from .host_clocks import measure
 from .placement import Nodes, Wanted
 from .reservation import Reservation
+from .runtime_env import in_words
 from .script_import import would_connect
 from .sent_files import SentFiles
 from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
@@ -90,6 +91,8 @@ class RayGroup:
                 self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise StartError(in_words(error)) from None
         except self._ray.exceptions.RayError as error:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 

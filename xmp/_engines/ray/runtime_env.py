@@ -14,7 +14,7 @@ from typing import Any
 
 from xmp._errors import PlanError
 
-__all__ = ["checked", "stored"]
+__all__ = ["checked", "in_words", "stored"]
 
 _OF_JOBS = ("worker_process_setup_hook",)
 """What Ray takes for whole jobs only."""
@@ -57,6 +57,12 @@ def stored(given: Mapping[str, Any]) -> str:
         raise PlanError(f"runtime_env={dict(given)!r}: {error}") from None
     except TypeError as error:
         raise TypeError(f"runtime_env={dict(given)!r}: {error}") from None
+
+
+def in_words(error: BaseException) -> str:
+    """What Ray says of hosts that cannot prepare it: the reason first, then the whole text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"Ray cannot prepare runtime_env on a host: {lines[-1]}\n\n{str(error).rstrip()}"
 
 
 def _uploaded(env: dict[str, Any]) -> dict[str, Any]:
