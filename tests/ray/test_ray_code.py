@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,10 +40,15 @@ def error_of(*args, **options):
 
 
 def without(*folders: Path) -> Callable[[], None]:
-    """For a process: it has mounts of its own, in which these folders are empty (mount(2))."""
+    """For a process: it has mounts of its own, in which these folders are empty (mount(2)).
+
+    It also has a umask and a limit that this process has not.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter() -> None:
+        os.umask(0o027)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 6000))
         failed = libc.unshare(_NEW_MOUNTS)
         failed |= libc.mount(None, b"/", None, _RECURSIVELY | _PRIVATE, None)
         for folder in folders:
@@ -170,14 +176,12 @@ def test_replicas_have_what_runtime_env_sets(said: dict[str, Any]) -> None:
 
 
 def test_replicas_have_the_state_of_their_host(said: dict[str, Any], place: Place) -> None:
-    import resource
-
     for each in said["facts"]:
         assert each["blocked"] == []
         assert each["argv"][1:] == ["--an", "argument"]
         assert each["cwd"] == str(place.cluster.stage.folder)
         assert each["cpus"] == sorted(os.sched_getaffinity(0))
-        assert each["files"] == [*resource.getrlimit(resource.RLIMIT_NOFILE)]
+        assert (each["umask"], each["files"]) == (0o027, [5000, 6000])
         assert not [entry for entry in each["path"] if "/ray/" in entry]
         assert len(each["path"]) == len({*each["path"]})
 
@@ -207,6 +211,37 @@ main()
     found = run(source)
     assert found.said == {"found": [[1, name, False], [2, name, False]]}
     assert found.err == ""
+
+
+def test_a_task_of_ray_launches(run: Callable[..., Outcome]) -> None:
+    source = """
+def function(rank):
+    return rank, __name__, "ray" in sys.modules
+
+def launches():
+    return list(xmp.launch(function, **TWO))
+
+if __name__ == "__main__":
+    import ray
+    begin()
+    say(found=ray.get(ray.remote(num_cpus=0)(launches).remote()))
+"""
+    assert run(source).said == {"found": [[0, "__main__", False], [1, "__main__", False]]}
+
+
+def test_ray_in_replicas(run: Callable[..., Outcome]) -> None:
+    source = """
+def function(rank, address):
+    import logging, ray
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    return ray.get(ray.remote(num_cpus=0)(lambda: rank + 1).remote())
+
+if __name__ == "__main__":
+    import ray
+    begin()
+    say(found=list(xmp.launch(function, (ray.get_runtime_context().gcs_address,), **TWO)))
+"""
+    assert run(source).said == {"found": [1, 2]}
 
 
 def test_a_program_without_a_file_is_sent_by_value(run: Callable[..., Outcome]) -> None:
@@ -354,14 +389,12 @@ def test_packages_and_the_runtime_env_of_the_job(place: Place, run: Callable[...
     assert re.search(r"Run there: pip install psutil==[\d.]+\. Or give xmp.launch", said["error"])
     assert said["found"] == [["module of the job", "j", "l"]] * 2
     begins = [
-        "PlanError: runtime_env={'working_dir': '/no/such/folder'}",
-        "PlanError: runtime_env has",
+        "PlanError: runtime_env: directory /no/such/folder",
+        "PlanError: runtime_env has workdir. Allowed for a launch: conda",
+        "TypeError: runtime_env: runtime_env['env_vars'] must be",
+        "TypeError: runtime_env must be a mapping such as",
+        "PlanError: runtime_env: The 'pip' field",
     ]
-    begins += [
-        "TypeError: runtime_env={'env_vars': {'A': 1}}",
-        "TypeError: runtime_env must be a map",
-    ]
-    begins += ["PlanError: runtime_env={'pip': []"]
     assert [text[: len(begin)] for text, begin in zip(said["refused"], begins)] == begins
     begins = ['PlanError: engine="local" with runtime_env=', "PlanError: hosts=2 without engine="]
     assert [text[: len(begin)] for text, begin in zip(said["others"], begins)] == begins

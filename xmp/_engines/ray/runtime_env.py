@@ -26,7 +26,7 @@ def checked(given: object) -> dict[str, Any]:
         kind = type(given).__name__
         raise TypeError(
             "runtime_env must be a mapping such as "
-            f'{{"working_dir": ".", "env_vars": {{"NAME": "value"}}}}, not {kind}: {given!r}'
+            f'{{"working_dir": ".", "env_vars": {{"NAME": "value"}}}}, not {kind}'
         )
     from ray.runtime_env import RuntimeEnv
 
@@ -54,9 +54,9 @@ def stored(given: Mapping[str, Any]) -> str:
         found = RuntimeEnv(**_uploaded(dict(given)))
         return json.dumps(found.to_dict(), sort_keys=True)
     except (ValueError, RuntimeEnvSetupError) as error:
-        raise PlanError(f"runtime_env={dict(given)!r}: {error}") from None
+        raise PlanError(f"runtime_env: {error}") from None  # its values may be secrets
     except TypeError as error:
-        raise TypeError(f"runtime_env={dict(given)!r}: {error}") from None
+        raise TypeError(f"runtime_env: {error}") from None
 
 
 def in_words(error: BaseException) -> str:
