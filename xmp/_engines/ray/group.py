@@ -103,6 +103,7 @@ class RayGroup:
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
+        self._sent.go_to(self._actors)
         self._order(need, [self._described(agent).facts for agent in self._agents])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
