@@ -215,3 +215,43 @@ def test_a_host_is_gone_while_its_result_is_read(
     assert number == "SIGSTOP" or said["seconds"] < (2 + 5) * slow  # with the grace of the others
     assert said["files"] == {}
     assert said["again"] == [0, 1, 2, 3]
+
+
+NEVER_THERE = """
+def argument(rank, array):
+    return float(array[-1])
+
+def kill():
+    def receives():
+        return [each for each in actors if 0 < sum(memory_files(each).values()) < 390_000_000]
+    os.kill(until(receives, 60)[0], signal.SIGKILL)
+
+if __name__ == "__main__":
+    job = xmp.launch(lambda rank: rank, join=False, **OPTIONS)
+    actors = [parent(host.pid) for host in job.hosts]
+    job.join()
+    thread = threading.Thread(target=kill)
+    thread.start()
+    begin = time.monotonic()
+    try:
+        xmp.launch(argument, (numpy.full(50_000_000, 1.5),), **OPTIONS)
+    except xmp.XmpError as error:
+        say(error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - begin)
+        del error
+    thread.join()
+    with contextlib.suppress(TimeoutError):
+        until(lambda: not memory_files(), 5)
+    say(files=memory_files())
+    say(again=list(xmp.launch(lambda rank: rank, **OPTIONS)))
+"""
+
+
+def test_a_host_is_gone_while_it_gets_an_argument(stage: Stage, cluster: RayCluster) -> None:
+    slow = slowness()
+    process = stage.start(BEGIN + NEVER_THERE, env=cluster.env)
+    outcome = stage.outcome(process, 120)
+    said = outcome.said
+    assert said.get("error", "").startswith("HostLost: host "), outcome
+    assert said["seconds"] < (2 + 5 + 3) * slow
+    assert said["files"] == {}
+    assert said["again"] == [0, 1, 2, 3]

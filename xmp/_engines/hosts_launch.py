@@ -132,6 +132,7 @@ class HostsLaunch:
         image = [self._packed.image] if self._packed.image >= 0 else []
         host = self.hosts[index]
         if not host.is_over:
+            host.was_started = True
             with contextlib.suppress(Closed):  # what is read next says why
                 order = as_there(self._orders[index], host.agent.clock)
                 host.agent.start(StartHost(order, port), image)
@@ -176,8 +177,11 @@ class HostsLaunch:
     def order(self, message: Message) -> None:
         """Send a request that the user has not made."""
         self.deadlines.asked(message)
-        if isinstance(message, (Interrupt, Stop, Kill)) and self._ends is None:
-            self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+        if isinstance(message, (Interrupt, Stop, Kill)):
+            if self._ends is None:
+                self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+            for host in self.hosts:
+                host.ends_unstarted()
         if not self.finished:
             self.progress.asked(message)
             for host in self.hosts:

@@ -180,6 +180,7 @@ class RayGroup:
 
     def close(self) -> None:
         self._pool.forget(self)
+        self._sent.close()
         for agent in self._agents:
             agent.end()
         if not self._ray.is_initialized():

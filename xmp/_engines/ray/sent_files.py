@@ -18,7 +18,7 @@ __all__ = ["SentFiles"]
 
 _AHEAD = 2
 """Pieces in the store that not all hosts have copied, beside the one that is being put there."""
-_PATIENCE = 12.0
+_PATIENCE = 12
 """Seconds for a piece; then its host has gone, or is stopped: what hears it finds out."""
 
 
@@ -32,6 +32,8 @@ class SentFiles:
         self._numbers: dict[tuple[int, int], int] = {}
         self._waits = True
         """Whether all hosts answer."""
+        self._launch = 0
+        """Counts launches."""
 
     def go_to(self, actors: Sequence[Any]) -> None:
         """Where they go."""
@@ -57,9 +59,11 @@ class SentFiles:
     def _send(self, descriptor: int, size: int) -> None:
         import ray
 
-        waiting = deque[list[Any]]()
+        waiting, launch = deque[list[Any]](), self._launch
         pieces = files.pieces_of(descriptor, size)
         for (offset, _), each in zip(files.offsets(size), pieces):
+            if launch != self._launch:
+                return
             stored = ray.put(each)
             waiting.append(
                 [
@@ -78,15 +82,24 @@ class SentFiles:
     def _wait(self, tasks: list[Any]) -> None:
         import ray
 
-        if not self._waits:
-            return
-        try:
-            ray.get(tasks, timeout=_PATIENCE)
-        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
-            self._waits = False
+        launch, seconds = self._launch, 0
+        while self._waits and launch == self._launch:
+            try:
+                ray.get(tasks, timeout=1.0)
+                return
+            except ray.exceptions.GetTimeoutError:
+                seconds += 1
+                self._waits = seconds < _PATIENCE
+            except ray.exceptions.RayActorError:
+                self._waits = False
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._launch += 1
 
     def clear(self) -> None:
         """The launch is over: hosts forget what they have not used."""
+        self._launch += 1  # what is being sent is given up
         with self._lock:
             if self._numbers:
                 for actor in self._actors:
