@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,10 +40,15 @@ def error_of(*args, **options):
 
 
 def without(*folders: Path) -> Callable[[], None]:
-    """For a process: it has mounts of its own, in which these folders are empty (mount(2))."""
+    """For a process: it has mounts of its own, in which these folders are empty (mount(2)).
+
+    It also has a umask and a limit that this process has not.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter() -> None:
+        os.umask(0o027)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 6000))
         failed = libc.unshare(_NEW_MOUNTS)
         failed |= libc.mount(None, b"/", None, _RECURSIVELY | _PRIVATE, None)
         for folder in folders:
@@ -70,7 +76,6 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     half, nowhere, nodes = (tmp_path_factory.mktemp(n) for n in ("half", "nowhere", "nodes"))
-    # The hosts come in the order of their addresses.
     first = {"preexec_fn": without(nowhere), "env": {"OF_HOST": "0", "TPU_OWN": "x"}}
     second = {"preexec_fn": without(nowhere, half), "env": {"OF_HOST": "1", "OMP_NUM_THREADS": "3"}}
     with cluster_of(nodes, first, second) as cluster:
@@ -154,7 +159,8 @@ def test_tracebacks_have_the_lines_of_a_script_that_the_host_has_not(said: dict[
 
 
 def test_replicas_have_the_variables_of_their_host_and_none_of_rays(said: dict[str, Any]) -> None:
-    first, second = (each["environ"] for each in said["facts"])
+    found = [each["environ"] for each in said["facts"]]
+    first, second = sorted(found, key=lambda each: each["OF_HOST"])
     assert [each["OF_HOST"] for each in (first, second)] == ["0", "1"]
     assert (first["TPU_OWN"], second["OMP_NUM_THREADS"]) == ("x", "3")
     assert "ONLY_HERE" not in first
@@ -166,18 +172,16 @@ def test_replicas_have_the_variables_of_their_host_and_none_of_rays(said: dict[s
 
 
 def test_replicas_have_what_runtime_env_sets(said: dict[str, Any]) -> None:
-    assert said["given"] == [["5", "0", "m"], ["5", "1", "m"]]
+    assert sorted(said["given"]) == [["5", "0", "m"], ["5", "1", "m"]]
 
 
 def test_replicas_have_the_state_of_their_host(said: dict[str, Any], place: Place) -> None:
-    import resource
-
     for each in said["facts"]:
         assert each["blocked"] == []
         assert each["argv"][1:] == ["--an", "argument"]
         assert each["cwd"] == str(place.cluster.stage.folder)
         assert each["cpus"] == sorted(os.sched_getaffinity(0))
-        assert each["files"] == [*resource.getrlimit(resource.RLIMIT_NOFILE)]
+        assert (each["umask"], each["files"]) == (0o027, [5000, 6000])
         assert not [entry for entry in each["path"] if "/ray/" in entry]
         assert len(each["path"]) == len({*each["path"]})
 
@@ -185,23 +189,59 @@ def test_replicas_have_the_state_of_their_host(said: dict[str, Any], place: Plac
 # --- other programs ------------------------------------------------------------------------------
 
 
-def test_a_script_without_a_guard(run: Callable[..., Outcome]) -> None:
-    source = """
-        def function(rank):
-            return rank + 1
+@pytest.mark.parametrize("connects", ["in main", "at the top", "by xmp"])
+def test_a_script_without_a_guard(run: Callable[..., Outcome], connects: str) -> None:
+    """Where an import of it on a host would call ray.init, what it defines is sent by value."""
+    source = f"""
+import ray
 
+def function(rank):
+    return rank + 1, __name__, ray.is_initialized()
+
+def main():
+    if {connects!r} == "in main":
         begin()
-        say(found=list(xmp.launch(function, **TWO)))
-        raise SystemExit("nothing below is run by replicas")
-    """
-    found = run(textwrapped(source), ok=False)
-    assert found.said == {"found": [1, 2]}
+    say(found=list(xmp.launch(function, **TWO)))
+
+if {connects!r} == "at the top":
+    ray.init(logging_level=30)
+main()
+"""
+    name = "__mp_main__" if connects == "by xmp" else "__main__"
+    found = run(source)
+    assert found.said == {"found": [[1, name, False], [2, name, False]]}
+    assert found.err == ""
 
 
-def textwrapped(source: str) -> str:
-    import textwrap
+def test_a_task_of_ray_launches(run: Callable[..., Outcome]) -> None:
+    source = """
+def function(rank):
+    return rank, __name__, "ray" in sys.modules
 
-    return textwrap.dedent(source)
+def launches():
+    return list(xmp.launch(function, **TWO))
+
+if __name__ == "__main__":
+    import ray
+    begin()
+    say(found=ray.get(ray.remote(num_cpus=0)(launches).remote()))
+"""
+    assert run(source).said == {"found": [[0, "__main__", False], [1, "__main__", False]]}
+
+
+def test_ray_in_replicas(run: Callable[..., Outcome]) -> None:
+    source = """
+def function(rank, address):
+    import logging, ray
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    return ray.get(ray.remote(num_cpus=0)(lambda: rank + 1).remote())
+
+if __name__ == "__main__":
+    import ray
+    begin()
+    say(found=list(xmp.launch(function, (ray.get_runtime_context().gcs_address,), **TWO)))
+"""
+    assert run(source).said == {"found": [1, 2]}
 
 
 def test_a_program_without_a_file_is_sent_by_value(run: Callable[..., Outcome]) -> None:
@@ -294,10 +334,9 @@ def test_a_module_that_hosts_lack(place: Place, run: Callable[..., Outcome], hos
     helper = f"helper_{hosts}"
     (folder / f"{helper}.py").write_text(HELPER)
     said = run(INSIDE.format(helper=helper), folder=folder).said
-    named = r"host 1 \(\S+\)" if hosts == "one" else r"host [01] \(\S+\)"
     assert re.match(
-        rf"StartError: on {named}.*: loading the function and its arguments failed: "
-        f"ModuleNotFoundError: No module named '{helper}'",
+        r"StartError: on host [01] \(\S+\).*: loading the function and its arguments failed: "
+        rf"ModuleNotFoundError: No module named '{helper}'",
         said["error"],
     )
     assert re.match(r"ReplicaRaised: rank \d of 2 .* raised ModuleNotFoundError", said["fresh"])
@@ -331,7 +370,11 @@ if __name__ == "__main__":
     begin(runtime_env={"env_vars": {"OF_JOB": "j", "OF_LAUNCH": "j"}, "py_modules": [sys.argv[1]]})
     say(error=error_of(lacks))
     say(found=list(xmp.launch(inside, runtime_env={"env_vars": {"OF_LAUNCH": "l"}}, **TWO)))
-    say(refused=error_of(inside, runtime_env={"working_dir": "/no/such/folder"}))
+    no_folder = {"working_dir": "/no/such/folder"}
+    both = {"pip": [], "conda": "b"}
+    refused = (no_folder, {"workdir": "."}, {"env_vars": {"A": 1}}, ["."], both)
+    say(refused=[error_of(inside, runtime_env=each) for each in refused])
+    say(others=[error_of(inside, runtime_env={}, engine=each) for each in ("local", None)])
 """
 
 
@@ -345,4 +388,13 @@ def test_packages_and_the_runtime_env_of_the_job(place: Place, run: Callable[...
     stage.end()
     assert re.search(r"Run there: pip install psutil==[\d.]+\. Or give xmp.launch", said["error"])
     assert said["found"] == [["module of the job", "j", "l"]] * 2
-    assert said["refused"].startswith("PlanError: runtime_env={'working_dir': '/no/such/folder'}")
+    begins = [
+        "PlanError: runtime_env: directory /no/such/folder",
+        "PlanError: runtime_env has workdir. Allowed for a launch: conda",
+        "TypeError: runtime_env: runtime_env['env_vars'] must be",
+        "TypeError: runtime_env must be a mapping such as",
+        "PlanError: runtime_env: The 'pip' field",
+    ]
+    assert [text[: len(begin)] for text, begin in zip(said["refused"], begins)] == begins
+    begins = ['PlanError: engine="local" with runtime_env=', "PlanError: hosts=2 without engine="]
+    assert [text[: len(begin)] for text, begin in zip(said["others"], begins)] == begins

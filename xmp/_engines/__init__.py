@@ -109,6 +109,9 @@ class Group(Protocol):
     def program_path(self, index: int) -> list[str]:
         """``sys.path`` of replicas on a host; asked for where ``inherited`` gives None."""
 
+    def imports_script(self) -> bool:
+        """Whether hosts import the script again; if not, what it defines travels by value."""
+
     def advice(self, missing: Missing) -> str:
         """What to do where a host lacks this; "" where that is the program's own mistake."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _host, _planner, _processes
 from xmp._errors import PlanError
+from xmp._payload.script import apart
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.packed_order import packed_for_hosts
@@ -75,7 +76,8 @@ def _planned(
     plan = _whole(request, group)
     if call.output is not None:
         _prepare(call.output, plan, truncate=not call.restart_count)
-    packed_call, packed = packed_for_hosts(call)
+    with contextlib.nullcontext() if group.imports_script() else apart():
+        packed_call, packed = packed_for_hosts(call)
     packed_call = replace(packed_call, cell=os.urandom(16) if in_notebook() else b"")
     if group.inherited() is None:  # other machines, which need not have the script's file
         packed_call = replace(packed_call, main=as_text(packed_call.main))

@@ -23,6 +23,8 @@ class Host:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self.was_started = False
+        """Whether it has been sent its order."""
         self.came = False
         """Whether it starts its replicas, as all hosts have come."""
         self.done: Done | None = None
@@ -54,6 +56,11 @@ class Host:
             return False
         self.given_up = f"was stopped, and has not gone on for {_SILENCE:g} s: killed"
         return True
+
+    def ends_unstarted(self) -> None:
+        """The launch ends: a host without an order has nothing to end, and would not answer."""
+        if not self.was_started and not self.is_over:
+            self.over = HostOver("", "")
 
     @property
     def verdict(self) -> HostFailure | None:

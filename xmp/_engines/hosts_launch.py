@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xmp import _log, _signals
-from xmp._errors import HostLost, ReplicaTimeout, XmpError
+from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import Deadlines, soonest
 from xmp._processes.launcher.events import NullEvents
@@ -132,6 +132,7 @@ class HostsLaunch:
         image = [self._packed.image] if self._packed.image >= 0 else []
         host = self.hosts[index]
         if not host.is_over:
+            host.was_started = True
             with contextlib.suppress(Closed):  # what is read next says why
                 order = as_there(self._orders[index], host.agent.clock)
                 host.agent.start(StartHost(order, port), image)
@@ -176,8 +177,11 @@ class HostsLaunch:
     def order(self, message: Message) -> None:
         """Send a request that the user has not made."""
         self.deadlines.asked(message)
-        if isinstance(message, (Interrupt, Stop, Kill)) and self._ends is None:
-            self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+        if isinstance(message, (Interrupt, Stop, Kill)):
+            if self._ends is None:
+                self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+            for host in self.hosts:
+                host.ends_unstarted()
         if not self.finished:
             self.progress.asked(message)
             for host in self.hosts:
@@ -349,7 +353,8 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
-            if missing := missing_in(str(error)):
+            of_host = isinstance(error, (StartError, ReplicaError))
+            if of_host and (missing := missing_in(str(error))):
                 error._add(self._group.advice(missing))
             raise
 

@@ -157,6 +157,9 @@ class LocalGroup:
     def program_path(self, index: int) -> list[str]:
         return list(sys.path)
 
+    def imports_script(self) -> bool:
+        return True
+
     def advice(self, missing: Missing) -> str:
         return ""
 

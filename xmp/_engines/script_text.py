@@ -22,7 +22,7 @@ def as_text(source: MainSource | None) -> MainSource | None:
     if text is None:  # compiled files alone: hosts import it by its name
         return source
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    package = (spec.parent or "") if source.kind == "name" and spec is not None else ""
+    package = spec.parent if source.kind == "name" and spec is not None else None
     return source._replace(kind="text", value=text, package=package)
 
 

@@ -139,10 +139,11 @@ def not_the_cause(failure: Failure) -> Failure:
 def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
     """No replica has failed: a host could not start, or the launch was ended before."""
     failed = [host for host in launch.hosts if host.over is not None and host.over.kind]
-    if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS:
+    named = [host for host in failed if verdict is not None and verdict.host == host.agent.index]
+    if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS and not named:
         launch.outcome.elsewhere = verdict
     elif failed:
-        launch.outcome.broken = _as_error(failed[0])
+        launch.outcome.broken = _as_error([*named, *failed][0])
     elif launch.asked_to_end and any(host.lost for host in launch.hosts):
         why = launch.outcome.ended_by or "its launcher got a signal"
         launch.outcome.broken = StartError(f"the launch was ended before its replicas ran: {why}")

@@ -49,8 +49,16 @@ class HostActor:
         return int(self._relay.pid)
 
     def take(self, packets: list[Any]) -> None:
-        """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
+        """Pass packets on to the agent: for each its bytes, and the numbers of files."""
         self._relay.take(packets)
+
+    def bring(self, number: int, size: int, offset: int, data: Any) -> None:
+        """A piece of a file for the agent."""
+        self._relay.incoming.bring(number, size, offset, data)
+
+    def forget(self, number: int) -> None:
+        """A launch is over: files up to this one, which the agent has not taken, are not needed."""
+        self._relay.incoming.forget(number)
 
     def reports(self, seconds: float) -> list[Any]:
         """What has come from the agent within so many seconds."""

@@ -145,12 +145,15 @@ class RayAgent:
             for _, kind, content in ancillary:
                 if kind == socket.SCM_RIGHTS:
                     descriptors.frombytes(content[: len(content) - len(content) % 4])
-            self._pass_on(data, descriptors)
-
-    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
-        assert self._sent is not None
-        contents = [self._sent.objects(each) for each in descriptors]
-        self._ask("take", "send", [(data, contents)])
+            assert self._sent is not None
+            try:
+                numbers = [self._sent.number(each) for each in descriptors]
+                self._ask("take", "send", [(data, numbers)])
+            except Exception as error:  # of Ray: without room for the file, or disconnected
+                self._how = self._how or f"cannot be reached: {_first_line(error)}"
+                with contextlib.suppress(OSError):
+                    self._relayed.shutdown(socket.SHUT_RDWR)
+                return
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -166,7 +169,8 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
-                self._relayed.close()
+                with contextlib.suppress(OSError):  # close() alone would not reach the other thread
+                    self._relayed.shutdown(socket.SHUT_RDWR)
                 return
 
     def _hear(self) -> None:

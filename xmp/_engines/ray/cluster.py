@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
 
-__all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+__all__ = ["ClusterHost", "connect", "connected_by_program", "hosts_of", "refuse_without_ray"]
 
 _HOST_AND_PORT = re.compile(r"\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
 _ANSWER = 10.0
@@ -72,6 +72,7 @@ def connect() -> Any:
             raise
         text = " ".join(str(error).split())
         raise PlanError(f'engine="ray": the cluster has another Ray or Python. {text}') from error
+    _own_jobs.add(ray.get_runtime_context().get_job_id())
     return ray
 
 
@@ -104,6 +105,17 @@ def _unreachable(address: str, error: BaseException) -> str:
         f'engine="ray": no Ray cluster answers at RAY_ADDRESS={address!r} ({error}). Correct it, '
         "or unset it to use the cluster of this machine, or start one here"
     )
+
+
+_own_jobs: set[str] = set()
+"""The connections to clusters that xmp has made."""
+
+
+def connected_by_program() -> bool:
+    """Whether the program itself has called ``ray.init``."""
+    import ray
+
+    return ray.is_initialized() and ray.get_runtime_context().get_job_id() not in _own_jobs
 
 
 def hosts_of(ray: Any) -> list[ClusterHost]:

@@ -6,13 +6,13 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from xmp._payload import map_file
 from xmp._processes.system import linux, seals
 
-__all__ = ["PIECE", "OfferedFiles", "fetched", "offsets", "pieces_of", "received"]
+__all__ = ["PIECE", "IncomingFiles", "OfferedFiles", "fetched", "offsets", "pieces_of"]
 
 PIECE = 16 << 20
 """Bytes. A file of any size fits through a store of any size, piece by piece; one of 75 MB is the
@@ -22,6 +22,7 @@ _AHEAD = 1
 _AT_ONCE = threading.BoundedSemaphore(4)
 """Pieces of all files that are on their way to this process: they share its host's store."""
 _LOOK_EVERY = 2.0
+_STALLED = 60.0
 
 
 def offsets(size: int) -> Iterator[tuple[int, int]]:
@@ -69,16 +70,54 @@ class OfferedFiles:
         return pickle.PickleBuffer(whole[offset : offset + size])
 
 
-def received(objects: Sequence[Any]) -> int:
-    """A new memory file with the content of these objects of Ray, one after the other."""
-    import ray
+class IncomingFiles:
+    """Files that a driver sends piece by piece, before the packets that refer to them."""
 
-    def contents() -> Generator[Any, None, None]:
-        for index, each in enumerate(objects):
-            ray.wait(list(objects[index : index + 1 + _AHEAD]), num_returns=1, timeout=0)  # pull
-            yield ray.get(each)
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._files: dict[int, tuple[int, int]] = {}
+        """By number: a memory file, and how many bytes of it have not come."""
+        self._forgotten = 0
+        """The last number of a launch that is over."""
 
-    return _written(contents())
+    def bring(self, number: int, size: int, offset: int, data: Any) -> None:
+        """A piece has come; ``size`` is that of its file."""
+        view = memoryview(data)
+        with self._changed:
+            if number <= self._forgotten:
+                return
+            descriptor, left = self._files.get(number, (-1, size))
+            if descriptor < 0:
+                descriptor = linux.memory_file("xmp-received")
+            self._files[number] = descriptor, left - view.nbytes
+            while view.nbytes:
+                written = os.pwrite(descriptor, view, offset)
+                view, offset = view[written:], offset + written
+            self._changed.notify_all()
+
+    def take(self, number: int, seconds: float = _STALLED) -> int | None:
+        """The whole file, None if it is not needed more; TimeoutError if no more of it comes."""
+        with self._changed:
+            while (left := self._left(number)) != 0:
+                if number <= self._forgotten:
+                    return None
+                if not self._changed.wait_for(lambda: self._left(number) != left, seconds):
+                    raise TimeoutError(f"nothing of a file has come for {seconds:g} s")
+            return self._files.pop(number)[0]
+
+    def _left(self, number: int) -> int:
+        """Bytes that have not come; -1: none has, -2: they are not needed."""
+        if number <= self._forgotten:
+            return -2
+        return self._files[number][1] if number in self._files else -1
+
+    def forget(self, last: int) -> None:
+        """Files up to this number are not needed any more."""
+        with self._changed:
+            self._forgotten = max(self._forgotten, last)
+            for number in [each for each in self._files if each <= last]:
+                os.close(self._files.pop(number)[0])
+            self._changed.notify_all()
 
 
 def fetched(

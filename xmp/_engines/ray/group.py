@@ -20,10 +20,12 @@ from xmp._processes.system import linux, stdio
 from . import actor
 from .advice import advice
 from .agent import RayAgent
-from .cluster import ClusterHost, connect, hosts_of
+from .cluster import ClusterHost, connect, connected_by_program, hosts_of
 from .host_clocks import measure
 from .placement import Nodes, Wanted
 from .reservation import Reservation
+from .runtime_env import in_words
+from .script_import import would_connect
 from .sent_files import SentFiles
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import ProgramPath, program_path
@@ -91,6 +93,8 @@ class RayGroup:
                 self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise StartError(in_words(error)) from None
         except self._ray.exceptions.RayError as error:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 
@@ -101,6 +105,7 @@ class RayGroup:
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
+        self._sent.go_to(self._actors)
         self._order(need, [each.facts for each in self._described()])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
@@ -173,6 +178,9 @@ class RayGroup:
             self._entries = entries
         return list(self._paths[index])
 
+    def imports_script(self) -> bool:
+        return not (connected_by_program() and would_connect())
+
     def advice(self, missing: Missing) -> str:
         return advice(missing)
 
@@ -194,6 +202,7 @@ class RayGroup:
 
     def close(self) -> None:
         self._pool.forget(self)
+        self._sent.close()
         for agent in self._agents:
             agent.end()
         if not self._ray.is_initialized():

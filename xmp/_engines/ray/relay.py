@@ -67,6 +67,7 @@ class Relay:
         self.pid = self._process.pid
         self._streams = {output[0]: 1, error[0]: 2}
         self._files = files.OfferedFiles()
+        self.incoming = files.IncomingFiles()
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._size = 0
         self._changed = threading.Condition()
@@ -78,10 +79,17 @@ class Relay:
 
     # --- to the agent --------------------------------------------------------------------------
 
-    def take(self, packets: Sequence[tuple[bytes, Sequence[Any]]]) -> None:
-        """Send these to the agent, with their files as memory files."""
-        for data, contents in packets:
-            owned = [files.received(each) for each in contents]
+    def take(self, packets: Sequence[tuple[bytes, Sequence[int]]]) -> None:
+        """Send these to the agent, with their files, which have come before or come soon."""
+        for data, numbers in packets:
+            try:
+                found = [self.incoming.take(each) for each in numbers]
+            except TimeoutError as error:
+                self._put((ENDED, f"did not get what it needs: {error}"), 0)
+                return
+            owned = [each for each in found if each is not None]
+            if len(owned) < len(found):
+                continue  # its launch is over
             for descriptor in owned:
                 seals.seal(descriptor)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]

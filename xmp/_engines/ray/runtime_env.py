@@ -14,7 +14,7 @@ from typing import Any
 
 from xmp._errors import PlanError
 
-__all__ = ["checked", "stored"]
+__all__ = ["checked", "in_words", "stored"]
 
 _OF_JOBS = ("worker_process_setup_hook",)
 """What Ray takes for whole jobs only."""
@@ -26,7 +26,7 @@ def checked(given: object) -> dict[str, Any]:
         kind = type(given).__name__
         raise TypeError(
             "runtime_env must be a mapping such as "
-            f'{{"working_dir": ".", "env_vars": {{"NAME": "value"}}}}, not {kind}: {given!r}'
+            f'{{"working_dir": ".", "env_vars": {{"NAME": "value"}}}}, not {kind}'
         )
     from ray.runtime_env import RuntimeEnv
 
@@ -54,9 +54,15 @@ def stored(given: Mapping[str, Any]) -> str:
         found = RuntimeEnv(**_uploaded(dict(given)))
         return json.dumps(found.to_dict(), sort_keys=True)
     except (ValueError, RuntimeEnvSetupError) as error:
-        raise PlanError(f"runtime_env={dict(given)!r}: {error}") from None
+        raise PlanError(f"runtime_env: {error}") from None  # its values may be secrets
     except TypeError as error:
-        raise TypeError(f"runtime_env={dict(given)!r}: {error}") from None
+        raise TypeError(f"runtime_env: {error}") from None
+
+
+def in_words(error: BaseException) -> str:
+    """What Ray says of hosts that cannot prepare it: the reason first, then the whole text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"Ray cannot prepare runtime_env on a host: {lines[-1]}\n\n{str(error).rstrip()}"
 
 
 def _uploaded(env: dict[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,8 @@ _SET_BY_RAY = ("RAY_", "TPU_", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "SPT_NOENV
 """Ray 2.60 sets OMP_NUM_THREADS, PYTHONBREAKPOINT and SPT_NOENV (_private/worker.py, setproctitle)
 and, where an actor has TPU chips, TPU_VISIBLE_CHIPS, TPU_CHIPS_PER_HOST_BOUNDS and TPU_HOST_BOUNDS
 (_private/accelerators/tpu.py)."""
-_OF_RAYLETS = "RAY_LD_PRELOAD_ON_WORKERS"
-"""Every raylet has it (_private/services.py)."""
+_OF_RAYLETS = ("RAY_CLIENT_MODE", "RAY_LD_PRELOAD_ON_WORKERS")
+"""Every raylet has them (_private/client_mode_hook.py, _private/services.py)."""
 
 
 # --- variables ---------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def without_rays(
         for name, value in worker.items()
         if name in given or not name.startswith(_SET_BY_RAY)
     }
-    before = {n: v for n, v in host.items() if n.startswith(_SET_BY_RAY) and n != _OF_RAYLETS}
+    before = {n: v for n, v in host.items() if n.startswith(_SET_BY_RAY) and n not in _OF_RAYLETS}
     return {**before, **kept}
 
 
