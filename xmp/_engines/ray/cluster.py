@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from xmp import _log
 from xmp._errors import PlanError
 
-__all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+__all__ = ["ClusterHost", "connect", "hosts_of", "is_installed", "refuse_without_ray"]
 
 
 class ClusterHost(NamedTuple):
@@ -22,9 +22,15 @@ class ClusterHost(NamedTuple):
     resources: dict[str, float]
 
 
+def is_installed() -> bool:
+    """Whether there is a Ray to import, and not only a folder of that name beside the script."""
+    spec = importlib.util.find_spec("ray")
+    return spec is not None and spec.origin is not None
+
+
 def refuse_without_ray() -> None:
     """Raise PlanError where Ray is not installed."""
-    if importlib.util.find_spec("ray") is None:
+    if not is_installed():
         raise PlanError(
             'engine="ray": Ray is not installed here. Run: pip install "xmp-spawn[ray]" (and on '
             'every host of the cluster), or give engine="local" to try the program on this machine'
