@@ -100,10 +100,14 @@ def test_output_comes_live_and_a_signal_ends_all(stage: Stage, number: int, code
 
 
 REFUSED: list[tuple[list[str], str]] = [
+    (["--runtime-env", "{}"], "--runtime-env without --engine ray"),
+    (["--engine", "local", "--hosts", "2", "--runtime-env", '{"pip": []}'], "runtime_env"),
+    (["--engine", "ray", "--hosts", "2", "--runtime-env", "{"], "no JSON that can be read"),
+    (["--engine", "ray", "--hosts", "2", "--runtime-env", "/no/such"], "give JSON, or the path"),
     (["--hosts", "2"], "--hosts 2: give --engine too"),
     (["--engine", "local"], "engine='local' without hosts="),
     (["--engine", "rya", "--hosts", "2"], "engine='rya': .* Did you mean 'ray'?"),
-    (["--engine", "local", "--hosts", "v6e:4x4"], "--hosts v6e:4x4: hosts must be a whole number"),
+    (["--engine", "local", "--hosts", "v6e:4x4"], "hosts must be a whole number from 1 up"),
     (["--engine", "local", "--hosts", "0"], "hosts=0: give a whole number from 1 up"),
     (["--engine", "ray", "--hosts", "2", "--nnodes", "2"], "--nnodes and --engine ray"),
     (["--engine", "ray", "--hosts", "2", "--standalone"], "--standalone and --engine ray"),

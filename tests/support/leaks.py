@@ -154,9 +154,19 @@ def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool
         return False
 
 
+def of_a_cluster(process: psutil.Process, before: Belongings) -> bool:
+    """Whether a node of Ray has started it that was there before: it keeps workers for later."""
+    try:
+        parent = process.parent()
+        return parent in before.processes and parent is not None and parent.name() == "raylet"
+    except psutil.Error:
+        return False
+
+
 def left_processes(before: Belongings, templates: frozenset[psutil.Process]) -> list[str]:
     """End what was started since, but for templates and their spares; say what it was."""
     new = processes() - before.processes - templates
+    new = {p for p in new if not of_a_cluster(p, before)}
     extra = [(p, command(p)) for p in new if not waits(p, templates)]
     _, alive = psutil.wait_procs([p for p, _ in extra], timeout=DEADLINE)
     alive = [p for p in alive if not waits(p, templates)]

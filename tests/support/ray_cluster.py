@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.stage import Stage
 from tests.support.waiting import until
 
@@ -79,7 +81,12 @@ class RayCluster:
 
     def close(self) -> None:
         """End the nodes, with all that runs on them."""
+        below = [each for node in self.nodes for each in _below(node.pid)]
         self.stage.end()
+        for each in below:  # Ray's agents write their titles over the variables that name a stage
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(below, 5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -93,6 +100,13 @@ def cluster_of(folder: Path, *nodes: dict[str, Any]) -> Iterator[RayCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _free_port() -> int:
