@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -91,9 +92,10 @@ def test_output_comes_live_and_a_signal_ends_all(stage: Stage, number: int, code
     path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
     with open(out, "w") as file:
         command = stage.start_command(
-            *("python", *LOCAL, "--grace", "1", str(path)), stdout=file, stderr=file
+            *(sys.executable, *LOCAL, "--grace", "1", str(path)), stdout=file, stderr=file
         )
-    until(lambda: out.read_text().count("here\n") == 4, 60, out.read_text)
+    until(lambda: out.read_text().count("here\n") == 4 or command.poll(), 60, out.read_text)
+    assert command.poll() is None, out.read_text()
     os.kill(command.pid, number)
     assert command.wait(20) == code, out.read_text()
     stage.gone()

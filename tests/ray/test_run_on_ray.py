@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -78,10 +79,14 @@ def test_a_module_of_the_hosts_and_a_status(run: Callable[..., Outcome]) -> None
 
 
 WAITS = """
-import os
-import in_script
+import os, signal
+
+def never_returns():
+    while True:
+        signal.pause()
+
 os.write(1, b"here\\n")
-in_script.never_returns()
+never_returns()
 """
 
 
@@ -97,9 +102,17 @@ def test_output_comes_live_and_commands_of_the_host_know_the_launch(
     path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
     with open(out, "w") as file:
         driver = stage.start_command(
-            "python", *RUN, "--grace", "1", str(path), env=cluster.env, stdout=file, stderr=file
+            sys.executable,
+            *RUN,
+            "--grace",
+            "1",
+            str(path),
+            env=cluster.env,
+            stdout=file,
+            stderr=file,
         )
-    until(lambda: out.read_text().count("here\n") == 4, 60, out.read_text)
+    until(lambda: out.read_text().count("here\n") == 4 or driver.poll(), 60, out.read_text)
+    assert driver.poll() is None, out.read_text()
     agents = cluster.stage.named("xmp-agent")
     assert len(agents) == 2
     for agent in agents:
@@ -112,7 +125,7 @@ def test_output_comes_live_and_commands_of_the_host_know_the_launch(
 
 
 WARM = """
-import in_script, xmp
+import json, xmp
 
 def function(rank):
     return rank
@@ -120,7 +133,7 @@ def function(rank):
 if __name__ == "__main__":
     for number in range(2):
         results = xmp.launch(function, hosts=2, engine="ray", nprocs=2, runtime="cpu")
-        in_script.say(number=number, results=list(results))
+        print(json.dumps({"number": number, "results": list(results)}), flush=True)
         if not number:
             input()
 """
@@ -130,9 +143,10 @@ def test_clean_leaves_agents_that_wait_for_their_driver(stage: Stage, cluster: R
     path, out = stage.write(WARM, "warm.py"), stage.folder / "out"
     with open(out, "w") as file:
         driver = stage.start_command(
-            "python", str(path), env=cluster.env, stdin=-1, stdout=file, stderr=file
+            sys.executable, str(path), env=cluster.env, stdin=-1, stdout=file, stderr=file
         )
-    until(lambda: '"number": 0' in out.read_text(), 60, out.read_text)
+    until(lambda: '"number": 0' in out.read_text() or driver.poll(), 60, out.read_text)
+    assert driver.poll() is None, out.read_text()
     agents = cluster.stage.named("xmp-agent")
     assert len(agents) == 2
     assert command(stage, cluster, "clean") == "nothing left behind\n"
@@ -148,9 +162,17 @@ def test_clean_ends_what_a_dead_agent_has_left(stage: Stage, cluster: RayCluster
     path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
     with open(out, "w") as file:
         driver = stage.start_command(
-            "python", *RUN, "--grace", "1", str(path), env=cluster.env, stdout=file, stderr=file
+            sys.executable,
+            *RUN,
+            "--grace",
+            "1",
+            str(path),
+            env=cluster.env,
+            stdout=file,
+            stderr=file,
         )
-    until(lambda: out.read_text().count("here\n") == 4, 60, out.read_text)
+    until(lambda: out.read_text().count("here\n") == 4 or driver.poll(), 60, out.read_text)
+    assert driver.poll() is None, out.read_text()
     agent = psutil.Process(cluster.stage.named("xmp-agent")[0])
     below = agent.children(recursive=True)
     replicas = [each for each in below if each.name().startswith("xmp-replica-")]
