@@ -223,8 +223,8 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
         )
     if callable(given.env) and given.nprocs is None and engine.name != "local":
         raise PlanError(
-            f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it here once "
-            "for each local rank, and the hosts may have more or fewer devices than this machine. "
+            f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it "
+            "here for each local rank, and the hosts may have other devices than this machine. "
             "Give nprocs=, or a mapping"
         )
     fields = _checks.fields_of_call(given)

@@ -182,7 +182,7 @@ def test_clean_ends_what_a_dead_agent_has_left(stage: Stage, cluster: RayCluster
         each.suspend()
     for each in [*above, agent]:
         each.kill()
-    assert driver.wait(30) == 1, out.read_text()
+    assert driver.wait(60) == 1, out.read_text()
     if any(each.is_running() for each in replicas):
         assert "ended" in command(stage, cluster, "clean")
     psutil.wait_procs(replicas, 5)

@@ -37,6 +37,8 @@ COMMANDS = {
 }
 WORDS = ("before", "after")
 PATIENCE = 120  # seconds for one program
+NOISE = re.compile(r"peer ranks|^\S*\(.*pid=")
+"""Lines of gloo, which JAX uses on CPUs, and of Ray's processes, which it shows in the driver."""
 BLOCK = re.compile(r"^```([a-z]+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -157,8 +159,7 @@ def printed(stage: Stage, page: Page, program: Program, env: dict[str, str]) -> 
     if program.word == "after":
         assert not complaints, f"{program.name}: {complaints}"
         stage.gone()
-    # gloo, which JAX uses on CPUs, writes lines of its own there, in any order.
-    return sorted(line for line in done.out.splitlines() if "peer ranks" not in line)
+    return sorted(line for line in done.out.splitlines() if not NOISE.search(line))
 
 
 def same_lines(
