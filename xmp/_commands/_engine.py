@@ -32,8 +32,11 @@ class Chosen(NamedTuple):
     hosts: Any
 
     def launch(self, request: Request, call: Call) -> None:
-        """Run the call on the hosts; raises as ``xmp.launch`` does."""
-        _engines.launch(self.engine, self.hosts, request, call, True)
+        """Run the call on the hosts; raises as ``xmp.launch`` does. No agent waits afterwards."""
+        try:
+            _engines.launch(self.engine, self.hosts, request, call, True)
+        finally:
+            _engines.shutdown()  # before Ray's own exit handler, which would cut its threads off
 
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
