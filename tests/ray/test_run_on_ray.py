@@ -46,7 +46,7 @@ import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK")
 line = json.dumps([*(int(os.environ[n]) for n in names), sys.argv, __name__, __file__])
 os.write(1, line.encode() + b"\\n")
-if sys.argv[1:]:
+if sys.argv[1:] and os.environ["RANK"] == "0":
     raise ValueError("no such label")  # the line that the traceback shows
 """
 
@@ -69,7 +69,7 @@ def test_the_hosts_need_not_have_the_file(stage: Stage, run: Callable[..., Outco
     assert done.code == 1
     assert json.loads(done.out)[-1] == name
     assert "# the line that the traceback shows" in done.err
-    assert re.search(r"rank [0-3]\b.* on ", done.err), done.err
+    assert re.search(r"rank 0\b.* on ", done.err), done.err
 
 
 def test_a_module_of_the_hosts_and_a_status(run: Callable[..., Outcome]) -> None:
