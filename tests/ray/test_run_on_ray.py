@@ -67,6 +67,7 @@ def test_the_hosts_need_not_have_the_file(stage: Stage, run: Callable[..., Outco
         name = f"/proc/self/fd/{file.fileno()}"
         done = run("--show", "0", name, "fails", pass_fds=[file.fileno()])
     assert done.code == 1
+    assert done.out, done.err
     assert json.loads(done.out)[-1] == name
     assert "# the line that the traceback shows" in done.err
     assert re.search(r"rank 0\b.* on ", done.err), done.err
