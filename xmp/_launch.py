@@ -164,16 +164,23 @@ def launch(
     it starts none. Every other option is refused, since only the launcher could do it. xmp changes
     no variable and leases no port: torch's process group meets at the launcher's MASTER_ADDR.
 
-    ``hosts`` and ``engine`` run it on several hosts instead, from this process, their driver. With
-    ``engine="local"`` this machine plays so many hosts (1 to 253), at 127.0.0.2, 127.0.0.3 and so
-    on, as programs for several hosts are tested; their runtime is "cpu", "jax" on CPU, or "fake".
-    Each has a launcher of its own, the agent. The options mean what they mean to ``spawn``, with
-    these differences: ``nprocs``, ``devices``, ``threads``, ``bind`` and ``env`` are those of each
-    host; ``args`` are sent to each host, whose replicas share CPU tensors (not those of other
-    hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork" is
-    refused; ``log_dir`` is one folder for all, since ranks differ; ``{host}`` in ``prefix`` is the
-    host's address; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends
-    all, with ``max_restarts`` all start again, and a host that is gone ends the job.
+    ``hosts`` and ``engine`` run it on several hosts instead, from this process, their driver. Each
+    host has a launcher of its own, the agent, which stays for the next launch over the same hosts,
+    until ``xmp.shutdown()`` or the end of this process.
+
+    - ``engine="ray"``: nodes of a Ray cluster. ``hosts`` is their number, a TPU slice such as
+      "v6e:4x4", or a list of node ids. The cluster is that of the program's ``ray.init``,
+      otherwise that of RAY_ADDRESS, the one that `ray start` has started here, or a new one.
+    - ``engine="local"``: this machine plays so many hosts (1 to 253), at 127.0.0.2, 127.0.0.3 and
+      so on, to test programs for several hosts. Their runtime is "cpu", "jax" on CPU, or "fake".
+
+    The options mean what they mean to ``spawn``, with these differences: ``nprocs``, ``devices``,
+    ``threads``, ``bind`` and ``env`` are those of each host; with "ray", ``env`` as a function
+    needs ``nprocs``; ``args`` are sent to each host, whose replicas share CPU tensors (not those of
+    other hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork"
+    is refused; ``{host}`` in ``prefix`` is the node's name, or the address with "local";
+    ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all; with
+    ``max_restarts`` all start again, and another host or agent takes the place of one that is lost.
 
     ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
     ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and
@@ -185,8 +192,10 @@ def launch(
         Where ``fn`` ran here: ``Results`` of one, this rank's.
 
     Raises:
-        PlanError: an option that only the launcher could do, or a request that does not fit.
-        HostLost: a host's agent has ended, so that the job could not go on.
+        PlanError: an option that only the launcher could do, or a request that does not fit; an
+            engine that xmp does not have, or that is not installed here.
+        StartError: no cluster answers, or it has too few hosts until ``start_timeout`` is over.
+        HostLost: a host or its agent has ended, so that the job could not go on.
         Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
     """
     given = SimpleNamespace(**locals())
@@ -211,6 +220,12 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
             f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "
             "and each of its processes would launch on the hosts. Call it in a program that is "
             "started once, or give neither hosts= nor engine="
+        )
+    if callable(given.env) and given.nprocs is None and engine.name != "local":
+        raise PlanError(
+            f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it "
+            "here for each local rank, and the hosts may have other devices than this machine. "
+            "Give nprocs=, or a mapping"
         )
     fields = _checks.fields_of_call(given)
     request = request_of(given)

@@ -31,7 +31,12 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"hosts": 10**9}, "one machine can play 253 hosts at most"),
     ({"hosts": None}, "engine='local' without hosts=: give the number"),
     ({"engine": None}, 'hosts=2 without engine=.*Allowed: engine="ray"'),
-    ({"engine": "horovod"}, "engine='horovod': there is none of this name. Allowed: 'local'"),
+    (
+        {"engine": "horovod"},
+        "engine='horovod': xmp has no engine of this name. Allowed: 'ray', 'local'$",
+    ),
+    ({"engine": "Ray"}, "engine='Ray': .*Allowed: 'ray', 'local'. Did you mean 'ray'?"),
+    ({"engine": "locl"}, "Did you mean 'local'?"),
     ({"start_method": "fork"}, 'start_method="fork" with engine='),
     ({"nprocs": 10**7}, "hosts=2, nprocs=10000000: this host can carry at most"),
     ({"nprocs": 0}, "nprocs=0: give a number from 1 up"),
@@ -48,7 +53,7 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"hosts": "4"}, "hosts must be a whole number from 1 up, not str: '4'"),
     ({"hosts": True}, "not bool: True"),
     ({"hosts": 2.0}, "not float: 2.0"),
-    ({"engine": 7}, "engine must be one of 'local', or None, not int: 7"),
+    ({"engine": 7}, "engine must be one of 'ray', 'local', or None, not int: 7"),
     ({"engin": "local"}, "engin.*Did you mean 'engine'"),
     ({"fn": 3}, "fn must be callable"),
 ]

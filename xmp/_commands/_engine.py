@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 from dataclasses import replace
@@ -31,14 +32,19 @@ class Chosen(NamedTuple):
     hosts: Any
 
     def launch(self, request: Request, call: Call) -> None:
-        """Run the call on the hosts; raises as ``xmp.launch`` does."""
-        _engines.launch(self.engine, self.hosts, request, call, True)
+        """Run the call on the hosts; raises as ``xmp.launch`` does. No agent waits afterwards."""
+        try:
+            _engines.launch(self.engine, self.hosts, request, call, True)
+        finally:
+            _engines.shutdown()  # before Ray's own exit handler, which would cut its threads off
 
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
     """What ``--engine`` and ``--hosts`` name; None without both. Raises PlanError."""
-    if options.engine is None and options.hosts is None:
+    if options.engine is None and options.hosts is None and options.runtime_env is None:
         return None
+    if options.hosts is None and options.engine is None:
+        raise PlanError("--runtime-env without --engine ray: Ray alone prepares hosts by it")
     if options.engine is None:
         raise PlanError(
             f"--hosts {options.hosts}: give --engine too: ray (hosts of a Ray cluster) or local "
@@ -47,9 +53,31 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
         )
     _refuse(options)
     try:
-        return Chosen(*_engines.checked(_hosts(options.hosts), options.engine))
+        return Chosen(
+            *_engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
+        )
     except TypeError as error:
-        raise PlanError(f"--hosts {options.hosts}: {error}") from None
+        raise PlanError(f"xmp run: {error}") from None
+
+
+def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:
+    """``--runtime-env`` as ``xmp.launch`` takes it: from JSON, or a file of JSON."""
+    text: str | None = options.runtime_env
+    if text is None:
+        return None
+    what = f"--runtime-env {text}"
+    try:
+        if not text.lstrip().startswith("{"):
+            with open(text, encoding="utf-8") as file:
+                text = file.read()
+        found = json.loads(text)
+    except OSError as error:
+        raise PlanError(f"{what}: give JSON, or the path of a file with it ({error})") from None
+    except ValueError as error:
+        raise PlanError(f"{what}: no JSON that can be read: {error}") from None
+    if not isinstance(found, dict):
+        raise PlanError(f'{what}: give an object, as in {{"working_dir": "."}}')
+    return found
 
 
 def _hosts(text: str | None) -> int | str | list[str] | None:

@@ -68,6 +68,10 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
         "(RAY_ADDRESS; default: this machine's), or 127.0.0.2 and up, played by this machine",
     )  # fmt: skip
     option("--hosts", help="of the engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes")
+    option(
+        "--runtime-env", metavar="JSON|FILE", help="what Ray prepares on the hosts: "
+        """'{"working_dir": "."}' sends this folder""",
+    )  # fmt: skip
     option("--runtime", help="a runtime by name (default: chosen)")
     option("--devices", help='positions among the visible devices, as in "0,2"')
     option("--backend", help="the process group is ready when the script starts")

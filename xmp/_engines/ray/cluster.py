@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
 
-__all__ = ["ClusterHost", "connect", "connected_by_program", "hosts_of", "refuse_without_ray"]
+__all__ = [
+    "ClusterHost",
+    "connect",
+    "connected_by_program",
+    "hosts_of",
+    "is_installed",
+    "refuse_without_ray",
+]
 
 _HOST_AND_PORT = re.compile(r"\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
 _ANSWER = 10.0
@@ -37,9 +44,15 @@ class ClusterHost(NamedTuple):
         return self.name if self.name == self.address else f"{self.name} ({self.address})"
 
 
+def is_installed() -> bool:
+    """Whether there is a Ray to import, and not only a folder of that name beside the script."""
+    spec = importlib.util.find_spec("ray")
+    return spec is not None and spec.origin is not None
+
+
 def refuse_without_ray() -> None:
     """Raise PlanError where Ray is not installed."""
-    if importlib.util.find_spec("ray") is None:
+    if not is_installed():
         raise PlanError(
             'engine="ray": Ray is not installed here. Run: pip install "xmp-spawn[ray]" (and on '
             'every host of the cluster), or give engine="local" to try the program on this machine'

@@ -7,7 +7,6 @@ that does not answer for half a minute and more (``ray.init``, Ray 2.60).
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +15,8 @@ from typing import Any
 
 from xmp._probe.finding import Finding
 from xmp._processes.system import interpreter
+
+from .cluster import hosts_of, is_installed
 
 __all__ = ["findings", "look"]
 
@@ -31,7 +32,7 @@ def findings(asked: bool) -> list[Finding]:
 
     Connects only if asked, or where RAY_ADDRESS names a cluster.
     """
-    if importlib.util.find_spec("ray") is None:
+    if not is_installed():
         text = "Ray is not installed" + ("" if asked else ', which only engine="ray" needs')
         return [Finding("problem" if asked else "note", text, _INSTALL)]
     version = f"Ray {importlib.metadata.version('ray')}"
@@ -95,8 +96,6 @@ def look() -> None:
     import ray
 
     ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
-    from .cluster import hosts_of
-
     hosts = [host._asdict() for host in hosts_of(ray)]
     mode = "token" if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" else "disabled"
     os.write(1, json.dumps({"hosts": hosts, "mode": mode}).encode() + b"\n")

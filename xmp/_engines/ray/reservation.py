@@ -106,7 +106,10 @@ class Reservation:
         node = self._table(head)["bundles_to_node_id"][0]
         found = {host.node_id: host for host in hosts_of(self._ray)}
         if node not in found:
-            raise StartError(f"{self.need.said}: the first host of the slice has gone")
+            raise StartError(
+                f"{self.need.said}: the first host of the slice has gone "
+                "before the others were taken. Launch again, or with max_restarts=1"
+            )
         return found[node].labels[slices.NAME]
 
     def _add(self, bundles: list[dict[str, float]], selectors: list[dict[str, str]]) -> Any:

@@ -1,0 +1,47 @@
+"""The programs of docs/ray.md, on a cluster of two nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import pages, same_lines
+from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.stage import Stage
+
+pytestmark = pytest.mark.ray
+
+PAGE = (Path(__file__).parents[2] / "docs/ray.md").read_text()
+PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
+PRINTED = {
+    "first.py": "[(0, 12.0), (0, 12.0), (1, 12.0), (1, 12.0)]\n",
+    "twice.py": "places: [(0, 0), (1, 0)]\nresults: [1, 1]\nsame agents: True\n",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_the_programs_of_the_page(stage: Stage, cluster: RayCluster, name: str) -> None:
+    assert sorted(PROGRAMS) == sorted(PRINTED)
+    assert len(PROGRAMS) == PAGE.count("```python")
+    path = stage.write(PROGRAMS[name], name)
+    done = stage.python(str(path), env=cluster.env, timeout=90)
+    assert (done.code, done.out) == (0, PRINTED[name]), done.err
+    stage.gone()
+
+
+LANE = "ray"
+
+
+def test_ray_train_prints_the_same(stage: Stage, cluster: RayCluster) -> None:
+    (page,) = pages(LANE)
+    quiet = {"HOME": str(stage.folder), "TORCHTRAINER_VERBOSE": "0"}  # it writes ~/ray_results
+    same_lines(stage, page, LANE, env={**cluster.env, **quiet})
