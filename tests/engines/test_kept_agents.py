@@ -81,7 +81,8 @@ SAME_AS_NEW = """
             "cores": sorted(os.sched_getaffinity(0)), "nice": os.nice(0),
             "blocked": sorted(in_script.signals("self", "SigBlk")),
             "ignored": sorted(in_script.signals("self", "SigIgn")),
-            "out": os.readlink("/proc/self/fd/1"), "err": os.readlink("/proc/self/fd/2").partition("[")[0],
+            "out": os.readlink("/proc/self/fd/1"),
+            "err": os.readlink("/proc/self/fd/2").partition("[")[0],
             "threads": xmp.replica().local_world_size, "mine": mine.__file__,
             "authkey": bytes(__import__("multiprocessing").current_process().authkey).hex(),
             "bytecode": sys.dont_write_bytecode, "locale": Path("/proc/self/loginuid").exists(),
@@ -222,7 +223,7 @@ def test_a_port_that_another_program_has_taken_meanwhile() -> None:
     (first, *_) = xmp.launch(port, **TWO)
     with socket.socket() as taken:
         taken.bind(("127.0.0.2", first))
-        assert list(xmp.launch(port, **TWO))[0] != first
+        assert next(iter(xmp.launch(port, **TWO))) != first
 
 
 def test_many_launches_hold_no_more_than_two() -> None:
@@ -237,7 +238,8 @@ def test_many_launches_hold_no_more_than_two() -> None:
         agents = agents_of()
     before = held(), [descriptors_of(pid) for pid in agents], [tasks_of(pid) for pid in agents]
     for number in range(50):
-        assert list(xmp.launch(lambda rank: rank + number, **TWO)) == [number, number + 1]
+        results = xmp.launch(lambda rank, more: rank + more, (number,), **TWO)
+        assert list(results) == [number, number + 1]
     assert agents_of() == agents
     until(lambda: held() == before[0], 5, lambda: f"{held()} instead of {before[0]}")
     assert [descriptors_of(pid) for pid in agents] == before[1]

@@ -12,6 +12,8 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes, stdio
 
+from .clocks import HostClock
+
 if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
     from xmp._processes.terminal.notebook_output import CellOutput
@@ -27,6 +29,7 @@ class LocalAgent:
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._output: CellOutput | None = None

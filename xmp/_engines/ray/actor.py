@@ -10,6 +10,7 @@ import importlib
 import os
 import platform
 import sys
+import time
 from typing import Any
 
 __all__ = ["HostActor"]
@@ -41,19 +42,19 @@ class HostActor:
             "pid": os.getpid(),
         }
 
-    def start(self, runtime_env: dict[str, str]) -> int:
+    def start(self) -> int:
         """Start the agent; returns its process id."""
         relay = importlib.import_module("xmp._engines.ray.relay")
-        self._relay = relay.Relay(runtime_env)
+        self._relay = relay.Relay()
         return int(self._relay.pid)
 
     def take(self, packets: list[Any]) -> None:
         """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
         self._relay.take(packets)
 
-    def reports(self, seconds: float, read: list[int]) -> list[Any]:
-        """What has come from the agent within so many seconds; ``read``: files not needed more."""
-        found: list[Any] = self._relay.reports(seconds, read)
+    def reports(self, seconds: float) -> list[Any]:
+        """What has come from the agent within so many seconds."""
+        found: list[Any] = self._relay.reports(seconds)
         return found
 
     def piece(self, number: int, offset: int, size: int) -> Any:
@@ -64,14 +65,20 @@ class HostActor:
         """Whether a signal has stopped the agent."""
         return bool(self._relay.is_stopped())
 
+    def clock(self) -> int:
+        """This host's monotonic clock, in nanoseconds."""
+        return time.monotonic_ns()
+
     def address(self) -> str:
         """This host's address, as Ray knows it."""
         ray: Any = importlib.import_module("ray")
         return str(ray.util.get_node_ip_address())
 
-    def path(self) -> list[str]:
-        """``sys.path`` here: what Ray's ``runtime_env`` has made of it."""
-        return list(sys.path)
+    def path(self, driver: Any) -> list[str]:
+        """``sys.path`` of replicas here; ``driver``: its ``ProgramPath``."""
+        surroundings = importlib.import_module("xmp._engines.ray.surroundings")
+        found: list[str] = surroundings.path(driver)
+        return found
 
     def lives(self) -> bool:
         """Whether the agent waits for work."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xmp._engines.clocks import HostClock
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals, stdio
@@ -44,6 +45,7 @@ class RayAgent:
     def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._sent: SentFiles | None = None
@@ -52,8 +54,6 @@ class RayAgent:
         self._streams: list[int] = []
         self._output: CellOutput | None = None
         self._how = ""
-        self._read: list[int] = []
-        """The numbers of files that have been read."""
         self._runs = threading.Event()
         """Whether a launch runs: then the actor is asked for reports, one request at a time."""
         self._closed = False
@@ -145,9 +145,12 @@ class RayAgent:
             for _, kind, content in ancillary:
                 if kind == socket.SCM_RIGHTS:
                     descriptors.frombytes(content[: len(content) - len(content) % 4])
-            assert self._sent is not None
-            contents = [self._sent.objects(each) for each in descriptors]
-            self._ask("take", "send", [(data, contents)])
+            self._pass_on(data, descriptors)
+
+    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
+        assert self._sent is not None
+        contents = [self._sent.objects(each) for each in descriptors]
+        self._ask("take", "send", [(data, contents)])
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -169,9 +172,8 @@ class RayAgent:
     def _hear(self) -> None:
         import ray
 
-        read, self._read = self._read, []
         try:
-            items = ray.get(self._ask("reports", "hear", _BEAT, read), timeout=_SILENCE)
+            items = ray.get(self._ask("reports", "hear", _BEAT), timeout=_SILENCE)
             for kind, *details in items:
                 _HANDLERS[kind](self, *details)
         except ray.exceptions.GetTimeoutError:
@@ -180,13 +182,15 @@ class RayAgent:
             ) from None
         except ray.exceptions.RayActorError as error:
             raise _Ended(_cause(error)) from None
-        except OSError as error:
-            raise _Ended(f"cannot be heard any more: {error}") from None
+        except (OSError, ray.exceptions.RayError) as error:  # no room for a file, or it is lost
+            raise _Ended(f"cannot be heard any more: {_first_line(error)}") from None
 
     def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
-        owned = [self._fetched(number, size) for number, size in sizes]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+        owned: list[int] = []
         try:
+            for number, size in sizes:
+                owned.append(self._fetched(number, size))
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             self._relayed.sendmsg([data], rights if owned else [])
         finally:
             for descriptor in owned:
@@ -196,10 +200,15 @@ class RayAgent:
         def ask(offset: int, count: int) -> Any:
             return self._ask("piece", "files", number, offset, count)
 
-        descriptor = files.fetched(size, ask)
+        descriptor = files.fetched(size, ask, self._look)
         seals.seal_size(descriptor)
-        self._read.append(number)
         return descriptor
+
+    def _look(self) -> None:
+        """Raise GetTimeoutError or RayActorError where the actor does not answer any more."""
+        import ray
+
+        ray.get(self._ask("is_stopped", "hear"), timeout=_SILENCE)
 
     def _written(self, number: int, data: bytes) -> None:
         view = memoryview(data)
@@ -222,6 +231,10 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what Ray says of an actor that has ended."""
+    return f"has ended with its actor: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of what Ray says, or of an error of this process."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"has ended with its actor: {lines[0] if lines else type(error).__name__}"
+    return lines[0] if lines else type(error).__name__
