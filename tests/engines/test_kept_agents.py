@@ -164,7 +164,7 @@ SAME_AS_NEW = """
             new, pids = list(xmp.launch(seen, **OPTIONS)), agents()
             differs = {k: (a[k], b[k]) for a, b in zip(kept, new) for k in a if a[k] != b[k]}
             changed = sorted(k for k in new[0] if new[0][k] != before[0][k])
-            os.write(answers, json.dumps([same, changed, differs]).encode() + b"\n")
+            os.write(answers, json.dumps([same, changed, differs]).encode() + b"\\n")
             before = new
 
     if __name__ == "__main__":
