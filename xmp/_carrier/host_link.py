@@ -131,8 +131,9 @@ class HostLink:
         )
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, cwd="/", pass_fds=given, start_new_session=True
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/",
+                pass_fds=given, start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             ours.close()
             raise StartError(
