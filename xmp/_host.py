@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "attempt",
+    "expected_imports",
     "for_hosts",
     "host_facts",
     "launch",
@@ -128,6 +129,21 @@ def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, 
         error._add(draft.choice)
         raise
     return request, draft
+
+
+def expected_imports(request: Request, call: Call) -> tuple[str, ...] | None:
+    """Packages that templates of other hosts can begin with before there is a plan.
+
+    Those that this process has loaded, and frameworks that the function names. None for a start
+    method without templates.
+    """
+    if call.method != "forkserver":
+        return None
+    known = host_facts()
+    named = names_used(call.fn)
+    hinted = (name for name in _COMPANIONS if name in named and known.frameworks.get(name))
+    found = _with_companions(name for name in hinted if not is_the_programs_own(name))
+    return tuple(dict.fromkeys((*request.imports, *known.loaded, *found)))
 
 
 def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:

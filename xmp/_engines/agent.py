@@ -8,6 +8,7 @@ forked.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -18,7 +19,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _host
+from xmp import _host, _probe, _processes
+from xmp._errors import XmpError
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed, Connection
@@ -64,7 +66,8 @@ def main(descriptor: int, lifeline: int) -> None:
             if isinstance(message, StartHost):
                 HostAgent(channel, message, files, *own).serve()
             elif isinstance(message, Prepare):
-                _host.warm_up(message.packages)
+                with contextlib.suppress(XmpError):  # the launch says so
+                    _host.warm_up(message.packages)
             elif isinstance(message, Describe):
                 channel.send(Described(_host.host_facts(), os.getpid()))
             # Anything else came too late for the launch before.
@@ -130,15 +133,31 @@ class HostAgent:
                 os.close(descriptor)
 
     def _take_surroundings(self) -> None:
-        """Take what replicas inherit: variables, ``sys.path``, ``sys.argv``, standard streams."""
+        """Take what a new agent would have inherited from the driver, which may have changed it."""
         order = self._order
         inherited = self._inherited if order.inherited is None else order.inherited
         replace_environment({**inherited, **order.environment})
-        sys.path[:] = self._path if order.search_path is None else order.search_path
+        _probe.variables_replaced()
+        path = self._path if order.search_path is None else order.search_path
+        if sys.path != path:
+            sys.path[:] = path
+            _processes.search_path_changed()
         sys.argv[:] = order.call.state.argv
-        for number, descriptor in enumerate(self._streams):
+        if order.inherited is not None:
+            launcher_state.apply_surroundings(order.call.state)
+        self._take_streams(self._streams)
+
+    def _take_streams(self, streams: list[int]) -> None:
+        for number, descriptor in enumerate(streams):
             os.dup2(descriptor, number)
             os.close(descriptor)
+
+    def _leave_streams(self) -> None:
+        """Keep no stream of the driver's open: what reads it waits for its end."""
+        if self._streams:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            self._take_streams([os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) for _ in range(3)])
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, _ENDINGS) and not self._started_it.wait(_ENTRY_WAIT):
@@ -199,6 +218,7 @@ class HostAgent:
         over = _report(launch, error)
         if launch is not None and launch.others is not None:
             launch.others.leave()
+        self._leave_streams()
         self._over = True  # before the driver can answer
         self.send(over)
         self._wake()

@@ -6,41 +6,38 @@ has ports of its own. They share cores and memory, and real devices would be use
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from xmp import _host, _proc
+from xmp import _host
 from xmp._errors import PlanError, StartError
 from xmp._probe import capacity
 from xmp._processes.launcher.server_process import search_path
-from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import pair
-from xmp._processes.system import interpreter, linux, processes, stdio
+from xmp._processes.launcher.template_key import identity_key
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.hosts import Prepare
+from xmp._processes.system import interpreter, stdio
 from xmp._runtimes._cores import threads_said
-from xmp._types import JobPlan, Pairs, Request
+from xmp._types import HostFacts, JobPlan, Pairs, Request
 
 from . import HostFound, count_of
-from .clocks import HostClock
 from .environment import for_agents
+from .local_agent import LocalAgent
 from .missing import Missing
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:
     from xmp._processes import Call
-    from xmp._processes.messages.hosts import StartHost
-    from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["engine"]
 
 MOST = 253
 """127.0.0.2 to 127.0.0.254."""
 DEVICES = ("cpu", "fake")
-_END_WAIT = 5.0
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -76,7 +73,9 @@ class LocalEngine:
         why = capacity.too_many(hosts * (request.nprocs or 1))
         if why:
             raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}")
-        return self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))
+        group = self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))
+        group.imports = _host.expected_imports(request, call)
+        return group
 
     def shutdown(self) -> None:
         self._pool.close()
@@ -129,23 +128,28 @@ class LocalGroup:
 
     def __init__(self, count: int, pool: Pool[LocalGroup]) -> None:
         self._agents: list[LocalAgent] = []
-        self._pool, self._env = pool, for_agents()
+        self.imports: tuple[str, ...] | None = None
+        """What templates of new agents can begin with."""
+        self._pool, self._env, self._maker = pool, for_agents(), _maker()
         self.environment = new_job()
-        facts = replace(
-            _host.host_facts(), env=self._env, env_at_start={}, initialised=(), loaded=()
-        )
+        facts = self._facts()
         addresses = [f"127.0.0.{2 + index}" for index in range(count)]
         self.hosts = [HostFound(address, address, facts) for address in addresses]
 
+    def _facts(self) -> HostFacts:
+        return replace(
+            _host.host_facts(), env=self._env, env_at_start={}, initialised=(), loaded=()
+        )
+
     @property
     def usable(self) -> bool:
-        """Whether all agents wait for the next launch."""
-        return all(agent.lives for agent in self._agents)
+        """Whether all agents wait for the next launch, which may change what a request can."""
+        return self._maker == _maker() and all(agent.waits for agent in self._agents)
 
     def begin(self) -> None:
-        """Another launch takes the group: this process may have other variables by now."""
+        """Another launch takes the group: this process may have other variables and cores."""
         self._env = for_agents()
-        facts = replace(self.hosts[0].facts, env=self._env)
+        facts = self._facts()
         self.hosts = [host._replace(facts=facts) for host in self.hosts]
 
     def inherited(self) -> dict[str, str]:
@@ -167,7 +171,11 @@ class LocalGroup:
         stdio.flush()  # what the program has written comes before what its replicas write
         try:
             for index in range(len(self._agents), len(self.hosts)):
-                self._agents.append(LocalAgent(index, self.hosts[index].address, self._env))
+                agent = LocalAgent(index, self.hosts[index].address, self._env)
+                self._agents.append(agent)
+                if self.imports is not None:
+                    with contextlib.suppress(Closed):  # what is read next says why
+                        agent.send(Prepare(self.imports))
         except OSError as error:
             index = len(self._agents)
             raise StartError(
@@ -190,120 +198,9 @@ class LocalGroup:
             agent.drop()
 
 
-class LocalAgent:
-    """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
-
-    def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
-        """Raises OSError if it cannot be started."""
-        self.index, self.name, self.address = index, address, address
-        self.clock = HostClock()
-        self.cell = b""
-        """In a notebook: the mark before each display in the standard output of a launch."""
-        self._output: CellOutput | None = None
-        self._runs = False
-        """Whether it has been sent the order of a launch that is not over."""
-        self._connection, theirs = pair()
-        watched, self._lifeline = os.pipe()
-        numbers = theirs.fileno(), watched
-        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
-        try:
-            self._process = subprocess.Popen(
-                command, pass_fds=numbers, env=dict(env), start_new_session=True
-            )
-        except OSError:
-            self._connection.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(watched)
-        self.pid = self._process.pid
-
-    @property
-    def lives(self) -> bool:
-        return self._process.poll() is None
-
-    def start(self, order: StartHost, image: Sequence[int]) -> None:
-        self._runs, streams = True, self._streams()
-        try:
-            self._connection.send(order, [*image, *streams])
-        finally:
-            for descriptor in streams:
-                os.close(descriptor)
-
-    def _streams(self) -> list[int]:
-        """This process's, which may be others than at the launch before."""
-        streams = stdio.standard_streams()
-        if self.cell:
-            from xmp._processes.terminal.notebook_output import CellOutput
-
-            self._output = CellOutput(self.cell)
-            for number, end in enumerate(self._output.ends(), 1):
-                os.close(streams[number])
-                streams[number] = end
-        return streams
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def readable(self) -> bool:
-        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
-
-    def send(self, message: Message) -> None:
-        self._connection.send(message)
-
-    def recv(self) -> tuple[Message, list[int]]:
-        return self._connection.recv()
-
-    def kill(self) -> None:
-        found = _proc.alive(self.pid)
-        if self._process.poll() is None and found is not None:
-            self._process.kill()
-
-    def is_stopped(self) -> bool:
-        return processes.is_stopped(self.pid)
-
-    def how_it_ended(self) -> str:
-        code = self._ended()
-        if code is None:
-            return "has closed its connection"
-        return (
-            f"was killed by {processes.signal_name(-code)}"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
-
-    def _ended(self) -> int | None:
-        try:
-            return self._process.wait(_END_WAIT)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def rest(self) -> None:
-        self._runs = False
-        if self._output is not None:
-            self._output.finish()
-            self._output = None
-
-    def end(self) -> None:
-        """End it: at once, if it runs a launch; what it has started ends by its lifelines."""
-        self._connection.close()
-        if self._runs or self._ended() is None:
-            self.kill()
-            self._process.wait()
-        self._cut()
-        self.rest()
-
-    def _cut(self) -> None:
-        """Close the lifeline, once: the kernel kills an agent that still runs, or is stopped."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-    def drop(self) -> None:
-        self._connection.close()
-        self._cut()
-        self._process.returncode = 0  # the child of another process: this one must not wait
+def _maker() -> tuple[Any, ...]:
+    """What agents take from this process when it starts them, and no order can change."""
+    return (*identity_key(), interpreter.executable())
 
 
 engine = LocalEngine()

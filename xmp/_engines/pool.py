@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
+from xmp._processes.launcher.template_pool import switched_off
+
 __all__ = ["Pool", "new_job"]
 
 
@@ -41,8 +43,8 @@ class Pool(Generic[G]):
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler of the program may itself launch
         self._waiting: tuple[Hashable, G] | None = None
-        self._taken: dict[int, Hashable] = {}
-        """What the groups that run were asked for, by ``id``."""
+        self._taken: dict[int, tuple[Hashable, G]] = {}
+        """The groups that run, by ``id``, and what they were asked for."""
         self._ending = False
         # A child of the program has none of them: only its parent may end them.
         os.register_at_fork(after_in_child=self._forget_all)
@@ -52,26 +54,35 @@ class Pool(Generic[G]):
         """The group that waits, if it fits, or a new one; one that does not fit is closed first."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
-            if waiting is not None and waiting[0] == key and waiting[1].usable:
-                group = waiting[1]
-                group.begin()
-            else:
-                if waiting is not None:
-                    waiting[1].close()
-                group = make()
-            self._taken[id(group)] = key
-            return group
+            if waiting is not None:
+                self._taken[id(waiting[1])] = waiting
+        # Outside the lock: to ask a group, or to end it, may take seconds.
+        if waiting is not None:
+            group = waiting[1]
+            try:
+                if waiting[0] == key and group.usable:
+                    group.begin()
+                    return group
+            except BaseException:
+                group.close()
+                raise
+            group.close()
+        group = make()
+        with self._lock:
+            self._taken[id(group)] = key, group
+        return group
 
     def give_back(self, group: G, usable: bool) -> None:
         """Its launch is over: it waits for the next one, if it can."""
+        usable = usable and not switched_off() and group.usable
         with self._lock:
-            key = self._taken.pop(id(group), None)
-            if not usable or key is None or self._ending or not group.usable:
-                group.close()
-                return
-            before, self._waiting = self._waiting, (key, group)
-        if before is not None:
-            before[1].close()
+            found = self._taken.pop(id(group), None)
+            leaves: G | None = group
+            if usable and found is not None and not self._ending:
+                leaves = self._waiting[1] if self._waiting is not None else None
+                self._waiting = found
+        if leaves is not None:
+            leaves.close()
 
     def forget(self, group: G) -> None:
         """It is closed."""
@@ -93,7 +104,8 @@ class Pool(Generic[G]):
 
     def _forget_all(self) -> None:
         self._lock = threading.RLock()
-        if self._waiting is not None:
-            self._waiting[1].drop()
+        known = [*self._taken.values(), *([self._waiting] if self._waiting is not None else [])]
         self._waiting = None
         self._taken.clear()
+        for _, group in known:
+            group.drop()

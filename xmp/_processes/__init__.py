@@ -54,6 +54,7 @@ __all__ = [
     "ready",
     "render",
     "said_here",
+    "search_path_changed",
     "seed_all",
     "settled",
     "shutdown",
@@ -218,6 +219,13 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
         needs = TemplateKey.of(plan, packages)
         templates.get(needs).prepare(needs)
         importlib.import_module(_HANDLES)
+
+
+def search_path_changed() -> None:
+    """End the templates with a package that an import would now take from elsewhere."""
+    templates = sys.modules.get(f"{__name__}.launcher.template_pool")
+    if templates is not None:
+        templates.templates.end_moved()
 
 
 def _without_forks(call: Call) -> Call:
