@@ -83,6 +83,8 @@ class HostAgent:
         self._order, self._port = start.order, start.port
         self._image = files.pop(0) if start.order.call.image_data is None else -1
         self._streams = files
+        self._own: list[int] = []
+        """The standard streams that the agent has between two attempts."""
         self._inherited = inherited
         self._lock = threading.RLock()
         """Guards what waits to be sent."""
@@ -120,6 +122,7 @@ class HostAgent:
             if not self._over:
                 os._exit(1)  # the driver has ended: so must all below, without waiting for it
         thread.join()
+        _put_in_place(self._own)  # the driver closes the others
         for descriptor in (self._wake_read, self._wake_write, self._image):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -131,9 +134,8 @@ class HostAgent:
         replace_environment({**inherited, **order.environment})
         sys.path[:] = order.search_path
         sys.argv[:] = order.call.state.argv
-        for number, descriptor in enumerate(self._streams):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
+        self._own = [os.dup(number) for number in range(len(self._streams))]
+        _put_in_place(self._streams)
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, _ENDINGS) and not self._started_it.wait(_ENTRY_WAIT):
@@ -220,6 +222,13 @@ class HostAgent:
             _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
             relay=self, host_name=order.host_name, **order.options,
         )  # fmt: skip
+
+
+def _put_in_place(streams: Sequence[int]) -> None:
+    """Make these the standard streams of this process."""
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
 
 
 def _named(call: PackedCall) -> Any:

@@ -32,7 +32,6 @@ from .pool import Pool, new_job
 if TYPE_CHECKING:
     from xmp._processes import Call
     from xmp._processes.messages.hosts import StartHost
-    from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["engine"]
 
@@ -147,7 +146,7 @@ class LocalGroup:
     def search_path(self, index: int) -> list[str]:
         return search_path()
 
-    def agents(self, cell: bytes) -> list[LocalAgent]:
+    def agents(self) -> list[LocalAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
         try:
             for index in range(len(self._agents), len(self.hosts)):
@@ -157,8 +156,6 @@ class LocalGroup:
             raise StartError(
                 f"the agent of host {index} of {len(self.hosts)} did not start: {error}"
             ) from error
-        for agent in self._agents:
-            agent.cell = cell
         return self._agents
 
     def release(self, lost: bool) -> None:
@@ -181,9 +178,6 @@ class LocalAgent:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
         self.clock = HostClock()
-        self.cell = b""
-        """In a notebook: the mark before each display in the standard output of a launch."""
-        self._output: CellOutput | None = None
         self._runs = False
         """Whether it has been sent the order of a launch that is not over."""
         self._connection, theirs = pair()
@@ -207,25 +201,13 @@ class LocalAgent:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def start(self, order: StartHost, image: Sequence[int]) -> None:
-        self._runs, streams = True, self._streams()
+    def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
+        self._runs = True
         try:
             self._connection.send(order, [*image, *streams])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
-
-    def _streams(self) -> list[int]:
-        """This process's, which may be others than at the launch before."""
-        streams = stdio.standard_streams()
-        if self.cell:
-            from xmp._processes.terminal.notebook_output import CellOutput
-
-            self._output = CellOutput(self.cell)
-            for number, end in enumerate(self._output.ends(), 1):
-                os.close(streams[number])
-                streams[number] = end
-        return streams
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -265,9 +247,6 @@ class LocalAgent:
 
     def rest(self) -> None:
         self._runs = False
-        if self._output is not None:
-            self._output.finish()
-            self._output = None
 
     def end(self) -> None:
         """End it: at once, if it runs a launch; what it has started ends by its lifelines."""

@@ -52,9 +52,12 @@ class HostActor:
         """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
         self._relay.take(packets)
 
-    def reports(self, seconds: float, read: list[int]) -> list[Any]:
-        """What has come from the agent within so many seconds; ``read``: files not needed more."""
-        found: list[Any] = self._relay.reports(seconds, read)
+    def reports(self, seconds: float, read: list[int], output: bool = True) -> list[Any]:
+        """What has come from the agent within so many seconds; ``read``: files not needed more.
+
+        ``output``: whether the driver has room for output.
+        """
+        found: list[Any] = self._relay.reports(seconds, read, output)
         return found
 
     def piece(self, number: int, offset: int, size: int) -> Any:

@@ -138,10 +138,8 @@ class RayGroup:
     def search_path(self, index: int) -> list[str]:
         return list(self._paths[index])
 
-    def agents(self, cell: bytes) -> list[RayAgent]:
+    def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
-        for agent in self._agents:
-            agent.cell = cell
         measure(self._agents)
         return self._agents
 
