@@ -57,12 +57,12 @@ def main(descriptor: int, lifeline: int) -> None:
     linux.arm(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the driver says who has ended it, and how
     linux.set_name("xmp-agent")
-    channel, inherited = Connection(descriptor), dict(os.environ)
+    channel, own = Connection(descriptor), (dict(os.environ), list(sys.path))
     try:
         while True:
             message, files = channel.recv()
             if isinstance(message, StartHost):
-                HostAgent(channel, message, files, inherited).serve()
+                HostAgent(channel, message, files, *own).serve()
             elif isinstance(message, Prepare):
                 _host.warm_up(message.packages)
             elif isinstance(message, Describe):
@@ -76,16 +76,21 @@ class HostAgent:
     """One attempt. Two threads: the launch, and what hears the driver and sends it its reports."""
 
     def __init__(
-        self, channel: Connection, start: StartHost, files: list[int], inherited: dict[str, str]
+        self,
+        channel: Connection,
+        start: StartHost,
+        files: list[int],
+        inherited: dict[str, str],
+        path: list[str],
     ) -> None:
-        """``inherited``: the variables that the agent was started with."""
+        """``inherited``, ``path``: variables and ``sys.path`` that the agent was started with."""
         self._channel = channel
         self._order, self._port = start.order, start.port
         self._image = files.pop(0) if start.order.call.image_data is None else -1
         self._streams = files
         self._own: list[int] = []
         """The standard streams that the agent has between two attempts."""
-        self._inherited = inherited
+        self._inherited, self._path = inherited, path
         self._lock = threading.RLock()
         """Guards what waits to be sent."""
         self._wake_read, self._wake_write = os.pipe()
@@ -132,7 +137,7 @@ class HostAgent:
         order = self._order
         inherited = self._inherited if order.inherited is None else order.inherited
         replace_environment({**inherited, **order.environment})
-        sys.path[:] = order.search_path
+        sys.path[:] = self._path if order.search_path is None else order.search_path
         sys.argv[:] = order.call.state.argv
         self._own = [os.dup(number) for number in range(len(self._streams))]
         _put_in_place(self._streams)
@@ -217,7 +222,7 @@ class HostAgent:
         limits = limits and replace(limits, first=limits.first or order.called)
         packed = replace(order.call, image=self._image)
         if order.inherited is None:  # another machine: its folder, limits, cores, sys.path
-            packed = replace(packed, state=_state_here(packed.state))
+            packed = replace(packed, state=_state_here(packed.state, order.program_path))
         return Call(
             _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
             relay=self, host_name=order.host_name, **order.options,
@@ -236,12 +241,13 @@ def _named(call: PackedCall) -> Any:
     return SimpleNamespace(__qualname__=call.name, __module__=call.module)
 
 
-def _state_here(driver: LauncherState) -> LauncherState:
+def _state_here(driver: LauncherState, path: list[str]) -> LauncherState:
     """The state of this process, with what belongs to the program."""
     own, _ = launcher_state.capture()
     return replace(
-        own, name=driver.name, argv=driver.argv, authkey=driver.authkey, traced=driver.traced,
-        write_bytecode=driver.write_bytecode,
+        own, name=driver.name, path=path, argv=driver.argv, authkey=driver.authkey,
+        traced=driver.traced, write_bytecode=driver.write_bytecode,
+        shadows=driver.shadows,
     )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ from xmp._processes.terminal.progress import Progress
 from .clocks import as_here, as_there
 from .handlers import agent_messages
 from .host import Host
+from .missing import missing_in
 from .output import HostsOutput
 from .stacks import StacksOfHosts
 from .verdict import settle
@@ -253,6 +254,7 @@ class HostsLaunch:
         As ``Launch.wait``.
         """
         with (
+            ending.with_exceptions(self, owned),
             _signals.deferred(),
             signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
             ending.with_exceptions(self, owned),
@@ -357,6 +359,8 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
+            if missing := missing_in(str(error)):
+                error._add(self._group.advice(missing))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

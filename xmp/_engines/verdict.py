@@ -11,6 +11,7 @@ from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpE
 from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
 from xmp._processes.messages.launch import Done
+from xmp._processes.report.replica_error import not_loaded
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def settle(launch: HostsLaunch) -> None:
     hosts, outcome = launch.hosts, launch.outcome
     verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
     outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
+    unloaded = [host for host in hosts if host.unloaded is not None]
+    if unloaded and outcome.broken is None:
+        outcome.broken = _not_loaded(unloaded)
     lost = [host for host in hosts if host.lost and not host.was_asked]
     if lost and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
@@ -47,6 +51,15 @@ def settle(launch: HostsLaunch) -> None:
 def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
     gone = {host.agent.index for host in lost}
     return verdict is None or verdict.kind in _NOT_OF_REPLICAS or verdict.host in gone
+
+
+def _not_loaded(hosts: Sequence[Host]) -> StartError:
+    """The error of the first host, with the names of all that have the same one."""
+    found = hosts[0].unloaded
+    assert found is not None
+    alike = [host for host in hosts if host.unloaded and host.unloaded.message == found.message]
+    names = ", ".join(f"host {host.agent.index} ({host.agent.name})" for host in alike)
+    return not_loaded(*found, where=f"on {names}: ")
 
 
 def _host_lost(host: Host) -> HostLost:

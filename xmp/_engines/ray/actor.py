@@ -42,22 +42,22 @@ class HostActor:
             "pid": os.getpid(),
         }
 
-    def start(self, runtime_env: dict[str, str]) -> int:
+    def start(self) -> int:
         """Start the agent; returns its process id."""
         relay = importlib.import_module("xmp._engines.ray.relay")
-        self._relay = relay.Relay(runtime_env)
+        self._relay = relay.Relay()
         return int(self._relay.pid)
 
     def take(self, packets: list[Any]) -> None:
         """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
         self._relay.take(packets)
 
-    def reports(self, seconds: float, read: list[int], output: bool = True) -> list[Any]:
-        """What has come from the agent within so many seconds; ``read``: files not needed more.
+    def reports(self, seconds: float, output: bool = True) -> list[Any]:
+        """What has come from the agent within so many seconds.
 
         ``output``: whether the driver has room for output.
         """
-        found: list[Any] = self._relay.reports(seconds, read, output)
+        found: list[Any] = self._relay.reports(seconds, output)
         return found
 
     def piece(self, number: int, offset: int, size: int) -> Any:
@@ -77,9 +77,11 @@ class HostActor:
         ray: Any = importlib.import_module("ray")
         return str(ray.util.get_node_ip_address())
 
-    def path(self) -> list[str]:
-        """``sys.path`` here: what Ray's ``runtime_env`` has made of it."""
-        return list(sys.path)
+    def path(self, driver: Any) -> list[str]:
+        """``sys.path`` of replicas here; ``driver``: its ``ProgramPath``."""
+        surroundings = importlib.import_module("xmp._engines.ray.surroundings")
+        found: list[str] = surroundings.path(driver)
+        return found
 
     def lives(self) -> bool:
         """Whether the agent waits for work."""

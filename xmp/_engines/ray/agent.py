@@ -56,8 +56,6 @@ class RayAgent:
         self._items: deque[tuple[Any, ...]] = deque()
         """What the actor has reported and was not passed on yet, in its order."""
         self._how = ""
-        self._read: list[int] = []
-        """The numbers of files that have been read."""
         self._runs = threading.Event()
         """Whether a launch runs: then the actor is asked for reports, one request at a time."""
         self._closed = False
@@ -137,9 +135,12 @@ class RayAgent:
             for _, kind, content in ancillary:
                 if kind == socket.SCM_RIGHTS:
                     descriptors.frombytes(content[: len(content) - len(content) % 4])
-            assert self._sent is not None
-            contents = [self._sent.objects(each) for each in descriptors]
-            self._ask("take", "send", [(data, contents)])
+            self._pass_on(data, descriptors)
+
+    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
+        assert self._sent is not None
+        contents = [self._sent.objects(each) for each in descriptors]
+        self._ask("take", "send", [(data, contents)])
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -164,10 +165,9 @@ class RayAgent:
         import ray
 
         wanted = self._pass_on()
-        read, self._read = self._read, []
         try:
             beat = _BEAT if wanted else _BEAT_WHEN_FULL
-            asked = self._ask("reports", "hear", beat, read, wanted)
+            asked = self._ask("reports", "hear", beat, wanted)
             self._items += ray.get(asked, timeout=_SILENCE)
             self._pass_on()
         except ray.exceptions.GetTimeoutError:
@@ -176,8 +176,8 @@ class RayAgent:
             ) from None
         except ray.exceptions.RayActorError as error:
             raise _Ended(_cause(error)) from None
-        except OSError as error:
-            raise _Ended(f"cannot be heard any more: {error}") from None
+        except (OSError, ray.exceptions.RayError) as error:  # no room for a file, or it is lost
+            raise _Ended(f"cannot be heard any more: {_first_line(error)}") from None
 
     def _pass_on(self) -> bool:
         """Pass on what has come, in its order; False if the driver's streams take no more now."""
@@ -195,9 +195,11 @@ class RayAgent:
         return True
 
     def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
-        owned = [self._fetched(number, size) for number, size in sizes]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+        owned: list[int] = []
         try:
+            for number, size in sizes:
+                owned.append(self._fetched(number, size))
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             self._relayed.sendmsg([data], rights if owned else [])
         finally:
             for descriptor in owned:
@@ -207,10 +209,15 @@ class RayAgent:
         def ask(offset: int, count: int) -> Any:
             return self._ask("piece", "files", number, offset, count)
 
-        descriptor = files.fetched(size, ask)
+        descriptor = files.fetched(size, ask, self._look)
         seals.seal_size(descriptor)
-        self._read.append(number)
         return descriptor
+
+    def _look(self) -> None:
+        """Raise GetTimeoutError or RayActorError where the actor does not answer any more."""
+        import ray
+
+        ray.get(self._ask("is_stopped", "hear"), timeout=_SILENCE)
 
     def _ended(self, how: str) -> None:
         raise _Ended(how)
@@ -227,6 +234,10 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of what Ray says of an actor that has ended."""
+    return f"has ended with its actor: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of what Ray says, or of an error of this process."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"has ended with its actor: {lines[0] if lines else type(error).__name__}"
+    return lines[0] if lines else type(error).__name__

@@ -7,14 +7,16 @@ object of Ray's store, so that no file need fit into that store.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xmp._processes.messages.connection import pair
@@ -32,10 +34,20 @@ _MOST = 8 << 20
 _END_WAIT = 5.0
 
 
+@contextlib.contextmanager
+def _nothing_blocked() -> Iterator[None]:
+    """Ray starts raylets with SIGINT blocked (2.60, _private/services.py), which all inherit."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Relay:
     """The agent of this host, and what has come from it."""
 
-    def __init__(self, runtime_env: dict[str, str]) -> None:
+    def __init__(self) -> None:
         ours, theirs = pair()
         self._socket = socket.socket(fileno=ours.detach())
         watched, self._lifeline = os.pipe()
@@ -43,19 +55,18 @@ class Relay:
         numbers = theirs.fileno(), watched
         command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
-                pass_fds=numbers, env=for_agent(runtime_env), start_new_session=True,
-            )  # fmt: skip
+            with _nothing_blocked():
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
+                    pass_fds=numbers, env=for_agent(), start_new_session=True,
+                )  # fmt: skip
         finally:
             theirs.close()
             for descriptor in (watched, output[1], error[1]):
                 os.close(descriptor)
         self.pid = self._process.pid
         self._streams = {output[0]: 1, error[0]: 2}
-        self._files: dict[int, int] = {}
-        """The descriptors of files that the driver reads, by number."""
-        self._next = 0
+        self._files = files.OfferedFiles()
         self._waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
         """What has come, in this order, with its size."""
         self._size = 0
@@ -85,15 +96,13 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, seconds: float, read: Sequence[int], output: bool) -> list[tuple[Any, ...]]:
+    def reports(self, seconds: float, output: bool) -> list[tuple[Any, ...]]:
         """What has come, as soon as anything has, or nothing after so many seconds.
 
         Without ``output``: up to the first that replicas have written. The driver's streams take no
         more for now, and what was reported after it waits, as with one host.
         """
         with self._changed:
-            for number in read:
-                os.close(self._files.pop(number))
 
             def comes() -> bool:
                 return bool(self._waiting) and (output or self._waiting[0][1][0] != OUTPUT)
@@ -108,8 +117,8 @@ class Relay:
             return found
 
     def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
-        """So many bytes of a file; a buffer of its own, which Ray stores without another copy."""
-        return files.piece(self._files[number], offset, size)
+        """So many bytes of a file that ``reports`` has named."""
+        return self._files.piece(number, offset, size)
 
     def _read_all(self) -> None:
         poller = select.poll()
@@ -149,15 +158,8 @@ class Relay:
         for _, kind, content in ancillary:
             if kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
-        self._put((PACKET, data, [self._added(each) for each in descriptors]), len(data))
+        self._put((PACKET, data, [self._files.add(each) for each in descriptors]), len(data))
         return True
-
-    def _added(self, descriptor: int) -> tuple[int, int]:
-        """The number and the size of a file that the driver is to read."""
-        with self._changed:
-            self._next += 1
-            self._files[self._next] = descriptor
-            return self._next, os.fstat(descriptor).st_size
 
     def _put(self, item: tuple[Any, ...], size: int) -> None:
         with self._changed:

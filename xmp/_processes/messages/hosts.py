@@ -69,8 +69,10 @@ class HostOrder:
     """The variables of the host; None: those that its agent was started with."""
     environment: dict[str, str]
     """Variables for this launch beside them."""
-    search_path: list[str]
-    """``sys.path`` for processes that run no code of the user's."""
+    search_path: list[str] | None
+    """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
+    program_path: list[str]
+    """``sys.path`` of the replicas of another machine than the driver's."""
     host_name: str
     events: bool
     """Whether the driver reports events (``events=``)."""
