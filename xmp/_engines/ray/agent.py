@@ -156,7 +156,7 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
-                while not (self._closed or self._pass_on()):
+                while not (self._closed or self._deliver()):
                     pass  # what it has written still goes out
                 self._relayed.close()
                 return
@@ -164,12 +164,12 @@ class RayAgent:
     def _hear(self) -> None:
         import ray
 
-        wanted = self._pass_on()
+        wanted = self._deliver()
         try:
             beat = _BEAT if wanted else _BEAT_WHEN_FULL
             asked = self._ask("reports", "hear", beat, wanted)
             self._items += ray.get(asked, timeout=_SILENCE)
-            self._pass_on()
+            self._deliver()
         except ray.exceptions.GetTimeoutError:
             raise _Ended(
                 f"has not answered for {_SILENCE:g} s: its host or network is gone"
@@ -179,7 +179,7 @@ class RayAgent:
         except (OSError, ray.exceptions.RayError) as error:  # no room for a file, or it is lost
             raise _Ended(f"cannot be heard any more: {_first_line(error)}") from None
 
-    def _pass_on(self) -> bool:
+    def _deliver(self) -> bool:
         """Pass on what has come, in its order; False if the driver's streams take no more now."""
         while self._items:
             kind, *details = self._items[0]
