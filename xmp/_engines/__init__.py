@@ -57,8 +57,11 @@ class Agent(Protocol):
 
     def readable(self) -> bool: ...
 
-    def start(self, order: StartHost, image: Sequence[int]) -> None:
-        """Send the order of an attempt, with the descriptor of its image, if it has one."""
+    def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
+        """Send the order of an attempt, with the descriptor of its image, if it has one.
+
+        ``streams``: standard input, output and error for its replicas; the agent's from now on.
+        """
 
     def send(self, message: Message) -> None:
         """Send without waiting for the agent; Closed if it has ended."""
@@ -76,7 +79,7 @@ class Agent(Protocol):
         """For a person: "was killed by SIGKILL"."""
 
     def rest(self) -> None:
-        """The attempt is over: take in the rest of its output."""
+        """The attempt is over: close what it has written to."""
 
 
 class HostFound(NamedTuple):
@@ -115,11 +118,8 @@ class Group(Protocol):
     def advice(self, missing: Missing) -> str:
         """What to do where a host lacks this; "" where that is the program's own mistake."""
 
-    def agents(self, cell: bytes) -> Sequence[Agent]:
-        """Start the agents that do not wait for work yet; raises StartError, and leaves none then.
-
-        ``cell``: in a notebook, the mark before each display in standard output.
-        """
+    def agents(self) -> Sequence[Agent]:
+        """Start those that do not wait for work yet; raises StartError, and leaves none then."""
 
     def release(self, lost: bool) -> None:
         """The launch is over; ``lost``: not with all agents."""

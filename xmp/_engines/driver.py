@@ -75,7 +75,9 @@ def _planned(
     request = engine.settled(request, draft)
     plan = _whole(request, group)
     if call.output is not None:
-        _prepare(call.output, plan, truncate=not call.restart_count)
+        elsewhere = group.inherited() is None  # other machines: their agents make the files
+        output = replace(call.output, log_dir=None) if elsewhere else call.output
+        _prepare(output, plan, truncate=not call.restart_count)
     with contextlib.nullcontext() if group.imports_script() else apart():
         packed_call, packed = packed_for_hosts(call)
     packed_call = replace(packed_call, cell=os.urandom(16) if in_notebook() else b"")

@@ -50,6 +50,7 @@ from .clocks import as_here, as_there
 from .handlers import agent_messages
 from .host import Host
 from .missing import missing_in
+from .output import HostsOutput
 from .stacks import StacksOfHosts
 from .verdict import settle
 
@@ -88,6 +89,7 @@ class HostsLaunch:
         self.deadlines = Deadlines(job, self.progress)
         self.hosts: list[Host] = []
         self.agents: Sequence[Agent] = ()
+        self.output = HostsOutput(len(orders), packed.cell)
         self.stacks = StacksOfHosts(self)
         self._group, self._orders, self._packed = group, orders, packed
         self._ends: float | None = None
@@ -106,7 +108,7 @@ class HostsLaunch:
             try:
                 self.outcome.begin()
                 self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
-                self.agents = self._group.agents(self._packed.cell)
+                self.agents = self._group.agents()
                 self.hosts = [Host(agent) for agent in self.agents]
                 self.start_host(0, 0)
                 self._wait_for_start()
@@ -135,7 +137,8 @@ class HostsLaunch:
             host.was_started = True
             with contextlib.suppress(Closed):  # what is read next says why
                 order = as_there(self._orders[index], host.agent.clock)
-                host.agent.start(StartHost(order, port), image)
+                streams = self.output.streams(index)
+                host.agent.start(StartHost(order, port), image, streams)
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
@@ -159,6 +162,7 @@ class HostsLaunch:
         if not self.finished:
             self.finished = True
             self._group.close()
+            self.output.close()
             self.progress.close()
             self._reader.close()
             self.events.end(error)
@@ -203,12 +207,15 @@ class HostsLaunch:
     def _readable(self, timeout: float | None) -> bool:
         if self.finished:
             return False
-        watched = [host.agent.fileno() for host in self._heard()]
+        watched = [host.agent.fileno() for host in self._heard()] or [self.output.fileno()]
         return linux.any_ready(watched, select.POLLIN, timeout)
 
     def _read(self) -> bool:
-        """Take in one message of each host that has one; False after the last one of all."""
-        for host in self._heard():
+        """Take in one message of each host that has one; False when all is taken in and written."""
+        heard = self._heard()
+        if not heard:
+            self.finish()
+        for host in heard:
             if not self.finished and host.agent.readable():
                 self._read_from(host)
         return not self.finished
@@ -225,8 +232,8 @@ class HostsLaunch:
             agent_messages.handle(known, self, host, descriptors)
         if host.is_over and host.has_failed:
             self.order(Stop())
-        if all(each.is_over for each in self.hosts):
-            self.finish()
+        if not self._heard():
+            self.output.over()
 
     def count_answers(self) -> None:
         """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
@@ -306,6 +313,7 @@ class HostsLaunch:
             with _signals.blocked():
                 self._ends = time.monotonic()
                 self._kill_late()
+                self.output.give_up()
                 self._reader.until(lambda: self.finished, None)
 
     # --- ending --------------------------------------------------------------------------------
@@ -321,6 +329,7 @@ class HostsLaunch:
         self._reader.close()
         for agent in self.agents:
             agent.rest()
+        self.output.close()
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
 
@@ -330,6 +339,7 @@ class HostsLaunch:
         self.progress.drop()
         self.outcome.broken = XmpError("only the process which launched it can join it")
         self._group.drop()
+        self.output.drop()
         self.events.drop()
 
     # --- questions -----------------------------------------------------------------------------

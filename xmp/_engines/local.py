@@ -167,7 +167,7 @@ class LocalGroup:
     def advice(self, missing: Missing) -> str:
         return ""
 
-    def agents(self, cell: bytes) -> list[LocalAgent]:
+    def agents(self) -> list[LocalAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
         try:
             for index in range(len(self._agents), len(self.hosts)):
@@ -181,8 +181,6 @@ class LocalGroup:
             raise StartError(
                 f"the agent of host {index} of {len(self.hosts)} did not start: {error}"
             ) from error
-        for agent in self._agents:
-            agent.cell = cell
         return self._agents
 
     def release(self, lost: bool) -> None:

@@ -16,7 +16,6 @@ from .clocks import HostClock
 
 if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
-    from xmp._processes.terminal.notebook_output import CellOutput
 
 __all__ = ["LocalAgent"]
 
@@ -30,9 +29,6 @@ class LocalAgent:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
         self.clock = HostClock()
-        self.cell = b""
-        """In a notebook: the mark before each display in the standard output of a launch."""
-        self._output: CellOutput | None = None
         self._runs = False
         """Whether it has been sent the order of a launch that is not over."""
         self._connection, theirs = pair()
@@ -60,25 +56,13 @@ class LocalAgent:
         """Whether it waits for the next launch."""
         return self._process.poll() is None and not self.is_stopped()
 
-    def start(self, order: StartHost, image: Sequence[int]) -> None:
-        self._runs, streams = True, self._streams()
+    def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
+        self._runs = True
         try:
             self._connection.send(order, [*image, *streams])
         finally:
             for descriptor in streams:
                 os.close(descriptor)
-
-    def _streams(self) -> list[int]:
-        """This process's, which may be others than at the launch before."""
-        streams = stdio.standard_streams()
-        if self.cell:
-            from xmp._processes.terminal.notebook_output import CellOutput
-
-            self._output = CellOutput(self.cell)
-            for number, end in enumerate(self._output.ends(), 1):
-                os.close(streams[number])
-                streams[number] = end
-        return streams
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -117,9 +101,6 @@ class LocalAgent:
 
     def rest(self) -> None:
         self._runs = False
-        if self._output is not None:
-            self._output.finish()
-            self._output = None
 
     def end(self) -> None:
         """End it: at once, if it runs a launch; what it has started ends by its lifelines."""

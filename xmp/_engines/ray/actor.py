@@ -60,9 +60,12 @@ class HostActor:
         """A launch is over: files up to this one, which the agent has not taken, are not needed."""
         self._relay.incoming.forget(number)
 
-    def reports(self, seconds: float) -> list[Any]:
-        """What has come from the agent within so many seconds."""
-        found: list[Any] = self._relay.reports(seconds)
+    def reports(self, seconds: float, output: bool = True) -> list[Any]:
+        """What has come from the agent within so many seconds.
+
+        ``output``: whether the driver has room for output.
+        """
+        found: list[Any] = self._relay.reports(seconds, output)
         return found
 
     def piece(self, number: int, offset: int, size: int) -> Any:

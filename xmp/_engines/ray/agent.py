@@ -8,20 +8,21 @@ import os
 import select
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmp._engines.clocks import HostClock
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
-from xmp._processes.system import linux, seals, stdio
+from xmp._processes.system import linux, seals
 
 from . import files
 from .relay import ENDED, OUTPUT, PACKET
+from .streams import Streams
 
 if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
-    from xmp._processes.terminal.notebook_output import CellOutput
 
     from .sent_files import SentFiles
 
@@ -29,6 +30,8 @@ __all__ = ["RayAgent"]
 
 _BEAT = 2.0
 """Seconds after which an actor answers although there is nothing to report."""
+_BEAT_WHEN_FULL = 0.2
+"""The same, where the driver's streams take no output: they may take some again by then."""
 _SILENCE = 12.0
 """Seconds without an answer after which a host is given up: with Ray itself that takes 64 s where
 the network is cut (Ray 2.60), and 3 s where the raylet is killed."""
@@ -46,13 +49,12 @@ class RayAgent:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
         self.clock = HostClock()
-        self.cell = b""
-        """In a notebook: the mark before each display in the standard output of a launch."""
         self._sent: SentFiles | None = None
         self._connection, theirs = pair()
         self._relayed = socket.socket(fileno=theirs.detach())
-        self._streams: list[int] = []
-        self._output: CellOutput | None = None
+        self._streams = Streams()
+        self._items: deque[tuple[Any, ...]] = deque()
+        """What the actor has reported and was not passed on yet, in its order."""
         self._how = ""
         self._runs = threading.Event()
         """Whether a launch runs: then the actor is asked for reports, one request at a time."""
@@ -68,15 +70,8 @@ class RayAgent:
     def readable(self) -> bool:
         return linux.ready(self._connection.fileno(), select.POLLIN, 0)
 
-    def start(self, order: StartHost, image: Sequence[int]) -> None:
-        self._streams = stdio.standard_streams()
-        if self.cell:
-            from xmp._processes.terminal.notebook_output import CellOutput
-
-            self._output = CellOutput(self.cell)
-            for number, end in enumerate(self._output.ends(), 1):
-                os.close(self._streams[number])
-                self._streams[number] = end
+    def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
+        self._streams.use(streams)
         self.hear()
         self._connection.send(order, list(image))
 
@@ -107,12 +102,7 @@ class RayAgent:
 
     def rest(self) -> None:
         self._runs.clear()
-        for descriptor in self._streams:
-            os.close(descriptor)
-        self._streams = []
-        if self._output is not None:
-            self._output.finish()
-            self._output = None
+        self._streams.close()
 
     def use(self, sent: SentFiles) -> None:
         """Where files are stored that go to several hosts."""
@@ -169,6 +159,8 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
+                while not (self._closed or self._deliver()):
+                    pass  # what it has written still goes out
                 with contextlib.suppress(OSError):  # close() alone would not reach the other thread
                     self._relayed.shutdown(socket.SHUT_RDWR)
                 return
@@ -176,10 +168,12 @@ class RayAgent:
     def _hear(self) -> None:
         import ray
 
+        wanted = self._deliver()
         try:
-            items = ray.get(self._ask("reports", "hear", _BEAT), timeout=_SILENCE)
-            for kind, *details in items:
-                _HANDLERS[kind](self, *details)
+            beat = _BEAT if wanted else _BEAT_WHEN_FULL
+            asked = self._ask("reports", "hear", beat, wanted)
+            self._items += ray.get(asked, timeout=_SILENCE)
+            self._deliver()
         except ray.exceptions.GetTimeoutError:
             raise _Ended(
                 f"has not answered for {_SILENCE:g} s: its host or network is gone"
@@ -188,6 +182,21 @@ class RayAgent:
             raise _Ended(_cause(error)) from None
         except (OSError, ray.exceptions.RayError) as error:  # no room for a file, or it is lost
             raise _Ended(f"cannot be heard any more: {_first_line(error)}") from None
+
+    def _deliver(self) -> bool:
+        """Pass on what has come, in its order; False if the driver's streams take no more now."""
+        while self._items:
+            kind, *details = self._items[0]
+            if kind == OUTPUT:
+                number, data = details
+                left = self._streams.write(number, data)
+                if left:
+                    self._items[0] = (OUTPUT, number, left)
+                    return False
+            self._items.popleft()
+            if kind != OUTPUT:
+                _HANDLERS[kind](self, *details)
+        return True
 
     def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
         owned: list[int] = []
@@ -214,11 +223,6 @@ class RayAgent:
 
         ray.get(self._ask("is_stopped", "hear"), timeout=_SILENCE)
 
-    def _written(self, number: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view.nbytes and self._streams:
-            view = view[os.write(self._streams[number], view) :]
-
     def _ended(self, how: str) -> None:
         raise _Ended(how)
 
@@ -229,7 +233,6 @@ class _Ended(Exception):
 
 _HANDLERS: dict[str, Callable[..., None]] = {
     PACKET: RayAgent._packet,
-    OUTPUT: RayAgent._written,
     ENDED: RayAgent._ended,
 }
 

@@ -184,10 +184,8 @@ class RayGroup:
     def advice(self, missing: Missing) -> str:
         return advice(missing)
 
-    def agents(self, cell: bytes) -> list[RayAgent]:
+    def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
-        for agent in self._agents:
-            agent.cell = cell
         measure(self._agents)
         return self._agents
 

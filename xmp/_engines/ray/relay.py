@@ -68,7 +68,8 @@ class Relay:
         self._streams = {output[0]: 1, error[0]: 2}
         self._files = files.OfferedFiles()
         self.incoming = files.IncomingFiles()
-        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._waiting: deque[tuple[int, tuple[Any, ...]]] = deque()
+        """What has come, in this order, with its size."""
         self._size = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._read_all, name="xmp-relay", daemon=True).start()
@@ -103,13 +104,23 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, seconds: float) -> list[tuple[Any, ...]]:
-        """What has come, as soon as anything has, or nothing after so many seconds."""
+    def reports(self, seconds: float, output: bool) -> list[tuple[Any, ...]]:
+        """What has come, as soon as anything has, or nothing after so many seconds.
+
+        Without ``output``: up to the first that replicas have written. The driver's streams take no
+        more for now, and what was reported after it waits, as with one host.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting, seconds)
-            found = list(self._waiting)
-            self._waiting.clear()
-            self._size = 0
+
+            def comes() -> bool:
+                return bool(self._waiting) and (output or self._waiting[0][1][0] != OUTPUT)
+
+            self._changed.wait_for(comes, seconds)
+            found: list[tuple[Any, ...]] = []
+            while comes():
+                size, item = self._waiting.popleft()
+                self._size -= size
+                found.append(item)
             self._changed.notify_all()
             return found
 
@@ -161,7 +172,7 @@ class Relay:
     def _put(self, item: tuple[Any, ...], size: int) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._size < _MOST)
-            self._waiting.append(item)
+            self._waiting.append((size, item))
             self._size += size
             self._changed.notify_all()
 

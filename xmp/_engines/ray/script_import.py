@@ -33,7 +33,7 @@ def _rays_folder() -> str:
     """In a task or an actor ``__main__`` is a script of Ray's (2.60, default_worker.py)."""
     import ray
 
-    return os.path.dirname(os.path.abspath(ray.__file__)) + os.sep
+    return os.path.dirname(os.path.abspath(str(ray.__file__))) + os.sep
 
 
 def _run_by_import(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
