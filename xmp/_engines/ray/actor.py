@@ -51,18 +51,22 @@ class HostActor:
         """Pass packets on to the agent: for each its bytes, and files as lists of objects."""
         self._relay.take(packets)
 
-    def reports(self, seconds: float, read: list[int]) -> list[Any]:
+    def watch(self, host: str, port: int) -> None:
+        """Where the driver's host can be reached: tried when the driver is silent."""
+        self._relay.watch((host, port))
+
+    def reports(self, number: int, seconds: float, read: list[int]) -> list[Any]:
         """What has come from the agent within so many seconds; ``read``: files not needed more."""
-        found: list[Any] = self._relay.reports(seconds, read)
+        found: list[Any] = self._relay.reports(number, seconds, read)
         return found
+
+    def rested(self, number: int) -> None:
+        """The launch is over: the driver asks for nothing after the request of this number."""
+        self._relay.rested(number)
 
     def piece(self, number: int, offset: int, size: int) -> Any:
         """A part of a file that ``reports`` has named."""
         return self._relay.piece(number, offset, size)
-
-    def is_stopped(self) -> bool:
-        """Whether a signal has stopped the agent."""
-        return bool(self._relay.is_stopped())
 
     def address(self) -> str:
         """This host's address, as Ray knows it."""
@@ -76,8 +80,3 @@ class HostActor:
     def lives(self) -> bool:
         """Whether the agent waits for work."""
         return bool(self._relay is not None and self._relay.lives)
-
-    def end(self) -> None:
-        """End the agent, with all that it has started."""
-        if self._relay is not None:
-            self._relay.end()

@@ -16,7 +16,7 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals, stdio
 
 from . import files
-from .relay import ENDED, OUTPUT, PACKET
+from .relay import ENDED, OUTPUT, PACKET, STOPPED
 
 if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
@@ -28,9 +28,10 @@ __all__ = ["RayAgent"]
 
 _BEAT = 2.0
 """Seconds after which an actor answers although there is nothing to report."""
-_SILENCE = 12.0
-"""Seconds without an answer after which a host is given up: with Ray itself that takes 64 s where
-the network is cut (Ray 2.60), and 3 s where the raylet is killed."""
+_SILENCE = 10
+"""So many waits of a second, without an answer, after which a host is given up: with Ray itself
+that takes 64 s where the network is cut (Ray 2.60), and 3 s where the raylet is killed. Of the time
+for which this process is stopped (Ctrl-Z, a debugger) only one wait is lost."""
 _ROOM = 128 * 1024
 
 
@@ -54,11 +55,18 @@ class RayAgent:
         self._how = ""
         self._read: list[int] = []
         """The numbers of files that have been read."""
+        self._asked = 0
+        """The number of the last request for reports."""
+        self._stopped = False
         self._runs = threading.Event()
         """Whether a launch runs: then the actor is asked for reports, one request at a time."""
         self._closed = False
-        for work in (self._send_all, self._hear_all):
-            threading.Thread(target=work, name="xmp-ray", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name="xmp-ray", daemon=True)
+            for work in (self._send_all, self._hear_all)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # --- as any agent --------------------------------------------------------------------------
 
@@ -100,16 +108,22 @@ class RayAgent:
         ray.kill(self.actor)
 
     def is_stopped(self) -> bool:
-        return False  # the actor says nothing then, too, but its host is not given up at once
+        return self._stopped
 
     def how_it_ended(self) -> str:
         return self._how or "has closed its connection"
 
     def rest(self) -> None:
-        self._runs.clear()
-        for descriptor in self._streams:
+        if self._runs.is_set():
+            self._runs.clear()
+            with contextlib.suppress(Exception):  # where the actor has ended, nothing waits
+                self._ask("rested", "send", self._asked + 1)
+        self._close_streams()
+
+    def _close_streams(self) -> None:
+        streams, self._streams = self._streams, []
+        for descriptor in streams:
             os.close(descriptor)
-        self._streams = []
         if self._output is not None:
             self._output.finish()
             self._output = None
@@ -122,32 +136,50 @@ class RayAgent:
         """Close the channel; the actor ends with the group."""
         self._closed = True
         self._runs.set()
+        self._hang_up()
+        self._connection.close()
+        self._close_streams()
+
+    def _hang_up(self) -> None:
+        """Nothing comes any more: both ends see it, also a thread that waits there."""
         with contextlib.suppress(OSError):
             self._relayed.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-        self.rest()
 
-    drop = end
+    def drop(self) -> None:
+        """In a forked child of the driver: no thread is here, and the parent uses the sockets."""
+        self._connection.close()
+        self._relayed.close()
+        streams, self._streams = self._streams, []
+        for descriptor in streams:
+            os.close(descriptor)
 
     # --- driver -> agent -----------------------------------------------------------------------
 
     def _send_all(self) -> None:
-        while True:
-            try:
-                data, ancillary, _, _ = self._relayed.recvmsg(
-                    _ROOM, socket.CMSG_SPACE(4 * 64), socket.MSG_CMSG_CLOEXEC
-                )
-            except OSError:
-                return
-            if not data:
-                return
-            descriptors = array.array("i")
-            for _, kind, content in ancillary:
-                if kind == socket.SCM_RIGHTS:
-                    descriptors.frombytes(content[: len(content) - len(content) % 4])
-            assert self._sent is not None
-            contents = [self._sent.objects(each) for each in descriptors]
-            self._ask("take", "send", [(data, contents)])
+        try:
+            while self._send_next():
+                pass
+        except Exception as error:  # of Ray, where the program has disconnected it
+            self._how = self._how or f"cannot be reached: {_first_line(error)}"
+        self._hang_up()
+        self._relayed.close()
+
+    def _send_next(self) -> bool:
+        room = socket.CMSG_SPACE(4 * 64)
+        try:
+            data, ancillary, _, _ = self._relayed.recvmsg(_ROOM, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        if not data:
+            return False
+        descriptors = array.array("i")
+        for _, kind, content in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % 4])
+        assert self._sent is not None
+        contents = [self._sent.objects(each) for each in descriptors]
+        self._ask("take", "send", [(data, contents)])
+        return True
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -163,25 +195,33 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
-                self._relayed.close()
-                return
+            except Exception as error:  # what ends this thread must end the launch
+                self._how = f"cannot be heard any more: {_first_line(error)}"
+            else:
+                continue
+            self._hang_up()
+            return
 
     def _hear(self) -> None:
+        read, self._read = self._read, []
+        self._asked += 1
+        items = self._answer(self._ask("reports", "hear", self._asked, _BEAT, read))
+        self._stopped = (STOPPED,) in items
+        for kind, *details in items:
+            _HANDLERS[kind](self, *details)
+
+    def _answer(self, asked: Any) -> Any:
         import ray
 
-        read, self._read = self._read, []
-        try:
-            items = ray.get(self._ask("reports", "hear", _BEAT, read), timeout=_SILENCE)
-            for kind, *details in items:
-                _HANDLERS[kind](self, *details)
-        except ray.exceptions.GetTimeoutError:
-            raise _Ended(
-                f"has not answered for {_SILENCE:g} s: its host or network is gone"
-            ) from None
-        except ray.exceptions.RayActorError as error:
-            raise _Ended(_cause(error)) from None
-        except OSError as error:
-            raise _Ended(f"cannot be heard any more: {error}") from None
+        for _ in range(_SILENCE):
+            try:
+                return ray.get(asked, timeout=1.0)
+            except ray.exceptions.GetTimeoutError:
+                if self._closed:
+                    break
+            except ray.exceptions.RayActorError as error:
+                raise _Ended(f"has ended with its actor: {_first_line(error)}") from None
+        raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
 
     def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
         owned = [self._fetched(number, size) for number, size in sizes]
@@ -218,10 +258,10 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     PACKET: RayAgent._packet,
     OUTPUT: RayAgent._written,
     ENDED: RayAgent._ended,
+    STOPPED: lambda _: None,
 }
 
 
-def _cause(error: BaseException) -> str:
-    """The first line of what Ray says of an actor that has ended."""
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"has ended with its actor: {lines[0] if lines else type(error).__name__}"
+    return lines[0] if lines else type(error).__name__

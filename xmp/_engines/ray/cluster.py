@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from xmp import _log
 from xmp._errors import PlanError
 
-__all__ = ["ClusterHost", "connect", "hosts_of", "refuse_without_ray"]
+from .session import own_sigterm, refuse_forked
+
+__all__ = ["ClusterHost", "connect", "driver_host", "hosts_of", "refuse_without_ray"]
 
 
 class ClusterHost(NamedTuple):
@@ -20,6 +22,8 @@ class ClusterHost(NamedTuple):
     name: str
     address: str
     resources: dict[str, float]
+    port: int
+    """At which its raylet listens."""
 
 
 def refuse_without_ray() -> None:
@@ -38,9 +42,11 @@ def connect() -> Any:
     """
     import ray
 
+    refuse_forked(ray)
     if not ray.is_initialized():
         _log.debug("ray.init(): RAY_ADDRESS=%s", os.environ.get("RAY_ADDRESS", "not set"))
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        with own_sigterm():
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
     return ray
 
 
@@ -48,8 +54,18 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
     """The nodes that live."""
     return [
         ClusterHost(
-            node["NodeID"], node["NodeName"], node["NodeManagerAddress"], dict(node["Resources"])
+            node["NodeID"],
+            node["NodeName"],
+            node["NodeManagerAddress"],
+            dict(node["Resources"]),
+            node["NodeManagerPort"],
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def driver_host(ray: Any) -> ClusterHost:
+    """The node that this process is connected to, which is on its own host."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(host for host in hosts_of(ray) if host.node_id == own)

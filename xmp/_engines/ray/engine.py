@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xmp._engines import count_of
 from xmp._engines.pool import Pool
@@ -25,6 +25,8 @@ class RayEngine:
 
     def __init__(self) -> None:
         self._pool: Pool[RayGroup] = Pool()
+        self._reach: Any = None
+        """Which hosts of the cluster have not answered."""
 
     def checked(self, hosts: object) -> int:
         refuse_without_ray()
@@ -33,11 +35,14 @@ class RayEngine:
     def group(self, hosts: int, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
         from .placement import wanted
+        from .reach import Reach
+
+        self._reach = reach = self._reach or Reach()
 
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
         need = wanted(hosts, request)
-        return self._pool.taken(need, lambda: RayGroup(need, self._pool, seconds))
+        return self._pool.taken(need, lambda: RayGroup(need, self._pool, seconds, reach))
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmp import _log, _signals
@@ -18,38 +18,63 @@ from xmp._processes.system import stdio
 
 from . import actor
 from .agent import RayAgent
-from .cluster import connect, hosts_of
+from .cluster import connect, driver_host, hosts_of
+from .idle import IdleLimit
 from .placement import Wanted, bundles
+from .reach import Reach
 from .sent_files import SentFiles
+from .session import end_before_ray, ends_with_its_task, session
 
 __all__ = ["RayGroup"]
 
 _START = 300.0
 """Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
 _PING = 5.0
+_IDLE = 600.0
+"""Seconds between two launches for which a program keeps its part of the cluster, as it keeps
+templates."""
 
 
 class RayGroup:
     """So many hosts, from the first launch that needs them until another one needs others."""
 
-    def __init__(self, need: Wanted, pool: Pool[RayGroup], seconds: float | None) -> None:
-        self._pool, self._sent = pool, SentFiles()
+    def __init__(
+        self, need: Wanted, pool: Pool[RayGroup], seconds: float | None, reach: Reach
+    ) -> None:
+        self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
         self._ray = connect()
+        self._session = session(self._ray)
+        self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
+        end_before_ray(pool.end)
         self._ends = time.monotonic() + (seconds or _START)
         self._limit = seconds or _START
         self._group: Any = None
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
         try:
-            self._place(need)
-            versions = self._answers([each.versions.remote() for each in self._actors])
+            versions = self._placed(need)
             _refuse_versions(versions)
             self._start(versions)
         except BaseException:
             with _signals.blocked():
                 self.close()
             raise
+
+    def _placed(self, need: Wanted) -> list[Any]:
+        """What the actors of all hosts say, after so many placements as that takes."""
+        self._reach.look(hosts_of(self._ray))
+        while True:
+            self._place(need)
+            try:
+                return self._answers([each.versions.remote() for each in self._actors], self._look)
+            except _OtherHostsError:
+                self._unplace()
+
+    def _look(self) -> None:
+        """While hosts are awaited: others may be there by now."""
+        if self._reach.silent and self._reach.look(hosts_of(self._ray)):
+            raise _OtherHostsError
 
     def _place(self, need: Wanted) -> None:
         ray = self._ray
@@ -62,7 +87,10 @@ class RayGroup:
         known = hosts_of(ray)
         self._say_few(need, known)
         parts = bundles(need, [host.resources for host in known])
-        self._group = placement_group(parts, strategy="STRICT_SPREAD")
+        selectors = [self._reach.selector()] * len(parts) if self._reach.silent else None
+        self._group = placement_group(
+            parts, strategy="STRICT_SPREAD", bundle_label_selector=selectors
+        )
         for index, part in enumerate(parts):
             where = PlacementGroupSchedulingStrategy(self._group, index)
             self._actors.append(
@@ -80,7 +108,7 @@ class RayGroup:
                 need.hosts, len(known), names, self._limit,
             )  # fmt: skip
 
-    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+    def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
         """The answers of all actors; StartError where a host does not come."""
         waiting = list(asked)
         while waiting:
@@ -91,6 +119,8 @@ class RayGroup:
                 )
             _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
             _signals.deliver()
+            if waiting:
+                look()
         try:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RayError as error:
@@ -100,6 +130,8 @@ class RayGroup:
         pids = self._answers([each.start.remote({}) for each in self._actors])
         self._paths = self._answers([each.path.remote() for each in self._actors])
         addresses = self._answers([each.address.remote() for each in self._actors])
+        home = driver_host(self._ray)
+        self._answers([each.watch.remote(home.address, home.port) for each in self._actors])
         for index, (each, found) in enumerate(zip(self._actors, versions)):
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
@@ -122,6 +154,8 @@ class RayGroup:
 
     @property
     def usable(self) -> bool:
+        if session(self._ray) != self._session:
+            return False
         asked = [each.lives.remote() for each in self._actors]
         try:
             return all(self._ray.get(asked, timeout=_PING))
@@ -130,6 +164,7 @@ class RayGroup:
 
     def begin(self) -> None:
         """The agents' own variables do not change."""
+        self._idle.stop()
 
     def inherited(self) -> None:
         return None
@@ -145,27 +180,39 @@ class RayGroup:
 
     def release(self, lost: bool) -> None:
         self._sent.clear()
-        self._pool.give_back(self, not lost)
+        if lost:
+            self._reach.lost()
+        else:
+            self._idle.start()
+        self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
 
     def close(self) -> None:
+        self._idle.stop()
         self._pool.forget(self)
         for agent in self._agents:
             agent.end()
-        if not self._ray.is_initialized():
-            return
-        with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
-            asked = [each.end.remote() for each in self._actors]
-            self._ray.wait(asked, num_returns=len(asked), timeout=_PING)
-            for each in self._actors:
-                self._ray.kill(each)
-            if self._group is not None:
-                from ray.util.placement_group import remove_placement_group
+        if session(self._ray) == self._session:
+            with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
+                self._unplace()
 
-                remove_placement_group(self._group)
+    def _unplace(self) -> None:
+        """End the actors, and with them the agents: no call of Ray here waits for a host."""
+        from ray.util.placement_group import remove_placement_group
+
+        for each in self._actors:
+            self._ray.kill(each)
+        self._actors.clear()
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
 
     def drop(self) -> None:
         for agent in self._agents:
             agent.drop()
+
+
+class _OtherHostsError(Exception):
+    """The placement group must be made again, for other hosts."""
 
 
 def _refuse_versions(found: Sequence[dict[str, Any]]) -> None:

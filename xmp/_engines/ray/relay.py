@@ -21,11 +21,12 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes, seals
 
 from . import files
+from .silence import DriverWatch
 from .surroundings import for_agent
 
-__all__ = ["ENDED", "OUTPUT", "PACKET", "Relay"]
+__all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay"]
 
-PACKET, OUTPUT, ENDED = "packet", "output", "ended"
+PACKET, OUTPUT, ENDED, STOPPED = "packet", "output", "ended", "stopped"
 _ROOM = 128 * 1024
 _MOST = 8 << 20
 """Bytes that wait for the driver; then agent and replicas wait until it has read them."""
@@ -59,6 +60,9 @@ class Relay:
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._size = 0
         self._changed = threading.Condition()
+        self._watch: DriverWatch | None = None
+        self._why = ""
+        """Why this process has ended the agent."""
         threading.Thread(target=self._read_all, name="xmp-relay", daemon=True).start()
 
     @property
@@ -84,8 +88,19 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
-        """What has come, as soon as anything has, or nothing after so many seconds."""
+    def reports(self, number: int, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
+        """What has come, as soon as anything has, or nothing after so many seconds.
+
+        ``number``: of this request. ``read``: the files that the driver has read.
+        """
+        assert self._watch is not None
+        self._watch.begins(number)
+        try:
+            return self._found(seconds, read)
+        finally:
+            self._watch.ends()
+
+    def _found(self, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
         with self._changed:
             for number in read:
                 os.close(self._files.pop(number))
@@ -94,7 +109,7 @@ class Relay:
             self._waiting.clear()
             self._size = 0
             self._changed.notify_all()
-            return found
+        return [*found, (STOPPED,)] if self.is_stopped() else found
 
     def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
         """So many bytes of a file; a buffer of its own, which Ray stores without another copy."""
@@ -155,6 +170,21 @@ class Relay:
             self._size += size
             self._changed.notify_all()
 
+    # --- the driver ----------------------------------------------------------------------------
+
+    def watch(self, address: tuple[str, int]) -> None:
+        """End the agent when a launch runs, and the driver's host can be reached no more."""
+        self._watch = DriverWatch(address, self._cut_off)
+
+    def rested(self, number: int) -> None:
+        """The driver asks for no more reports until the next launch."""
+        assert self._watch is not None
+        self._watch.rested(number)
+
+    def _cut_off(self) -> None:
+        self._why = "was ended on its host, which was cut off from the driver"
+        self._kill()
+
     # --- the agent's process -------------------------------------------------------------------
 
     def is_stopped(self) -> bool:
@@ -165,18 +195,12 @@ class Relay:
             code = self._process.wait(_END_WAIT)
         except subprocess.TimeoutExpired:
             return "has closed its connection"
+        if self._why:
+            return self._why
         if code < 0:
             return f"was killed by {processes.signal_name(-code)}"
         return f"ended with exit code {code}"
 
-    def end(self) -> None:
-        """End the agent; the kernel ends what it has started (lifelines)."""
-        self._socket.close()
-        try:
-            self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
