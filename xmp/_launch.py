@@ -31,6 +31,9 @@ __all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Hosts = int | str | Sequence[str]
+"""A number of hosts; with "ray" also a slice such as "v6e:4x4", or the ids of Ray's nodes."""
+EngineName = Literal["ray", "local"] | str
 
 
 @overload
@@ -79,8 +82,9 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -94,8 +98,9 @@ def launch(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Job[R]: ...
 
@@ -109,8 +114,9 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | Job[R]: ...
 
@@ -124,8 +130,9 @@ def launch(
     daemon: bool = False,
     start_method: str | None = None,
     *,
-    hosts: int | None = None,
-    engine: str | None = None,
+    hosts: Hosts | None = None,
+    engine: EngineName | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,
     devices: Sequence[int] | str | None = None,
@@ -168,6 +175,11 @@ def launch(
     host's address; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends
     all, with ``max_restarts`` all start again, and a host that is gone ends the job.
 
+    ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
+    ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and
+    the others that Ray takes for an actor. Local folders are stored in the cluster as they are at
+    the launch. Otherwise a host needs the modules that the function imports, but not the script.
+
     Returns:
         What ``spawn`` returns, with ``hosts`` of all ranks; with ``join=False`` a ``Job`` then.
         Where ``fn`` ran here: ``Results`` of one, this rank's.
@@ -181,7 +193,7 @@ def launch(
     from ._clusters import per_device
 
     found = per_device.started(os.environ)
-    if hosts is not None or engine is not None:
+    if hosts is not None or engine is not None or runtime_env is not None:
         over_hosts: Results[R] | Job[R] = _on_hosts(found, given)
         return over_hosts
     result: Results[R] | ProcessContext[R]
@@ -193,7 +205,7 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
     """Launch from here on hosts of an engine."""
     from . import _checks, _engines
 
-    engine, hosts = _engines.checked(given.hosts, given.engine)
+    engine, hosts = _engines.checked(given.hosts, given.engine, given.runtime_env)
     if found is not None:
         raise PlanError(
             f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "

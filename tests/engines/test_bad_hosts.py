@@ -30,7 +30,7 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"hosts": 254}, "one machine can play 253 hosts at most"),
     ({"hosts": 10**9}, "one machine can play 253 hosts at most"),
     ({"hosts": None}, "engine='local' without hosts=: give the number"),
-    ({"engine": None}, "hosts=2 without engine=.*Allowed: engine=\"ray\""),
+    ({"engine": None}, 'hosts=2 without engine=.*Allowed: engine="ray"'),
     ({"engine": "horovod"}, "engine='horovod': there is none of this name. Allowed: 'local'"),
     ({"start_method": "fork"}, 'start_method="fork" with engine='),
     ({"nprocs": 10**7}, "hosts=2, nprocs=10000000: this host can carry at most"),

@@ -17,11 +17,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import xmp
 from tests.support.in_script import comm, descendants, never_returns
 from tests.support.timer import Timer
 from xmp._processes import ProcessContext
+from xmp._processes.launcher.launch import Launch
 from xmp._processes.launcher.launch_registry import running_launches
 
 HANGS = 60
@@ -77,6 +79,8 @@ def alarm(number: int, frame: object) -> None:
 
 
 TIMERS = {True: Timer(signal.SIGINT), False: Timer(signal.SIGALRM)}
+WAITS: list[Launch] = []
+"""The launches for which xmp has begun to wait in this round."""
 WATCHDOG = Timer(signal.SIGUSR2)  # not faulthandler's, a thread, which no fork may have
 
 
@@ -84,6 +88,7 @@ def run(round: Round) -> str:
     """Launch and be interrupted; returns what went wrong, or an empty string."""
     wanted = KeyboardInterrupt if round.interrupt else Expected
     context, results = None, None
+    WAITS.clear()
     if round.first:
         xmp.shutdown()
     try:
@@ -101,6 +106,8 @@ def run(round: Round) -> str:
     except (KeyboardInterrupt, Expected) as error:
         if not round.join and context is None and in_this_file(error.__traceback__):
             end_all()  # spawn had returned: it was raised before the assignment
+        elif context is not None and not WAITS:
+            end_all()  # it was raised before xmp waited, as if on the line above
         wrong = "" if type(error) is wanted else f"{error!r} was raised"
         if error.__cause__ is not None:
             wrong = f"its cause is {error.__cause__!r}"
@@ -177,7 +184,18 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def noting_waits() -> None:
+    wait = Launch._wait_for_end
+
+    def noted(self: Launch, *given: Any) -> bool:
+        WAITS.append(self)
+        return wait(self, *given)
+
+    setattr(Launch, "_wait_for_end", noted)  # noqa: B010 - to mypy it is no assignment
+
+
 def main() -> None:
+    noting_waits()
     seed, first, count = map(int, sys.argv[1:])
     faulthandler.register(signal.SIGUSR2, file=sys.__stdout__, chain=True)  # then it kills
     signal.signal(signal.SIGALRM, alarm)

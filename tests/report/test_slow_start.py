@@ -24,6 +24,13 @@ def test_a_slow_start_names_its_largest_parts() -> None:
     assert line.startswith("the start took 6.0 s: script and call loaded 6.0 s, import torch 2")
 
 
+def test_a_slow_start_of_a_replica_that_has_not_returned() -> None:
+    """Its own times come with its result; the supervisor's are known."""
+    timeline = Timeline(SECOND, SECOND, SECOND, SECOND, 0, 0, 7 * SECOND, 0)
+    line = "the start took 6.0 s: rendezvous and own imports 6.0 s"
+    assert slow_start(StartTimeline({0: timeline})) == line
+
+
 def test_the_first_start_says_how_to_begin_early() -> None:
     ready = 8 * SECOND
     timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)

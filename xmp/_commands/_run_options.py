@@ -60,9 +60,14 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
 
     option(
         "-n", "--nprocs", "--nproc-per-node", type=_count, metavar="N",
-        help="replicas on this host (default, and `auto`: one per device); `gpu`: one per GPU; "
+        help="replicas on each host (default, and `auto`: one per device); `gpu`: one per GPU; "
         "`cpu`: one per usable core",
     )  # fmt: skip
+    option(
+        "--engine", metavar="ray|local", help="start all hosts from here: those of a Ray cluster "
+        "(RAY_ADDRESS; default: this machine's), or 127.0.0.2 and up, played by this machine",
+    )  # fmt: skip
+    option("--hosts", help="of the engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes")
     option("--runtime", help="a runtime by name (default: chosen)")
     option("--devices", help='positions among the visible devices, as in "0,2"')
     option("--backend", help="the process group is ready when the script starts")

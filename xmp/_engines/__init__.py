@@ -10,6 +10,7 @@ import importlib
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, cast
 
 from xmp._errors import PlanError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from xmp._processes.messages.hosts import StartHost
     from xmp._types import HostFacts, JobPlan, Request
 
+    from .clocks import HostClock
     from .job import Job
+    from .missing import Missing
 
 __all__ = [
     "ENGINES",
@@ -46,6 +49,8 @@ class Agent(Protocol):
     """What the host is called in errors and prefixes."""
     address: str
     pid: int
+    clock: HostClock
+    """How far the monotonic clock of its host is ahead of this process's."""
 
     def fileno(self) -> int:
         """Readable when there is something to receive."""
@@ -95,8 +100,17 @@ class Group(Protocol):
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
-    def search_path(self, index: int) -> list[str]:
-        """``sys.path`` of an agent, for processes that run no code of the user's."""
+    def search_path(self, index: int) -> list[str] | None:
+        """``sys.path`` of an agent, for processes that run no code of the user's.
+
+        None: that which the agent was started with.
+        """
+
+    def program_path(self, index: int) -> list[str]:
+        """``sys.path`` of replicas on a host; asked for where ``inherited`` gives None."""
+
+    def advice(self, missing: Missing) -> str:
+        """What to do where a host lacks this; "" where that is the program's own mistake."""
 
     def agents(self, cell: bytes) -> Sequence[Agent]:
         """Start the agents that do not wait for work yet; raises StartError, and leaves none then.
@@ -122,6 +136,9 @@ class Engine(Protocol):
     def checked(self, hosts: object) -> Any:
         """What ``hosts=`` asks for; raises PlanError and TypeError."""
 
+    def with_runtime_env(self, runtime_env: object) -> Engine:
+        """The same engine for a launch whose hosts get this; raises PlanError and TypeError."""
+
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """The hosts for a launch; raises PlanError where there are not so many."""
 
@@ -135,12 +152,17 @@ class Engine(Protocol):
         """End the agents that wait for the next launch."""
 
 
-def checked(hosts: object, engine: object) -> tuple[Engine, Any]:
-    """``engine`` and ``hosts`` of ``launch``; raises PlanError and TypeError."""
+def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[Engine, Any]:
+    """``engine``, ``hosts``, ``runtime_env`` of ``launch``; raises PlanError and TypeError."""
     names = ", ".join(repr(name) for name in ENGINES)
     if engine is not None and not isinstance(engine, str):
         kind = type(engine).__name__
         raise TypeError(f"engine must be one of {names}, or None, not {kind}: {engine!r}")
+    if engine is None and hosts is None:
+        raise PlanError(
+            'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
+            "hosts=, or env= for variables of replicas"
+        )
     if engine is None:
         raise PlanError(
             f"hosts={hosts!r} without engine=: say what starts the function on the hosts. Allowed: "
@@ -149,11 +171,16 @@ def checked(hosts: object, engine: object) -> tuple[Engine, Any]:
             "calls xmp.spawn there"
         )
     if engine not in ENGINES:
-        raise PlanError(f"engine={engine!r}: there is none of this name. Allowed: {names}")
+        near = get_close_matches(engine.lower(), ENGINES, 1)
+        meant = f". Did you mean {near[0]!r}?" if near else ""
+        raise PlanError(
+            f"engine={engine!r}: xmp has no engine of this name. Allowed: {names}{meant}"
+        )
     if hosts is None:
         raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
     found: Engine = importlib.import_module(ENGINES[engine]).engine
-    return found, found.checked(hosts)
+    count = found.checked(hosts)
+    return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
 
 
 def count_of(hosts: object, otherwise: str = "") -> int:

@@ -13,7 +13,6 @@ import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -60,17 +59,16 @@ def main(descriptor: int, lifeline: int) -> None:
     # Ray blocks SIGINT in all that it starts (2.60, _private/services.py), and so in replicas.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     linux.set_name("xmp-agent")
-    channel, inherited = Connection(descriptor), dict(os.environ)
+    channel, own = Connection(descriptor), (dict(os.environ), list(sys.path))
     try:
         while True:
             message, files = channel.recv()
             if isinstance(message, StartHost):
-                HostAgent(channel, message, files, inherited).serve()
+                HostAgent(channel, message, files, *own).serve()
             elif isinstance(message, Prepare):
                 _host.warm_up(message.packages)
             elif isinstance(message, Describe):
-                described = Described(_host.host_facts(), os.getpid(), time.monotonic_ns())
-                channel.send(described)
+                channel.send(Described(_host.host_facts(), os.getpid()))
             # Anything else came too late for the launch before.
     except Closed:
         return
@@ -80,14 +78,19 @@ class HostAgent:
     """One attempt. Two threads: the launch, and what hears the driver and sends it its reports."""
 
     def __init__(
-        self, channel: Connection, start: StartHost, files: list[int], inherited: dict[str, str]
+        self,
+        channel: Connection,
+        start: StartHost,
+        files: list[int],
+        inherited: dict[str, str],
+        path: list[str],
     ) -> None:
-        """``inherited``: the variables that the agent was started with."""
+        """``inherited``, ``path``: variables and ``sys.path`` that the agent was started with."""
         self._channel = channel
         self._order, self._port = start.order, start.port
         self._image = files.pop(0) if start.order.call.image_data is None else -1
         self._streams = files
-        self._inherited = inherited
+        self._inherited, self._path = inherited, path
         self._lock = threading.RLock()
         """Guards what waits to be sent."""
         self._wake_read, self._wake_write = os.pipe()
@@ -133,7 +136,7 @@ class HostAgent:
         order = self._order
         inherited = self._inherited if order.inherited is None else order.inherited
         replace_environment({**inherited, **order.environment})
-        sys.path[:] = order.search_path
+        sys.path[:] = self._path if order.search_path is None else order.search_path
         sys.argv[:] = order.call.state.argv
         for number, descriptor in enumerate(self._streams):
             os.dup2(descriptor, number)
@@ -203,23 +206,23 @@ class HostAgent:
         self._wake()
 
     def _started(self) -> Launch:
-        called = time.monotonic_ns() - self._order.elapsed
         request, held = self._order.request, None
         if self._port:
             request = at_port(request, self._port)
         else:
             request, held = holding(request)
             self.send(PortsHeld(held_port(request)))
-        return _host.attempt(request, self._call(called), held)
+        return _host.attempt(request, self._call(), held)
 
-    def _call(self, called: int) -> Call:
+    def _call(self) -> Call:
         from xmp._processes import Call
 
         order = self._order
-        limits = order.limits and replace(order.limits, first=called)
+        limits = order.limits  # of all attempts together, and of those before the agent was asked
+        limits = limits and replace(limits, first=limits.first or order.called)
         packed = replace(order.call, image=self._image)
         if order.inherited is None:  # another machine: its folder, limits, cores, sys.path
-            packed = replace(packed, state=_state_here(packed.state))
+            packed = replace(packed, state=_state_here(packed.state, order.program_path))
         return Call(
             _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
             relay=self, host_name=order.host_name, **order.options,
@@ -231,12 +234,13 @@ def _named(call: PackedCall) -> Any:
     return SimpleNamespace(__qualname__=call.name, __module__=call.module)
 
 
-def _state_here(driver: LauncherState) -> LauncherState:
+def _state_here(driver: LauncherState, path: list[str]) -> LauncherState:
     """The state of this process, with what belongs to the program."""
     own, _ = launcher_state.capture()
     return replace(
-        own, name=driver.name, argv=driver.argv, authkey=driver.authkey, traced=driver.traced,
-        write_bytecode=driver.write_bytecode,
+        own, name=driver.name, path=path, argv=driver.argv, authkey=driver.authkey,
+        traced=driver.traced, write_bytecode=driver.write_bytecode,
+        shadows=driver.shadows,
     )  # fmt: skip
 
 
@@ -252,8 +256,9 @@ def _pass_on(launch: Launch, message: Message) -> None:
 def _report(launch: Launch | None, error: BaseException | None) -> HostOver:
     if launch is None:
         return HostOver(type(error).__name__, str(error))
-    verdict, leftovers = launch.outcome.elsewhere, launch.outcome.leftovers
+    outcome = launch.outcome
+    found = outcome.elsewhere, outcome.leftovers, outcome.memory
     if error is None:
-        return HostOver("", "", False, verdict, leftovers)
+        return HostOver("", "", False, *found)
     mends = launch.may_mend(error)
-    return HostOver(type(error).__name__, str(error), mends, verdict, leftovers)
+    return HostOver(type(error).__name__, str(error), mends, *found)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _host, _planner, _processes
 from xmp._errors import PlanError
-from xmp._payload.script import as_text
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.packed_order import packed_for_hosts
@@ -23,12 +22,13 @@ from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
 from .hosts_launch import HostsLaunch
 from .job import Job
+from .script_text import as_text
 
 if TYPE_CHECKING:
     from xmp._payload import Packed
     from xmp._processes import Results
 
-    from . import Engine, Group
+    from . import Engine, Group, HostFound
 
 __all__ = ["launched"]
 
@@ -99,13 +99,38 @@ def _on_host(request: Request, group: Group, index: int) -> Request:
 
 
 def _whole(request: Request, group: Group) -> JobPlan:
-    """The plans of all hosts, as one."""
-    plans = [
-        _planner.plan(_on_host(request, group, index), host.facts)
-        for index, host in enumerate(group.hosts)
-    ]
+    """The plans of all hosts, as one; PlanError where hosts differ too much for one job."""
+    plans = [_plan_of(request, group, index) for index in range(len(group.hosts))]
+    for host, plan in zip(group.hosts, plans):
+        _refuse_different(group.hosts[0], plans[0], host, plan)
     hosts = tuple(plan.hosts[0] for plan in plans)
     return replace(plans[0], hosts=hosts)
+
+
+def _plan_of(request: Request, group: Group, index: int) -> JobPlan:
+    host = group.hosts[index]
+    try:
+        return _planner.plan(_on_host(request, group, index), host.facts)
+    except PlanError as error:
+        raise PlanError(f"host {host.name} ({host.address}): {error}") from error
+
+
+def _refuse_different(first: HostFound, plan: JobPlan, host: HostFound, other: JobPlan) -> None:
+    """Raise PlanError unless two hosts use one runtime, with as many replicas each."""
+    names = [f"host {each.name} ({each.address})" for each in (first, host)]
+    if plan.runtime != other.runtime:
+        raise PlanError(
+            f"the hosts differ: {names[0]} would use runtime {plan.runtime!r} ({plan.why}) and "
+            f"{names[1]} {other.runtime!r} ({other.why}). Pass runtime= with one that all have"
+        )
+    counts = [len(each.hosts[0].replicas) for each in (plan, other)]
+    if counts[0] != counts[1]:
+        raise PlanError(
+            f"the hosts differ: {names[0]} takes {counts[0]} replicas "
+            f"({dict(plan.sources)['replicas']}) and {names[1]} {counts[1]} "
+            f"({dict(other.sources)['replicas']}), and all run as many as the others. Give "
+            f"nprocs={min(counts)}, or hosts that are alike"
+        )
 
 
 def _all_processes(plan: JobPlan) -> HostPlan:
@@ -115,7 +140,16 @@ def _all_processes(plan: JobPlan) -> HostPlan:
 
 
 _FOR_AGENTS = (
-    *("method", "grace", "seed", "max_restarts", "restart_count", "output", "wants_results"),
+    *(
+        "method",
+        "grace",
+        "seed",
+        "max_restarts",
+        "restart_count",
+        "output",
+        "wants_results",
+        "program",
+    ),
 )
 """Fields of ``Call`` that each agent needs."""
 
@@ -126,10 +160,11 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         call=packed,
         options={name: getattr(job, name) for name in _FOR_AGENTS},
         limits=job.limits,
-        elapsed=time.monotonic_ns() - job.called,
+        called=job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
-        search_path=[],
+        search_path=None,
+        program_path=[],
         host_name="",
         events=job.telling is not None,
         phases=job.reports_phases,
@@ -140,6 +175,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
             request=_on_host(request, group, index),
             host_name=host.name,
             search_path=group.search_path(index),
+            program_path=group.program_path(index),
         )
         for index, host in enumerate(group.hosts)
     ]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from xmp._processes.messages import hosts
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers, Message
-from xmp._processes.report.replica_error import not_loaded
 
 if TYPE_CHECKING:
     from .host import Host
@@ -59,8 +58,7 @@ def _done(message: messages.Done, launch: HostsLaunch, host: Host, _: list[int])
 def _not_loaded(
     message: messages.LoadFailed, launch: HostsLaunch, host: Host, _: list[int]
 ) -> None:
-    if launch.outcome.broken is None:
-        launch.outcome.broken = not_loaded(*message)
+    host.unloaded = message
 
 
 def _stacks(message: messages.StackTexts, launch: HostsLaunch, host: Host, _: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.hosts import HostOver
-from xmp._processes.messages.launch import Done
+from xmp._processes.messages.launch import Done, LoadFailed
 
 if TYPE_CHECKING:
     from xmp._host_words import HostFailure
@@ -29,6 +29,8 @@ class Host:
         """The last report of its supervisor."""
         self.over: HostOver | None = None
         """Its last message."""
+        self.unloaded: LoadFailed | None = None
+        """Why the function or its arguments could not be loaded there."""
         self.lost = ""
         """How its agent ended without a last message."""
         self.given_up = ""

@@ -46,8 +46,10 @@ from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
 from xmp._processes.terminal.progress import Progress
 
+from .clocks import as_here, as_there
 from .handlers import agent_messages
 from .host import Host
+from .missing import missing_in
 from .stacks import StacksOfHosts
 from .verdict import settle
 
@@ -131,7 +133,8 @@ class HostsLaunch:
         host = self.hosts[index]
         if not host.is_over:
             with contextlib.suppress(Closed):  # what is read next says why
-                host.agent.start(StartHost(self._orders[index], port), image)
+                order = as_there(self._orders[index], host.agent.clock)
+                host.agent.start(StartHost(order, port), image)
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
@@ -144,8 +147,7 @@ class HostsLaunch:
 
         with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
             while not self._reader.until(started, self._next_look(None)):
-                self.progress.glance(self._doing)
-                self._kill_late()
+                self._glance()
 
     def _doing(self) -> str:
         waited = [host.agent.name for host in self.hosts if not host.came]
@@ -215,7 +217,8 @@ class HostsLaunch:
             host.lost = host.given_up or how
             host.was_asked = self._ends is not None and not host.given_up
         else:
-            agent_messages.handle(message, self, host, descriptors)
+            known = as_here(message, host.agent.clock, self.job.called)
+            agent_messages.handle(known, self, host, descriptors)
         if host.is_over and host.has_failed:
             self.order(Stop())
         if all(each.is_over for each in self.hosts):
@@ -244,6 +247,7 @@ class HostsLaunch:
         As ``Launch.wait``.
         """
         with (
+            ending.with_exceptions(self, owned),
             _signals.deferred(),
             signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
             ending.with_exceptions(self, owned),
@@ -264,8 +268,12 @@ class HostsLaunch:
                 return self.finished
             if left == 0:
                 return False
-            self.progress.glance(self._doing)
-            self._kill_late()
+            self._glance()
+
+    def _glance(self) -> None:
+        self.progress.glance(self._doing)
+        self.stacks.glance()
+        self._kill_late()
 
     def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
         if isinstance(message, Interrupt):
@@ -273,7 +281,8 @@ class HostsLaunch:
         self.ask(message)
 
     def _next_look(self, left: float | None) -> float | None:
-        return soonest(left, seconds_to(self._ends), self.progress.next(), _LOOK_EVERY)
+        given = left, seconds_to(self._ends), self.progress.next(), self.stacks.left()
+        return soonest(*given, _LOOK_EVERY)
 
     def _kill_late(self) -> None:
         """Kill the agents of a launch that should have ended, and those that are stopped."""
@@ -340,6 +349,8 @@ class HostsLaunch:
         except XmpError as error:
             if isinstance(error, ReplicaTimeout) and error.rank >= 0:
                 error.host = self._host_of(error.rank).agent.name
+            if missing := missing_in(str(error)):
+                error._add(self._group.advice(missing))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

@@ -25,7 +25,9 @@ from xmp._runtimes._cores import threads_said
 from xmp._types import JobPlan, Pairs, Request
 
 from . import HostFound, count_of
+from .clocks import HostClock
 from .environment import for_agents
+from .missing import Missing
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ class LocalEngine:
                 f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn"
             )
         return count
+
+    def with_runtime_env(self, runtime_env: object) -> LocalEngine:
+        raise PlanError(
+            'engine="local" with runtime_env=: Ray alone prepares hosts by it. Give engine="ray", '
+            "or env= for variables of replicas"
+        )
 
     def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
         why = capacity.too_many(hosts * (request.nprocs or 1))
@@ -146,6 +154,12 @@ class LocalGroup:
     def search_path(self, index: int) -> list[str]:
         return search_path()
 
+    def program_path(self, index: int) -> list[str]:
+        return list(sys.path)
+
+    def advice(self, missing: Missing) -> str:
+        return ""
+
     def agents(self, cell: bytes) -> list[LocalAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
         try:
@@ -179,6 +193,7 @@ class LocalAgent:
     def __init__(self, index: int, address: str, env: Mapping[str, str]) -> None:
         """Raises OSError if it cannot be started."""
         self.index, self.name, self.address = index, address, address
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._output: CellOutput | None = None

@@ -11,6 +11,7 @@ from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpE
 from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
 from xmp._processes.messages.launch import Done
+from xmp._processes.report.replica_error import not_loaded
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def settle(launch: HostsLaunch) -> None:
     hosts, outcome = launch.hosts, launch.outcome
     verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
     outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
+    unloaded = [host for host in hosts if host.unloaded is not None]
+    if unloaded and outcome.broken is None:
+        outcome.broken = _not_loaded(unloaded)
     lost = [host for host in hosts if host.lost and not host.was_asked]
     if lost and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
@@ -47,6 +51,15 @@ def settle(launch: HostsLaunch) -> None:
 def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
     gone = {host.agent.index for host in lost}
     return verdict is None or verdict.kind in _NOT_OF_REPLICAS or verdict.host in gone
+
+
+def _not_loaded(hosts: Sequence[Host]) -> StartError:
+    """The error of the first host, with the names of all that have the same one."""
+    found = hosts[0].unloaded
+    assert found is not None
+    alike = [host for host in hosts if host.unloaded and host.unloaded.message == found.message]
+    names = ", ".join(f"host {host.agent.index} ({host.agent.name})" for host in alike)
+    return not_loaded(*found, where=f"on {names}: ")
 
 
 def _host_lost(host: Host) -> HostLost:
@@ -94,6 +107,8 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
             stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
     launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
+    if cause.over is not None and cause.over.memory is not None:
+        launch.outcome.memory = cause.over.memory  # the kernel counts kills on each host
 
 
 def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
@@ -136,14 +151,13 @@ def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
 def _as_error(host: Host) -> BaseException:
     """The error that a host has reported: of its class, with the host's name where it helps."""
     assert host.over is not None
-    kind, text = host.over.kind, host.over.text
+    kind, where = host.over.kind, f"host {host.agent.index} ({host.agent.name})"
+    text = host.over.text if where in host.over.text else f"on {where}: {host.over.text}"
     if kind == "TypeError":
         return TypeError(text)
     found = getattr(_errors, kind, None)
     if found is None or not issubclass(found, XmpError) or issubclass(found, ReplicaError):
-        where = f"host {host.agent.index} ({host.agent.name})"
-        timed_out = kind == "ReplicaTimeout"
-        return (ReplicaTimeout if timed_out else StartError)(f"on {where}: {text}")
+        return (ReplicaTimeout if kind == "ReplicaTimeout" else StartError)(text)
     error: XmpError = found(text)
     if isinstance(error, HostLost):
         error.host, error.host_index = host.agent.name, host.agent.index

@@ -14,7 +14,6 @@ import io
 import linecache
 import os
 import sys
-import tokenize
 import types
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
-    "as_text",
     "belongs_to_an_app",
     "import_main",
     "imported_names",
@@ -41,6 +39,8 @@ class MainSource(NamedTuple):
     kind: str
     value: str
     path: str
+    package: str = ""
+    """Which package a text belongs to: that of ``python -m``, for relative imports."""
 
 
 _DYNAMIC = frozenset({"exec", "globals", "locals", "setattr", "vars"})
@@ -90,14 +90,6 @@ def main_source() -> MainSource | None:
         return MainSource("name", spec.name, os.path.abspath(path))
     path = os.path.abspath(path)
     return MainSource("path", path, path) if os.path.isfile(path) else None
-
-
-def as_text(source: MainSource | None) -> MainSource | None:
-    """The same script for a host that need not have its file."""
-    if source is None or source.kind != "path":
-        return source
-    with tokenize.open(source.path) as file:
-        return source._replace(kind="text", value=file.read())
 
 
 def belongs_to_an_app() -> bool:
@@ -219,7 +211,7 @@ def import_main(source: MainSource) -> None:
 def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
     module.__file__ = source.path
     if source.kind == "text":
-        module.__package__ = None
+        module.__package__ = source.package or None
         lines = source.value.splitlines(keepends=True)
         linecache.cache[source.path] = (len(source.value), None, lines, source.path)
         return compile(source.value, source.path, "exec", dont_inherit=True)

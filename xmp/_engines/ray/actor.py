@@ -10,6 +10,7 @@ import importlib
 import os
 import platform
 import sys
+import time
 from typing import Any
 
 __all__ = ["HostActor"]
@@ -41,10 +42,10 @@ class HostActor:
             "pid": os.getpid(),
         }
 
-    def start(self, runtime_env: dict[str, str]) -> int:
+    def start(self) -> int:
         """Start the agent; returns its process id."""
         relay = importlib.import_module("xmp._engines.ray.relay")
-        self._relay = relay.Relay(runtime_env)
+        self._relay = relay.Relay()
         return int(self._relay.pid)
 
     def take(self, packets: list[Any]) -> None:
@@ -55,9 +56,9 @@ class HostActor:
         """Where the driver's host can be reached: tried when the driver is silent."""
         self._relay.watch((host, port))
 
-    def reports(self, number: int, seconds: float, read: list[int]) -> list[Any]:
-        """What has come from the agent within so many seconds; ``read``: files not needed more."""
-        found: list[Any] = self._relay.reports(number, seconds, read)
+    def reports(self, number: int, seconds: float) -> list[Any]:
+        """What has come from the agent within so many seconds; ``number``: of this request."""
+        found: list[Any] = self._relay.reports(number, seconds)
         return found
 
     def rested(self, number: int) -> None:
@@ -68,14 +69,24 @@ class HostActor:
         """A part of a file that ``reports`` has named."""
         return self._relay.piece(number, offset, size)
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the agent."""
+        return bool(self._relay.is_stopped())
+
+    def clock(self) -> int:
+        """This host's monotonic clock, in nanoseconds."""
+        return time.monotonic_ns()
+
     def address(self) -> str:
         """This host's address, as Ray knows it."""
         ray: Any = importlib.import_module("ray")
         return str(ray.util.get_node_ip_address())
 
-    def path(self) -> list[str]:
-        """``sys.path`` here: what Ray's ``runtime_env`` has made of it."""
-        return list(sys.path)
+    def path(self, driver: Any) -> list[str]:
+        """``sys.path`` of replicas here; ``driver``: its ``ProgramPath``."""
+        surroundings = importlib.import_module("xmp._engines.ray.surroundings")
+        found: list[str] = surroundings.path(driver)
+        return found
 
     def lives(self) -> bool:
         """Whether the agent waits for work."""

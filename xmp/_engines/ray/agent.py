@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xmp._engines.clocks import HostClock
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals, stdio
@@ -45,6 +46,7 @@ class RayAgent:
     def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
+        self.clock = HostClock()
         self.cell = b""
         """In a notebook: the mark before each display in the standard output of a launch."""
         self._sent: SentFiles | None = None
@@ -53,8 +55,6 @@ class RayAgent:
         self._streams: list[int] = []
         self._output: CellOutput | None = None
         self._how = ""
-        self._read: list[int] = []
-        """The numbers of files that have been read."""
         self._asked = 0
         """The number of the last request for reports."""
         self._stopped = False
@@ -176,10 +176,13 @@ class RayAgent:
         for _, kind, content in ancillary:
             if kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
+        self._pass_on(data, descriptors)
+        return True
+
+    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
         assert self._sent is not None
         contents = [self._sent.objects(each) for each in descriptors]
         self._ask("take", "send", [(data, contents)])
-        return True
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -203,9 +206,8 @@ class RayAgent:
             return
 
     def _hear(self) -> None:
-        read, self._read = self._read, []
         self._asked += 1
-        items = self._answer(self._ask("reports", "hear", self._asked, _BEAT, read))
+        items = self._answer(self._ask("reports", "hear", self._asked, _BEAT))
         self._stopped = (STOPPED,) in items
         for kind, *details in items:
             _HANDLERS[kind](self, *details)
@@ -224,9 +226,11 @@ class RayAgent:
         raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
 
     def _packet(self, data: bytes, sizes: Sequence[tuple[int, int]]) -> None:
-        owned = [self._fetched(number, size) for number, size in sizes]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
+        owned: list[int] = []
         try:
+            for number, size in sizes:
+                owned.append(self._fetched(number, size))
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             self._relayed.sendmsg([data], rights if owned else [])
         finally:
             for descriptor in owned:
@@ -236,10 +240,13 @@ class RayAgent:
         def ask(offset: int, count: int) -> Any:
             return self._ask("piece", "files", number, offset, count)
 
-        descriptor = files.fetched(size, ask)
+        descriptor = files.fetched(size, ask, self._look)
         seals.seal_size(descriptor)
-        self._read.append(number)
         return descriptor
+
+    def _look(self) -> None:
+        """Raise where the actor does not answer any more."""
+        self._answer(self._ask("is_stopped", "hear"))
 
     def _written(self, number: int, data: bytes) -> None:
         view = memoryview(data)
@@ -263,5 +270,6 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 
 
 def _first_line(error: BaseException) -> str:
+    """The first line of what Ray says, or of an error of this process."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp._engines import count_of
 from xmp._engines.pool import Pool
 
-from .cluster import refuse_without_ray
+from .cluster import connect, hosts_of, refuse_without_ray
+from .placement import Hosts, checked, wanted
+from .reach import Reach
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -23,26 +26,39 @@ class RayEngine:
 
     name = "ray"
 
-    def __init__(self) -> None:
-        self._pool: Pool[RayGroup] = Pool()
-        self._reach: Any = None
-        """Which hosts of the cluster have not answered."""
+    def __init__(
+        self,
+        pool: Pool[RayGroup] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        reach: Reach | None = None,
+    ) -> None:
+        self._pool: Pool[RayGroup] = Pool() if pool is None else pool
+        self._runtime_env = runtime_env
+        self._reach = reach or Reach()
 
-    def checked(self, hosts: object) -> int:
+    def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
-        return count_of(hosts)
+        return checked(hosts)
 
-    def group(self, hosts: int, request: Request, call: Call) -> RayGroup:
+    def with_runtime_env(self, runtime_env: object) -> RayEngine:
+        from . import runtime_env as ours
+
+        return RayEngine(self._pool, ours.checked(runtime_env), self._reach)
+
+    def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
-        from .placement import wanted
-        from .reach import Reach
-
-        self._reach = reach = self._reach or Reach()
 
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
-        need = wanted(hosts, request)
-        return self._pool.taken(need, lambda: RayGroup(need, self._pool, seconds, reach))
+        cluster = hosts_of(connect())
+        need = wanted(hosts, request, cluster)
+        if self._runtime_env:
+            from .runtime_env import stored
+
+            need = replace(need, runtime_env=stored(self._runtime_env))
+        return self._pool.taken(
+            need, lambda: RayGroup(need, cluster, self._pool, seconds, self._reach)
+        )
 
     def refuse(self, plan: JobPlan) -> None:
         """The hosts can carry out whatever fits their facts."""

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import time
+import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xmp import _log, _signals
+from xmp import _signals
 from xmp._engines import HostFound
+from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
-from xmp._errors import PlanError, StartError
+from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
 from xmp._processes.system import stdio
 
 from . import actor
+from .advice import advice
 from .agent import RayAgent
-from .cluster import connect, driver_host, hosts_of
+from .cluster import ClusterHost, connect, driver_host, hosts_of
+from .host_clocks import measure
 from .idle import IdleLimit
-from .placement import Wanted, bundles
+from .placement import Nodes, Wanted
 from .reach import Reach
+from .reservation import Reservation
 from .sent_files import SentFiles
 from .session import end_before_ray, ends_with_its_task, session
+from .slices import TpuSlice, in_worker_order, names_of_workers, with_variables
+from .surroundings import ProgramPath, program_path
+from .versions import refuse_versions
+
+if TYPE_CHECKING:
+    from xmp._types import HostFacts
 
 __all__ = ["RayGroup"]
 
-_START = 300.0
-"""Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
 _PING = 5.0
 _IDLE = 600.0
 """Seconds between two launches for which a program keeps its part of the cluster, as it keeps
 templates."""
+_LOOK = 0.1
+"""Seconds between two looks at signals and at the time, while hosts come."""
 
 
 class RayGroup:
     """So many hosts, from the first launch that needs them until another one needs others."""
 
     def __init__(
-        self, need: Wanted, pool: Pool[RayGroup], seconds: float | None, reach: Reach
+        self,
+        need: Wanted,
+        cluster: Sequence[ClusterHost],
+        pool: Pool[RayGroup],
+        seconds: float | None,
+        reach: Reach,
     ) -> None:
         self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
@@ -47,15 +61,17 @@ class RayGroup:
         self._session = session(self._ray)
         self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
         end_before_ray(pool.end)
-        self._ends = time.monotonic() + (seconds or _START)
-        self._limit = seconds or _START
-        self._group: Any = None
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
+        self._entries: ProgramPath | None = None
+        self._paths: list[list[str]] = []
+        """``sys.path`` of replicas on each host, with these entries of the driver's."""
+        self._reach.look(cluster)
+        self._reservation = Reservation(self._ray, need, cluster, seconds, reach.selector())
         try:
             versions = self._placed(need)
-            _refuse_versions(versions)
-            self._start(versions)
+            refuse_versions(versions)
+            self._start(need, versions)
         except BaseException:
             with _signals.blocked():
                 self.close()
@@ -63,13 +79,13 @@ class RayGroup:
 
     def _placed(self, need: Wanted) -> list[Any]:
         """What the actors of all hosts say, after so many placements as that takes."""
-        self._reach.look(hosts_of(self._ray))
         while True:
             self._place(need)
             try:
                 return self._answers([each.versions.remote() for each in self._actors], self._look)
             except _OtherHostsError:
                 self._unplace()
+                self._reservation = self._reservation.again(self._reach.selector())
 
     def _look(self) -> None:
         """While hosts are awaited: others may be there by now."""
@@ -77,58 +93,33 @@ class RayGroup:
             raise _OtherHostsError
 
     def _place(self, need: Wanted) -> None:
+        """One actor on each host; Ray starts them as soon as it has the hosts."""
         ray = self._ray
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         ray.cloudpickle.register_pickle_by_value(actor)
         groups = {"send": 1, "hear": 1, "files": 2}
         remote = ray.remote(concurrency_groups=groups)(actor.HostActor)
-        known = hosts_of(ray)
-        self._say_few(need, known)
-        parts = bundles(need, [host.resources for host in known])
-        selectors = [self._reach.selector()] * len(parts) if self._reach.silent else None
-        self._group = placement_group(
-            parts, strategy="STRICT_SPREAD", bundle_label_selector=selectors
-        )
-        for index, part in enumerate(parts):
-            where = PlacementGroupSchedulingStrategy(self._group, index)
-            self._actors.append(
-                remote.options(
-                    scheduling_strategy=where, num_cpus=part.get("CPU", 0),
-                    num_gpus=part.get("GPU", 0), max_restarts=0, max_task_retries=0,
-                ).remote()
-            )  # fmt: skip
-
-    def _say_few(self, need: Wanted, known: Sequence[Any]) -> None:
-        if len(known) < need.hosts:
-            names = ", ".join(host.name for host in known)
-            _log.warning(
-                "hosts=%d: the Ray cluster has %d (%s); xmp waits up to %g s for more",
-                need.hosts, len(known), names, self._limit,
-            )  # fmt: skip
+        env = json.loads(need.runtime_env or "null")
+        for index in range(len(self._reservation.parts)):
+            options = {**self._reservation.options(index), "runtime_env": env}
+            made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
+            self._actors.append(made)
 
     def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
         """The answers of all actors; StartError where a host does not come."""
         waiting = list(asked)
         while waiting:
-            if time.monotonic() > self._ends:
-                raise StartError(
-                    f"{len(asked) - len(waiting)} of {len(asked)} hosts of the Ray cluster have "
-                    f"come within {self._limit:g} s (start_timeout). See `ray status`"
-                )
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
+            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
             _signals.deliver()
             if waiting:
                 look()
+                self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RayError as error:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 
-    def _start(self, versions: Sequence[dict[str, Any]]) -> None:
-        pids = self._answers([each.start.remote({}) for each in self._actors])
-        self._paths = self._answers([each.path.remote() for each in self._actors])
+    def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
+        pids = self._answers([each.start.remote() for each in self._actors])
         addresses = self._answers([each.address.remote() for each in self._actors])
         home = driver_host(self._ray)
         self._answers([each.watch.remote(home.address, home.port) for each in self._actors])
@@ -136,13 +127,26 @@ class RayGroup:
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
             self._agents.append(agent)
-        self.hosts = [HostFound(a.name, a.address, self._described(a).facts) for a in self._agents]
+        self._order(need, [self._described(agent).facts for agent in self._agents])
+
+    def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
+        """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
+        order = [*range(len(facts))]
+        if not isinstance(need.hosts, Nodes):
+            order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
+        names = names_of_workers(facts, self._reservation.nodes(), hosts_of(self._ray))
+        self.environment.update(names)
+        self._agents = [self._agents[i] for i in order]
+        for index, agent in enumerate(self._agents):
+            agent.index = index
+        known = [with_variables(facts[i], names) for i in order]
+        self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
 
     def _described(self, agent: RayAgent) -> Described:
         agent.hear()
         try:
             agent.send(Describe())
-            found: Described = agent.expect(Described, max(1.0, self._ends - time.monotonic()))
+            found: Described = agent.expect(Described, max(1.0, self._reservation.left))
         except (Closed, TimeoutError) as error:
             raise StartError(
                 f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
@@ -169,13 +173,28 @@ class RayGroup:
     def inherited(self) -> None:
         return None
 
-    def search_path(self, index: int) -> list[str]:
+    def search_path(self, index: int) -> None:
+        return None
+
+    def program_path(self, index: int) -> list[str]:
+        entries = program_path()
+        if entries != self._entries:
+            asked = [agent.actor.path.remote(entries) for agent in self._agents]
+            try:
+                self._paths = self._ray.get(asked, timeout=_PING)
+            except self._ray.exceptions.RayError as error:
+                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            self._entries = entries
         return list(self._paths[index])
+
+    def advice(self, missing: Missing) -> str:
+        return advice(missing)
 
     def agents(self, cell: bytes) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
         for agent in self._agents:
             agent.cell = cell
+        measure(self._agents)
         return self._agents
 
     def release(self, lost: bool) -> None:
@@ -197,14 +216,10 @@ class RayGroup:
 
     def _unplace(self) -> None:
         """End the actors, and with them the agents: no call of Ray here waits for a host."""
-        from ray.util.placement_group import remove_placement_group
-
         for each in self._actors:
             self._ray.kill(each)
         self._actors.clear()
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group = None
+        self._reservation.remove()
 
     def drop(self) -> None:
         for agent in self._agents:
@@ -212,21 +227,4 @@ class RayGroup:
 
 
 class _OtherHostsError(Exception):
-    """The placement group must be made again, for other hosts."""
-
-
-def _refuse_versions(found: Sequence[dict[str, Any]]) -> None:
-    """Raise PlanError where a host has no xmp, or another one than this process."""
-    import xmp
-
-    own = platform.python_version()
-    for host in found:
-        name, version = host["name"], host["xmp"]
-        if host["python"].split(".")[:2] != own.split(".")[:2]:
-            raise PlanError(f"host {name} has Python {host['python']}, and this process {own}")
-        if version != xmp.__version__:
-            has = f"has xmp {version}" if version else f"cannot import xmp ({host['error']})"
-            raise PlanError(
-                f"host {name} {has}, and this process has {xmp.__version__}. Run there: "
-                f"{host['executable']} -m pip install xmp-spawn=={xmp.__version__}"
-            )
+    """The hosts must be reserved again: others can be reached by now."""

@@ -1,37 +1,195 @@
-"""Which hosts of the cluster a launch takes, and what it takes of each."""
+"""Which hosts of the cluster a launch takes, and what it takes of each.
+
+Ray counts a host's processors and accelerators and gives each to one at a time. A launch takes the
+accelerators that its replicas may use, and a processor for each replica; where it has more replicas
+than the host has processors it takes all of these, as xmp has no such limit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from xmp._engines import count_of
+from xmp._errors import PlanError
 from xmp._types import Request
 
-__all__ = ["Wanted", "bundles", "wanted"]
+from .cluster import ClusterHost
+from .slices import TpuSlice, parsed, resources_of
+
+__all__ = ["Hosts", "Nodes", "Wanted", "checked", "wanted"]
+
+_ALLOWED = ', a list of node ids, or a TPU slice as in "v6e:4x4"'
+_OF_RUNTIME = {
+    **dict.fromkeys(("cuda", "rocm", "xpu"), "GPU"),
+    "torch_tpu": "TPU",
+    "neuron": "neuron_cores",
+}
+"""The resource that a runtime cannot do without."""
+_NO_DEVICES = ("cpu", "fake")
+_WHOLE = ("TPU", "neuron_cores")
+"""Taken as a host has them: one process may open a TPU host's chips at a time, and the masks that
+Ray makes of them describe no slice."""
+_ANYWHERE = {"memory": 1.0}
+"""Each node of Ray has memory (in bytes), and a bundle may not be empty."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of Ray by their ids, in the order of the hosts."""
+
+    ids: tuple[str, ...]
+
+
+Hosts = int | Nodes | TpuSlice
+"""What ``hosts=`` asks for."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a launch asks for: the same for two launches that can use the same group."""
+    """What a launch asks for: the same for two launches that can use the same hosts."""
 
-    hosts: int
-    nprocs: int | None
-    runtime: str | None
+    hosts: Hosts
+    said: str
+    """``hosts=`` for errors."""
+    bundles: tuple[tuple[tuple[str, float], ...], ...]
+    """Of each host, by the names of Ray's resources."""
+    selector: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Labels of each host, for a slice."""
+    runtime_env: str = ""
+    """What Ray prepares there, as JSON."""
+
+    @property
+    def parts(self) -> list[dict[str, float]]:
+        """The bundles of a placement group."""
+        return [dict(bundle) for bundle in self.bundles]
 
 
-def wanted(hosts: int, request: Request) -> Wanted:
-    """What ``launch`` was given."""
-    return Wanted(hosts, request.nprocs, request.runtime)
+def checked(hosts: object) -> Hosts:
+    """What ``hosts=`` asks for, without a look at the cluster; raises PlanError and TypeError."""
+    if isinstance(hosts, str):
+        return parsed(hosts)
+    if not isinstance(hosts, (list, tuple)):
+        return count_of(hosts, _ALLOWED)
+    for each in hosts:
+        if not isinstance(each, str):
+            kind = type(each).__name__
+            raise TypeError(f"hosts={hosts!r}: a node id is a str in hexadecimal, not {kind}")
+    if not hosts:
+        raise PlanError(f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}")
+    double = sorted({each for each in hosts if hosts.count(each) > 1})
+    if double:
+        raise PlanError(f"hosts=: {', '.join(double)} more than once. Name each node once")
+    return Nodes(tuple(hosts))
 
 
-def bundles(need: Wanted, totals: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Of each host: its processors for the replicas, and GPUs where the runtime may use them.
+def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wanted:
+    """What a launch asks of this cluster; PlanError for nodes that it does not have."""
+    if isinstance(hosts, Nodes):
+        chosen = [_node(each, cluster) for each in hosts.ids]
+        each_own = tuple(_bundle(request, [host], 1) for host in chosen)
+        return Wanted(hosts, f"hosts=[{len(chosen)} node ids]", each_own)
+    if isinstance(hosts, TpuSlice):
+        return _of_slice(hosts, request, cluster)
+    bundle = _bundle(request, cluster, hosts)
+    return Wanted(hosts, f"hosts={hosts}", (bundle,) * hosts)
 
-    ``totals``: what each host of the cluster has.
-    """
-    least = min((int(each.get("CPU", 0)) for each in totals), default=0)
-    bundle: dict[str, Any] = {"CPU": float(min(need.nprocs or least, least))}
-    gpus = max((int(each.get("GPU", 0)) for each in totals), default=0)
-    if gpus and need.runtime not in ("cpu", "fake"):
-        bundle["GPU"] = float(need.nprocs or gpus)
-    return [{name: count for name, count in bundle.items() if count}] * need.hosts
+
+def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
+    for host in cluster:
+        if host.node_id == given.lower():
+            return host
+    existing = ", ".join(f"{host.node_id} ({host.name}, {host.address})" for host in cluster)
+    raise PlanError(
+        f"hosts=: the Ray cluster has no living node {given!r}. Allowed: {existing}. "
+        "`ray.nodes()` lists them as NodeID"
+    )
+
+
+def _of_slice(hosts: TpuSlice, request: Request, cluster: Sequence[ClusterHost]) -> Wanted:
+    if request.runtime in _NO_DEVICES or _OF_RUNTIME.get(request.runtime or "", "TPU") != "TPU":
+        raise PlanError(
+            f"hosts='{hosts}' with runtime={request.runtime!r}: this runtime uses no TPU. Give a "
+            "runtime that does, or a number of hosts"
+        )
+    of_kind = [host for host in cluster if hosts.is_of(host)]
+    chips = hosts.chips_per_host(of_kind)
+    bundle = {"TPU": resources_of(chips)}
+    processors = _processors(request, chips, of_kind, len(of_kind))
+    if processors:
+        bundle["CPU"] = processors
+    selector = tuple(hosts.selector(cluster).items())
+    each = (tuple(bundle.items()),) * (hosts.chips // chips)
+    return Wanted(hosts, f"hosts='{hosts}'", each, selector)
+
+
+def _bundle(
+    request: Request, cluster: Sequence[ClusterHost], count: int
+) -> tuple[tuple[str, float], ...]:
+    """What each of ``count`` hosts of the cluster is asked for."""
+    bundle: dict[str, float] = {}
+    for name in ("GPU", *_WHOLE):
+        amount = _devices(name, request, cluster, count)
+        if amount:
+            bundle[name] = amount
+    fitting = [host for host in cluster if has(host.resources, bundle)] or cluster
+    devices = int(max(bundle.values(), default=1))
+    processors = _processors(request, devices, fitting, count)
+    if processors:
+        bundle["CPU"] = processors
+    return tuple((bundle or _ANYWHERE).items())
+
+
+def _devices(name: str, request: Request, cluster: Sequence[ClusterHost], count: int) -> float:
+    """How many accelerators of this kind."""
+    needed = _OF_RUNTIME.get(request.runtime or "")
+    if request.runtime in _NO_DEVICES or needed not in (None, name):
+        return 0
+    most = _most(name, cluster, count)
+    replicas = _replicas(request)
+    if name in _WHOLE or request.devices is not None:
+        return max(most, 1.0 if needed else 0)
+    if replicas is None:
+        _refuse_different(name, cluster, count)
+        return max(most, 1.0 if needed else 0)
+    return float(replicas) if needed else min(most, replicas)
+
+
+def _processors(
+    request: Request, devices: int, cluster: Sequence[ClusterHost], count: int
+) -> float:
+    """A processor for each replica, and no more than the hosts have."""
+    return float(min(_replicas(request) or devices, int(_most("CPU", cluster, count))))
+
+
+def _replicas(request: Request) -> int | None:
+    """The replicas of each host, where the call says how many."""
+    if request.devices is not None:
+        return len(request.devices)
+    return None if request.nprocs == -1 else request.nprocs
+
+
+def _most(name: str, cluster: Sequence[ClusterHost], count: int) -> float:
+    """The largest number that so many hosts have; all, where the cluster has fewer hosts."""
+    numbers = sorted((int(host.resources.get(name, 0)) for host in cluster), reverse=True)
+    return float(numbers[min(count, len(numbers)) - 1]) if numbers else 0
+
+
+def _refuse_different(name: str, cluster: Sequence[ClusterHost], count: int) -> None:
+    """Raise PlanError where the best hosts differ, and no number of replicas is given."""
+    best = sorted(cluster, key=lambda host: -host.resources.get(name, 0))[:count]
+    if not best:
+        return
+    first, last = best[0], best[-1]
+    more, fewer = (int(host.resources.get(name, 0)) for host in (first, last))
+    if more != fewer and fewer:
+        raise PlanError(
+            f"hosts={count} without nprocs=: {first} has {more} {name}s and {last} has {fewer}, "
+            f"and each host runs as many replicas as the others. Give nprocs={fewer}, or name "
+            "hosts that are alike by their node ids"
+        )
+
+
+def has(resources: dict[str, float], bundle: dict[str, float]) -> bool:
+    """Whether these resources suffice."""
+    return all(resources.get(name, 0) >= amount for name, amount in bundle.items())

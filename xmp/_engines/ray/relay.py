@@ -7,14 +7,16 @@ object of Ray's store, so that no file need fit into that store.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xmp._processes.messages.connection import pair
@@ -33,10 +35,20 @@ _MOST = 8 << 20
 _END_WAIT = 5.0
 
 
+@contextlib.contextmanager
+def _nothing_blocked() -> Iterator[None]:
+    """Ray starts raylets with SIGINT blocked (2.60, _private/services.py), which all inherit."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Relay:
     """The agent of this host, and what has come from it."""
 
-    def __init__(self, runtime_env: dict[str, str]) -> None:
+    def __init__(self) -> None:
         ours, theirs = pair()
         self._socket = socket.socket(fileno=ours.detach())
         watched, self._lifeline = os.pipe()
@@ -44,19 +56,18 @@ class Relay:
         numbers = theirs.fileno(), watched
         command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
-                pass_fds=numbers, env=for_agent(runtime_env), start_new_session=True,
-            )  # fmt: skip
+            with _nothing_blocked():
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output[1], stderr=error[1],
+                    pass_fds=numbers, env=for_agent(), start_new_session=True,
+                )  # fmt: skip
         finally:
             theirs.close()
             for descriptor in (watched, output[1], error[1]):
                 os.close(descriptor)
         self.pid = self._process.pid
         self._streams = {output[0]: 1, error[0]: 2}
-        self._files: dict[int, int] = {}
-        """The descriptors of files that the driver reads, by number."""
-        self._next = 0
+        self._files = files.OfferedFiles()
         self._waiting: deque[tuple[Any, ...]] = deque()
         self._size = 0
         self._changed = threading.Condition()
@@ -88,22 +99,20 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, number: int, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
+    def reports(self, number: int, seconds: float) -> list[tuple[Any, ...]]:
         """What has come, as soon as anything has, or nothing after so many seconds.
 
-        ``number``: of this request. ``read``: the files that the driver has read.
+        ``number``: of this request.
         """
         assert self._watch is not None
         self._watch.begins(number)
         try:
-            return self._found(seconds, read)
+            return self._found(seconds)
         finally:
             self._watch.ends()
 
-    def _found(self, seconds: float, read: Sequence[int]) -> list[tuple[Any, ...]]:
+    def _found(self, seconds: float) -> list[tuple[Any, ...]]:
         with self._changed:
-            for number in read:
-                os.close(self._files.pop(number))
             self._changed.wait_for(lambda: self._waiting, seconds)
             found = list(self._waiting)
             self._waiting.clear()
@@ -112,8 +121,8 @@ class Relay:
         return [*found, (STOPPED,)] if self.is_stopped() else found
 
     def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
-        """So many bytes of a file; a buffer of its own, which Ray stores without another copy."""
-        return files.piece(self._files[number], offset, size)
+        """So many bytes of a file that ``reports`` has named."""
+        return self._files.piece(number, offset, size)
 
     def _read_all(self) -> None:
         poller = select.poll()
@@ -153,15 +162,8 @@ class Relay:
         for _, kind, content in ancillary:
             if kind == socket.SCM_RIGHTS:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
-        self._put((PACKET, data, [self._added(each) for each in descriptors]), len(data))
+        self._put((PACKET, data, [self._files.add(each) for each in descriptors]), len(data))
         return True
-
-    def _added(self, descriptor: int) -> tuple[int, int]:
-        """The number and the size of a file that the driver is to read."""
-        with self._changed:
-            self._next += 1
-            self._files[self._next] = descriptor
-            return self._next, os.fstat(descriptor).st_size
 
     def _put(self, item: tuple[Any, ...], size: int) -> None:
         with self._changed:

@@ -27,10 +27,8 @@ class SentFiles:
             key = found.st_dev, found.st_ino
             with self._lock:
                 if key not in self._objects:
-                    pieces = files.offsets(found.st_size)
-                    self._objects[key] = [
-                        ray.put(files.piece(descriptor, offset, size)) for offset, size in pieces
-                    ]
+                    pieces = files.pieces_of(descriptor, found.st_size)
+                    self._objects[key] = [ray.put(each) for each in pieces]
                 return self._objects[key]
         finally:
             os.close(descriptor)

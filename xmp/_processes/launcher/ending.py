@@ -48,10 +48,12 @@ def with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
-            launch.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
-            in_order(launch, error)
-            launch.sigterm.carry_out(launch.outcome)
+        ends = owned or isinstance(error, (KeyboardInterrupt, SystemExit))
+        if ends and not launch.finished:
+            with _signals.deferred():
+                launch.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
+                in_order(launch, error)
+                launch.sigterm.carry_out(launch.outcome)
         raise
 
 

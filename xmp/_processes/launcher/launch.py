@@ -215,6 +215,7 @@ class Launch:
         exception does.
         """
         with (
+            ending.with_exceptions(self, owned),  # of handlers that run when the next two end
             _signals.deferred(),
             signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all),
             ending.with_exceptions(self, owned),

@@ -121,18 +121,19 @@ class RestartingLaunch:
         An exception ends the launch as it does a single one.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        with _signals.deferred():
-            try:
+        try:
+            with _signals.deferred():
                 while not self.finished:
                     attempt = self._attempt
                     ended = attempt.wait(seconds_to(end), owned, enough)
                     if not (ended and self._continue(attempt, end)):
                         return False
-            except BaseException as error:
-                if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        except BaseException as error:
+            if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
+                with _signals.deferred():
                     self.ask(Interrupt() if isinstance(error, KeyboardInterrupt) else Stop())
                     self.end_within(_ANSWER_WAIT + 2 * self.grace)
-                raise
+            raise
         return True
 
     def end_within(self, seconds: float) -> None:

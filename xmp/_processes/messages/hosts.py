@@ -16,6 +16,8 @@ from xmp._types import HostFacts, Limits, Request
 from .launcher_state import LauncherState
 
 if TYPE_CHECKING:
+    from xmp._processes.report.out_of_memory import OomFinding
+
     from .logging_setup import LoggingSetup
 
 __all__ = [
@@ -61,14 +63,16 @@ class HostOrder:
     options: dict[str, Any]
     """Fields of ``Call``."""
     limits: Limits | None
-    elapsed: int
-    """Nanoseconds since the user's call: clocks of hosts differ."""
+    called: int
+    """When the user called: monotonic nanoseconds, by the clock of the host when it is sent."""
     inherited: dict[str, str] | None
     """The variables of the host; None: those that its agent was started with."""
     environment: dict[str, str]
     """Variables for this launch beside them."""
-    search_path: list[str]
-    """``sys.path`` for processes that run no code of the user's."""
+    search_path: list[str] | None
+    """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
+    program_path: list[str]
+    """``sys.path`` of the replicas of another machine than the driver's."""
     host_name: str
     events: bool
     """Whether the driver reports events (``events=``)."""
@@ -109,8 +113,6 @@ class Described(NamedTuple):
     facts: HostFacts
     pid: int
     """Of the agent."""
-    clock: int
-    """Monotonic nanoseconds."""
 
 
 class PortsHeld(NamedTuple):
@@ -135,3 +137,5 @@ class HostOver(NamedTuple):
     """How the launch has failed, on whichever host."""
     leftovers: str = ""
     """Which processes of it still exist all the same."""
+    memory: OomFinding | None = None
+    """Whether the kernel has killed processes of the host for lack of memory."""

@@ -15,6 +15,7 @@ _SHORTEST = 0.1
 """Seconds of a part that is worth a word."""
 _SLOW_SECONDS = 5.0
 _UP = "template and supervisor up"
+_FUNCTION = "the function"
 _STAGES = (
     ("received", _UP),
     ("loaded", "script and call loaded"),
@@ -22,7 +23,7 @@ _STAGES = (
     ("born", "process made"),
     ("ready", "call loaded there, framework entered"),
     ("entered", "rendezvous and own imports"),
-    ("left", "the function"),
+    ("left", _FUNCTION),
 )
 
 
@@ -111,7 +112,8 @@ class StartTimeline(Mapping[int, Timeline]):
         if not self._ranks:
             return []
         last = max(self.values(), key=lambda timeline: timeline.entered)
-        items = [(what, (to - since) / 1e9) for what, since, to in last.stages()[:-1]]
+        stages = [stage for stage in last.stages() if stage[0] != _FUNCTION]
+        items = [(what, (to - since) / 1e9) for what, since, to in stages]
         items += [(f"import {module}", seconds) for module, seconds in self.imports]
         return sorted(items, key=lambda item: -item[1])[:count]
 
