@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from xmp._engines.pool import Pool, new_job
 from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
-from xmp._processes.system import stdio
+from xmp._processes.system import linux, stdio
 
 from . import actor
 from .advice import advice
@@ -146,7 +147,10 @@ class RayGroup:
         agent.hear()
         try:
             agent.send(Describe())
-            found: Described = agent.expect(Described, max(1.0, self._reservation.left))
+            while not linux.ready(agent.fileno(), select.POLLIN, _LOOK):
+                _signals.deliver()
+                self._reservation.look()
+            found: Described = agent.expect(Described, 0)
         except (Closed, TimeoutError) as error:
             raise StartError(
                 f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
