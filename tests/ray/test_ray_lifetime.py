@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,7 +48,8 @@ HEAD = """
     def free():
         return ray.available_resources().get("CPU", 0)
 
-    begin()
+    if __name__ == "__main__":
+        begin()
 """
 
 
@@ -59,7 +61,8 @@ def ray_folder() -> Iterator[str]:
 
 
 def start(stage: Stage, ray_folder: str, source: str) -> Any:
-    return stage.start(HEAD + source, env={**RAY, "RAY_FOLDER": ray_folder})
+    guarded = textwrap.indent(source, "    ")
+    return stage.start(HEAD + guarded, env={**RAY, "RAY_FOLDER": ray_folder})
 
 
 def ended(stage: Stage, ray_folder: str, source: str, code: int = 0) -> Outcome:
