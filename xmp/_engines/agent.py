@@ -58,6 +58,8 @@ def main(descriptor: int, lifeline: int) -> None:
     os.set_inheritable(lifeline, False)
     linux.arm(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the driver says who has ended it, and how
+    # Ray blocks SIGINT in all that it starts (2.60, _private/services.py), and so in replicas.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     linux.set_name("xmp-agent")
     channel, own = Connection(descriptor), (dict(os.environ), list(sys.path))
     try:

@@ -48,7 +48,7 @@ class Pool(Generic[G]):
         self._ending = False
         # A child of the program has none of them: only its parent may end them.
         os.register_at_fork(after_in_child=self._forget_all)
-        atexit.register(self._at_exit)
+        atexit.register(self.end)
 
     def taken(self, key: Hashable, make: Callable[[], G]) -> G:
         """The group that waits, if it fits, or a new one; one that does not fit is closed first."""
@@ -91,6 +91,13 @@ class Pool(Generic[G]):
             if self._waiting is not None and self._waiting[1] is group:
                 self._waiting = None
 
+    def expire(self, group: G) -> None:
+        """End it, if it still waits."""
+        with self._lock:
+            waits = self._waiting is not None and self._waiting[1] is group
+        if waits:
+            self.close()
+
     def close(self) -> None:
         """End the group that waits."""
         with self._lock:
@@ -98,7 +105,8 @@ class Pool(Generic[G]):
         if waiting is not None:
             waiting[1].close()
 
-    def _at_exit(self) -> None:
+    def end(self) -> None:
+        """This process ends: keep nothing any more."""
         self._ending = True
         self.close()
 

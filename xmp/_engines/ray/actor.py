@@ -60,13 +60,21 @@ class HostActor:
         """A launch is over: files up to this one, which the agent has not taken, are not needed."""
         self._relay.incoming.forget(number)
 
-    def reports(self, seconds: float, output: bool = True) -> list[Any]:
+    def watch(self, host: str, port: int) -> None:
+        """Where the driver's host can be reached: tried when the driver is silent."""
+        self._relay.watch((host, port))
+
+    def reports(self, number: int, seconds: float, output: bool = True) -> list[Any]:
         """What has come from the agent within so many seconds.
 
-        ``output``: whether the driver has room for output.
+        ``number``: of this request. ``output``: whether the driver has room for output.
         """
-        found: list[Any] = self._relay.reports(seconds, output)
+        found: list[Any] = self._relay.reports(number, seconds, output)
         return found
+
+    def rested(self, number: int) -> None:
+        """The launch is over: the driver asks for nothing after the request of this number."""
+        self._relay.rested(number)
 
     def piece(self, number: int, offset: int, size: int) -> Any:
         """A part of a file that ``reports`` has named."""
@@ -94,8 +102,3 @@ class HostActor:
     def lives(self) -> bool:
         """Whether the agent waits for work."""
         return bool(self._relay is not None and self._relay.lives)
-
-    def end(self) -> None:
-        """End the agent, with all that it has started."""
-        if self._relay is not None:
-            self._relay.end()

@@ -18,7 +18,7 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals
 
 from . import files
-from .relay import ENDED, OUTPUT, PACKET
+from .relay import ENDED, OUTPUT, PACKET, STOPPED
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ _BEAT = 2.0
 """Seconds after which an actor answers although there is nothing to report."""
 _BEAT_WHEN_FULL = 0.2
 """The same, where the driver's streams take no output: they may take some again by then."""
-_SILENCE = 12.0
-"""Seconds without an answer after which a host is given up: with Ray itself that takes 64 s where
-the network is cut (Ray 2.60), and 3 s where the raylet is killed."""
+_SILENCE = 10
+"""So many waits of a second, without an answer, after which a host is given up: with Ray itself
+that takes 64 s where the network is cut (Ray 2.60), and 3 s where the raylet is killed. Of the time
+for which this process is stopped (Ctrl-Z, a debugger) only one wait is lost."""
 _ROOM = 128 * 1024
 
 
@@ -56,11 +57,18 @@ class RayAgent:
         self._items: deque[tuple[Any, ...]] = deque()
         """What the actor has reported and was not passed on yet, in its order."""
         self._how = ""
+        self._asked = 0
+        """The number of the last request for reports."""
+        self._stopped = False
         self._runs = threading.Event()
         """Whether a launch runs: then the actor is asked for reports, one request at a time."""
         self._closed = False
-        for work in (self._send_all, self._hear_all):
-            threading.Thread(target=work, name="xmp-ray", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name="xmp-ray", daemon=True)
+            for work in (self._send_all, self._hear_all)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # --- as any agent --------------------------------------------------------------------------
 
@@ -95,13 +103,16 @@ class RayAgent:
         ray.kill(self.actor)
 
     def is_stopped(self) -> bool:
-        return False  # the actor says nothing then, too, but its host is not given up at once
+        return self._stopped
 
     def how_it_ended(self) -> str:
         return self._how or "has closed its connection"
 
     def rest(self) -> None:
-        self._runs.clear()
+        if self._runs.is_set():
+            self._runs.clear()
+            with contextlib.suppress(Exception):  # where the actor has ended, nothing waits
+                self._ask("rested", "send", self._asked + 1)
         self._streams.close()
 
     def use(self, sent: SentFiles) -> None:
@@ -112,38 +123,51 @@ class RayAgent:
         """Close the channel; the actor ends with the group."""
         self._closed = True
         self._runs.set()
+        self._hang_up()
+        self._connection.close()
+        self._streams.close()
+
+    def _hang_up(self) -> None:
+        """Nothing comes any more: both ends see it, also a thread that waits there."""
         with contextlib.suppress(OSError):
             self._relayed.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-        self.rest()
 
-    drop = end
+    def drop(self) -> None:
+        """In a forked child of the driver: no thread is here, and the parent uses the sockets."""
+        self._connection.close()
+        self._relayed.close()
+        self._streams.close()
 
     # --- driver -> agent -----------------------------------------------------------------------
 
     def _send_all(self) -> None:
-        while True:
-            try:
-                data, ancillary, _, _ = self._relayed.recvmsg(
-                    _ROOM, socket.CMSG_SPACE(4 * 64), socket.MSG_CMSG_CLOEXEC
-                )
-            except OSError:
-                return
-            if not data:
-                return
-            descriptors = array.array("i")
-            for _, kind, content in ancillary:
-                if kind == socket.SCM_RIGHTS:
-                    descriptors.frombytes(content[: len(content) - len(content) % 4])
-            assert self._sent is not None
-            try:
-                numbers = [self._sent.number(each) for each in descriptors]
-                self._ask("take", "send", [(data, numbers)])
-            except Exception as error:  # of Ray: without room for the file, or disconnected
-                self._how = self._how or f"cannot be reached: {_first_line(error)}"
-                with contextlib.suppress(OSError):
-                    self._relayed.shutdown(socket.SHUT_RDWR)
-                return
+        try:
+            while self._send_next():
+                pass
+        except Exception as error:  # of Ray, where the program has disconnected it
+            self._how = self._how or f"cannot be reached: {_first_line(error)}"
+        self._hang_up()
+        self._relayed.close()
+
+    def _send_next(self) -> bool:
+        room = socket.CMSG_SPACE(4 * 64)
+        try:
+            data, ancillary, _, _ = self._relayed.recvmsg(_ROOM, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        if not data:
+            return False
+        descriptors = array.array("i")
+        for _, kind, content in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % 4])
+        self._pass_on(data, descriptors)
+        return True
+
+    def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:
+        assert self._sent is not None
+        numbers = [self._sent.number(each) for each in descriptors]
+        self._ask("take", "send", [(data, numbers)])
 
     # --- agent -> driver -----------------------------------------------------------------------
 
@@ -159,29 +183,36 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
-                while not (self._closed or self._deliver()):
-                    pass  # what it has written still goes out
-                with contextlib.suppress(OSError):  # close() alone would not reach the other thread
-                    self._relayed.shutdown(socket.SHUT_RDWR)
-                return
+            except Exception as error:  # what ends this thread must end the launch
+                self._how = f"cannot be heard any more: {_first_line(error)}"
+            else:
+                continue
+            while not (self._closed or self._deliver()):
+                pass  # what it has written still goes out
+            self._hang_up()
+            return
 
     def _hear(self) -> None:
+        wanted = self._deliver()
+        self._asked += 1
+        beat = _BEAT if wanted else _BEAT_WHEN_FULL
+        items = self._answer(self._ask("reports", "hear", self._asked, beat, wanted))
+        self._stopped = (STOPPED,) in items
+        self._items += items
+        self._deliver()
+
+    def _answer(self, asked: Any) -> Any:
         import ray
 
-        wanted = self._deliver()
-        try:
-            beat = _BEAT if wanted else _BEAT_WHEN_FULL
-            asked = self._ask("reports", "hear", beat, wanted)
-            self._items += ray.get(asked, timeout=_SILENCE)
-            self._deliver()
-        except ray.exceptions.GetTimeoutError:
-            raise _Ended(
-                f"has not answered for {_SILENCE:g} s: its host or network is gone"
-            ) from None
-        except ray.exceptions.RayActorError as error:
-            raise _Ended(_cause(error)) from None
-        except (OSError, ray.exceptions.RayError) as error:  # no room for a file, or it is lost
-            raise _Ended(f"cannot be heard any more: {_first_line(error)}") from None
+        for _ in range(_SILENCE):
+            try:
+                return ray.get(asked, timeout=1.0)
+            except ray.exceptions.GetTimeoutError:
+                if self._closed:
+                    break
+            except ray.exceptions.RayActorError as error:
+                raise _Ended(f"has ended with its actor: {_first_line(error)}") from None
+        raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
 
     def _deliver(self) -> bool:
         """Pass on what has come, in its order; False if the driver's streams take no more now."""
@@ -218,10 +249,8 @@ class RayAgent:
         return descriptor
 
     def _look(self) -> None:
-        """Raise GetTimeoutError or RayActorError where the actor does not answer any more."""
-        import ray
-
-        ray.get(self._ask("is_stopped", "hear"), timeout=_SILENCE)
+        """Raise where the actor does not answer any more."""
+        self._answer(self._ask("is_stopped", "hear"))
 
     def _ended(self, how: str) -> None:
         raise _Ended(how)
@@ -234,11 +263,8 @@ class _Ended(Exception):
 _HANDLERS: dict[str, Callable[..., None]] = {
     PACKET: RayAgent._packet,
     ENDED: RayAgent._ended,
+    STOPPED: lambda _: None,
 }
-
-
-def _cause(error: BaseException) -> str:
-    return f"has ended with its actor: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
 
+from .session import own_sigterm, refuse_forked
+
 __all__ = [
     "ClusterHost",
     "connect",
     "connected_by_program",
+    "driver_host",
     "hosts_of",
     "is_installed",
     "refuse_without_ray",
@@ -39,6 +42,8 @@ class ClusterHost(NamedTuple):
     labels: dict[str, str]
     free: dict[str, float]
     """What of it no placement group, actor or task holds at the moment."""
+    port: int = 0
+    """At which its raylet listens."""
 
     def __str__(self) -> str:
         return self.name if self.name == self.address else f"{self.name} ({self.address})"
@@ -67,6 +72,7 @@ def connect() -> Any:
     """
     import ray
 
+    refuse_forked(ray)
     if ray.is_initialized():
         client: Any = importlib.import_module("ray.util.client")
         _refuse_client(client.ray.is_connected())
@@ -76,7 +82,7 @@ def connect() -> Any:
     _refuse_silent(address)
     _log.debug("ray.init(): RAY_ADDRESS=%s", address or "not set")
     try:
-        with _signals.as_usual():  # it may wait for minutes
+        with _signals.as_usual(), own_sigterm():  # it may wait for minutes
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise StartError(_unreachable(address, error)) from error
@@ -142,6 +148,7 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
             dict(node["Resources"]),
             dict(node.get("Labels") or {}),
             free.get(node["NodeID"], dict(node["Resources"])),
+            node["NodeManagerPort"],
         )
         for node in ray.nodes()
         if node["Alive"]
@@ -157,3 +164,9 @@ def _free_resources() -> dict[str, dict[str, float]]:
     except (ImportError, AttributeError):
         return {}
     return found
+
+
+def driver_host(ray: Any) -> ClusterHost:
+    """The node that this process is connected to, which is on its own host."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(host for host in hosts_of(ray) if host.node_id == own)

@@ -12,6 +12,7 @@ from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
 from .placement import Hosts, checked, wanted
+from .reach import Reach
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -28,10 +29,14 @@ class RayEngine:
     name = "ray"
 
     def __init__(
-        self, pool: Pool[RayGroup] | None = None, runtime_env: Mapping[str, Any] | None = None
+        self,
+        pool: Pool[RayGroup] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        reach: Reach | None = None,
     ) -> None:
         self._pool: Pool[RayGroup] = Pool() if pool is None else pool
         self._runtime_env = runtime_env
+        self._reach = reach or Reach()
 
     def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
@@ -40,7 +45,7 @@ class RayEngine:
     def with_runtime_env(self, runtime_env: object) -> RayEngine:
         from . import runtime_env as ours
 
-        return RayEngine(self._pool, ours.checked(runtime_env))
+        return RayEngine(self._pool, ours.checked(runtime_env), self._reach)
 
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
@@ -56,7 +61,7 @@ class RayEngine:
             need = replace(need, runtime_env=stored(self._runtime_env))
 
         def make() -> RayGroup:
-            return RayGroup(need, cluster, self._pool, seconds, begun)
+            return RayGroup(need, cluster, self._pool, seconds, begun, self._reach)
 
         group = self._pool.taken(need.key, make)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xmp import _signals
@@ -20,13 +20,16 @@ from xmp._processes.system import linux, stdio
 from . import actor
 from .advice import advice
 from .agent import RayAgent
-from .cluster import ClusterHost, connect, connected_by_program, hosts_of
+from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
 from .host_clocks import measure
+from .idle import IdleLimit
 from .placement import Nodes, Wanted
+from .reach import Reach
 from .reservation import Reservation
 from .runtime_env import in_words
 from .script_import import would_connect
 from .sent_files import SentFiles
+from .session import end_before_ray, ends_with_its_task, session
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["RayGroup"]
 
 _PING = 5.0
+_IDLE = 600.0
+"""Seconds between two launches for which a program keeps its part of the cluster, as it keeps
+templates."""
 _LOOK = 0.1
 """Seconds between two looks at signals and at the time, while hosts come."""
 
@@ -51,25 +57,45 @@ class RayGroup:
         pool: Pool[RayGroup],
         seconds: float | None,
         begun: float,
+        reach: Reach,
     ) -> None:
-        self._pool, self._sent = pool, SentFiles()
+        self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
         self._ray = connect()
+        self._session = session(self._ray)
+        self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
+        end_before_ray(pool.end)
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
         self._entries: ProgramPath | None = None
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
-        self._reservation = Reservation(self._ray, need, cluster, seconds, begun)
+        self._reach.look(cluster)
+        avoided = reach.selector()
+        self._reservation = Reservation(self._ray, need, cluster, seconds, begun, avoided)
         try:
-            self._place(need)
-            versions = self._answers([each.versions.remote() for each in self._actors])
+            versions = self._placed(need)
             refuse_versions(versions)
             self._start(need, versions)
         except BaseException:
             with _signals.blocked():
                 self.close()
             raise
+
+    def _placed(self, need: Wanted) -> list[Any]:
+        """What the actors of all hosts say, after so many placements as that takes."""
+        while True:
+            self._place(need)
+            try:
+                return self._answers([each.versions.remote() for each in self._actors], self._look)
+            except _OtherHostsError:
+                self._unplace()
+                self._reservation = self._reservation.renewed(self._reach.selector())
+
+    def _look(self) -> None:
+        """While hosts are awaited: others may be there by now."""
+        if self._reach.silent and self._reach.look(hosts_of(self._ray)):
+            raise _OtherHostsError
 
     def _place(self, need: Wanted) -> None:
         """One actor on each host; Ray starts them as soon as it has the hosts."""
@@ -83,13 +109,14 @@ class RayGroup:
             made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
             self._actors.append(made)
 
-    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+    def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
         """The answers of all actors; StartError where a host does not come."""
         waiting = list(asked)
         while waiting:
             _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
             _signals.deliver()
             if waiting:
+                look()
                 self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
@@ -101,6 +128,8 @@ class RayGroup:
     def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
         pids = self._answers([each.start.remote() for each in self._actors])
         addresses = self._answers([each.address.remote() for each in self._actors])
+        home = driver_host(self._ray)
+        self._answers([each.watch.remote(home.address, home.port) for each in self._actors])
         for index, (each, found) in enumerate(zip(self._actors, versions)):
             agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
             agent.use(self._sent)
@@ -152,6 +181,8 @@ class RayGroup:
 
     @property
     def usable(self) -> bool:
+        if session(self._ray) != self._session:
+            return False
         asked = [each.lives.remote() for each in self._actors]
         try:
             return all(self._ray.get(asked, timeout=_PING))
@@ -160,6 +191,7 @@ class RayGroup:
 
     def begin(self) -> None:
         """The agents' own variables do not change."""
+        self._idle.stop()
 
     def inherited(self) -> None:
         return None
@@ -196,24 +228,33 @@ class RayGroup:
     def release(self, lost: bool) -> None:
         self._sent.clear()
         self._reservation.release()
-        self._pool.give_back(self, not lost)
+        if lost:
+            self._reach.lost()
+        else:
+            self._idle.start()
+        self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
 
     def close(self) -> None:
+        self._idle.stop()
         self._pool.forget(self)
         self._sent.close()
         for agent in self._agents:
             agent.end()
-        if not self._ray.is_initialized():
-            return
-        with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
-            # Others have no agent, and perhaps no host.
-            asked = [each.actor.end.remote() for each in self._agents]
-            if asked:
-                self._ray.wait(asked, num_returns=len(asked), timeout=_PING)
-            for each in self._actors:
-                self._ray.kill(each)
-            self._reservation.remove()
+        if session(self._ray) == self._session:
+            with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
+                self._unplace()
+
+    def _unplace(self) -> None:
+        """End the actors, and with them the agents: no call of Ray here waits for a host."""
+        for each in self._actors:
+            self._ray.kill(each)
+        self._actors.clear()
+        self._reservation.remove()
 
     def drop(self) -> None:
         for agent in self._agents:
             agent.drop()
+
+
+class _OtherHostsError(Exception):
+    """The hosts must be reserved again: others can be reached by now."""

@@ -23,11 +23,12 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes, seals
 
 from . import files
+from .silence import DriverWatch
 from .surroundings import for_agent
 
-__all__ = ["ENDED", "OUTPUT", "PACKET", "Relay"]
+__all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay"]
 
-PACKET, OUTPUT, ENDED = "packet", "output", "ended"
+PACKET, OUTPUT, ENDED, STOPPED = "packet", "output", "ended", "stopped"
 _ROOM = 128 * 1024
 _MOST = 8 << 20
 """Bytes that wait for the driver; then agent and replicas wait until it has read them."""
@@ -72,6 +73,9 @@ class Relay:
         """What has come, in this order, with its size."""
         self._size = 0
         self._changed = threading.Condition()
+        self._watch: DriverWatch | None = None
+        self._why = ""
+        """Why this process has ended the agent."""
         threading.Thread(target=self._read_all, name="xmp-relay", daemon=True).start()
 
     @property
@@ -104,12 +108,21 @@ class Relay:
 
     # --- from the agent ------------------------------------------------------------------------
 
-    def reports(self, seconds: float, output: bool) -> list[tuple[Any, ...]]:
+    def reports(self, number: int, seconds: float, output: bool) -> list[tuple[Any, ...]]:
         """What has come, as soon as anything has, or nothing after so many seconds.
 
-        Without ``output``: up to the first that replicas have written. The driver's streams take no
-        more for now, and what was reported after it waits, as with one host.
+        ``number``: of this request. Without ``output``: up to the first that replicas have written.
+        The driver's streams take no more for now, and what was reported after it waits, as with one
+        host.
         """
+        assert self._watch is not None
+        self._watch.begins(number)
+        try:
+            return self._found(seconds, output)
+        finally:
+            self._watch.ends()
+
+    def _found(self, seconds: float, output: bool) -> list[tuple[Any, ...]]:
         with self._changed:
 
             def comes() -> bool:
@@ -122,7 +135,7 @@ class Relay:
                 self._size -= size
                 found.append(item)
             self._changed.notify_all()
-            return found
+        return [*found, (STOPPED,)] if self.is_stopped() else found
 
     def piece(self, number: int, offset: int, size: int) -> pickle.PickleBuffer:
         """So many bytes of a file that ``reports`` has named."""
@@ -176,6 +189,21 @@ class Relay:
             self._size += size
             self._changed.notify_all()
 
+    # --- the driver ----------------------------------------------------------------------------
+
+    def watch(self, address: tuple[str, int]) -> None:
+        """End the agent when a launch runs, and the driver's host can be reached no more."""
+        self._watch = DriverWatch(address, self._cut_off)
+
+    def rested(self, number: int) -> None:
+        """The driver asks for no more reports until the next launch."""
+        assert self._watch is not None
+        self._watch.rested(number)
+
+    def _cut_off(self) -> None:
+        self._why = "was ended on its host, which was cut off from the driver"
+        self._kill()
+
     # --- the agent's process -------------------------------------------------------------------
 
     def is_stopped(self) -> bool:
@@ -186,18 +214,12 @@ class Relay:
             code = self._process.wait(_END_WAIT)
         except subprocess.TimeoutExpired:
             return "has closed its connection"
+        if self._why:
+            return self._why
         if code < 0:
             return f"was killed by {processes.signal_name(-code)}"
         return f"ended with exit code {code}"
 
-    def end(self) -> None:
-        """End the agent; the kernel ends what it has started (lifelines)."""
-        self._socket.close()
-        try:
-            self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()

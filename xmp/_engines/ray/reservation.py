@@ -15,7 +15,7 @@ import platform
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmp import _log, _signals
@@ -50,9 +50,13 @@ class Reservation:
         cluster: Sequence[ClusterHost],
         seconds: float | None,
         begun: float,
+        avoided: Mapping[str, str],
     ) -> None:
-        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``)."""
-        self.need = need
+        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``).
+
+        ``avoided``: the selector that leaves out hosts which do not answer.
+        """
+        self.need, self._avoided = need, avoided
         self.limit = seconds or _START
         self.ends = begun + self.limit
         self._ray = ray
@@ -81,7 +85,9 @@ class Reservation:
     def _make(self, cluster: Sequence[ClusterHost]) -> None:
         if not shortage.can_ever(self.need, cluster):
             self._say(cluster)
-        selectors: list[dict[str, str]] = [dict(self.need.selector) for _ in self.parts]
+        selectors: list[dict[str, str]] = [
+            {**self._avoided, **dict(self.need.selector)} for _ in self.parts
+        ]
         if isinstance(self.need.hosts, Nodes):
             selectors = [{_NODE: node} for node in self.need.hosts.ids]
         elif isinstance(self.need.hosts, slices.TpuSlice) and len(self.parts) > 1:
@@ -98,7 +104,7 @@ class Reservation:
     def _slice(self, wanted: slices.TpuSlice, cluster: Sequence[ClusterHost]) -> str:
         """Take a slice by its first worker; its name. A free one, if the cluster has any now."""
         name = next(iter(slices.intact(wanted, cluster)), None)
-        selector = {slices.WORKER: "0", **dict(self.need.selector)}
+        selector = {**self._avoided, slices.WORKER: "0", **dict(self.need.selector)}
         if name is not None:
             selector[slices.NAME] = name
         head = self._add([{wanted.head: 1.0}], [selector])
@@ -125,6 +131,11 @@ class Reservation:
         )
         self._groups.append(group)
         return group
+
+    def renewed(self, avoided: Mapping[str, str]) -> Reservation:
+        """Another one, after ``remove``, with the time that is left of this one."""
+        cluster = hosts_of(self._ray)
+        return Reservation(self._ray, self.need, cluster, self.limit, self._begun, avoided)
 
     # --- where the actors go -------------------------------------------------------------------
 

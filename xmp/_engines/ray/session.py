@@ -1,0 +1,70 @@
+"""This process's connection to Ray: whose it is, whether it is still the same, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from xmp import _signals
+from xmp._errors import StartError
+from xmp._processes.launcher import context
+
+__all__ = [
+    "Session", "end_before_ray", "ends_with_its_task", "own_sigterm", "refuse_forked", "session",
+]  # fmt: skip
+
+Session = tuple[str, str]
+
+
+def session(ray: Any) -> Session | None:
+    """The node and the job that this process is connected as; None where it is not connected.
+
+    ``ray.shutdown`` and another ``ray.init`` make another one, even in the same cluster. What
+    belongs to an earlier one must not be used: Ray ends the process, or waits for ever.
+    """
+    if not ray.is_initialized():
+        return None
+    found = ray.get_runtime_context()
+    return found.get_node_id(), found.get_job_id()
+
+
+def refuse_forked(ray: Any) -> None:
+    """Raise StartError in a fork of a process that was connected: Ray's threads are not here."""
+    listener = getattr(ray._private.worker.global_worker, "listener_thread", None)
+    if ray.is_initialized() and listener is not None and not listener.is_alive():
+        raise StartError(
+            'engine="ray": this process is a fork of one that is connected to Ray, and Ray does '
+            "not work in forks. Launch from the parent, or from a process that is no fork "
+            '(subprocess, multiprocessing with "spawn")'
+        )
+
+
+def ends_with_its_task(ray: Any) -> bool:
+    """Whether this process is a worker of Ray's: it goes on after the task that launches."""
+    return bool(ray._private.worker.global_worker.mode == ray.WORKER_MODE)
+
+
+@contextmanager
+def own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM: ``ray.init`` sets one of its own, which ends the process.
+
+    A SIGTERM is a request to end in order, which replicas hear of (``xmp.preempted``).
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if _signals.in_main() and before is not None:
+        signal.signal(signal.SIGTERM, before)
+
+
+def end_before_ray(end: Callable[[], object]) -> None:
+    """At the end of this process wait for replicas, and call ``end``, before Ray disconnects.
+
+    Ray does that in a handler of atexit, which the import of ray and ``ray.init`` register; the
+    last that is registered runs first.
+    """
+    atexit.unregister(end)
+    atexit.register(end)
+    context.end_before_others()
