@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.launch import TakeStacks
-from xmp._processes.report.stacks import grouped
+from xmp._processes.report.stacks import living
 from xmp._processes.terminal.console import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class StacksOfHosts:
         """A host has answered."""
         if self._prints and self._have_come():
             self._prints = False
-            say("\n".join(["xmp: where the living replicas are:", *grouped(self._found())]))
+            say(living(self._found()))
 
     def _ask(self) -> None:
         for host in self._launch.hosts:
