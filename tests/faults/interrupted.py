@@ -191,7 +191,7 @@ def noting_waits() -> None:
         WAITS.append(self)
         return wait(self, *given)
 
-    setattr(Launch, "_wait_for_end", noted)  # noqa: B010 - to mypy it is no assignment
+    Launch._wait_for_end = noted  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from xmp._processes.launcher.events import NullEvents
 from xmp._processes.launcher.job import Job
 from xmp._processes.launcher.launch import ENDINGS
 from xmp._processes.launcher.launch_registry import (
-    preempt_all,
     reap_finished,
     running_launches,
 )
@@ -257,12 +256,7 @@ class HostsLaunch:
 
         As ``Launch.wait``.
         """
-        with (
-            ending.with_exceptions(self, owned),
-            _signals.deferred(),
-            signals_of_the_user(self._by_signal, self.print_stacks, preempt_all),
-            ending.with_exceptions(self, owned),
-        ):
+        with ending.while_waiting(self, owned, self._by_signal):
             return self._wait_for_end(timeout, enough)
 
     def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:

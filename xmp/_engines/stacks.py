@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from xmp import _log
 from xmp._processes.messages.launch import TakeStacks
-from xmp._processes.report.stacks import grouped
+from xmp._processes.report.stacks import living
 from xmp._processes.terminal.console import say
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class StacksOfHosts:
     def _print(self) -> None:
         self._prints = None
         silent = self._silent()
-        lines = ["xmp: where the living replicas are:", *grouped(self._found())]
-        say("\n".join([*lines, *([f"no stacks: {silent}"] if silent else [])]))
+        say("\n".join([living(self._found()), *([f"no stacks: {silent}"] if silent else [])]))
 
     def _ask(self) -> None:
         for host in self._launch.hosts:

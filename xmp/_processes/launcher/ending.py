@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from xmp import _log, _signals
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.launch import Interrupt, Kill, Stop
+from xmp._processes.messages.launch import Interrupt, Kill, Pause, Resume, Stop
 from xmp._processes.report.stacks import ranks
-from xmp._processes.terminal.console import in_notebook, say
+from xmp._processes.terminal.console import in_notebook, say, signals_of_the_user
+
+from .launch_registry import preempt_all
 
 if TYPE_CHECKING:
     from .outcome import Outcome
     from .preemption import Sigterm
 
-__all__ = ["in_order", "with_exceptions"]
+__all__ = ["in_order", "while_waiting"]
 
 _ANSWER_WAIT = 5.0
 _QUIET = 1.0
@@ -39,8 +41,14 @@ class Endable(Protocol):
     def end_within(self, seconds: float) -> None: ...
 
 
+class Waiting(Endable, Protocol):
+    """A launch that a thread waits for."""
+
+    def print_stacks(self) -> None: ...
+
+
 @contextmanager
-def with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
+def _ends_with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
     """End the launch in order when an exception leaves the block that waits for it.
 
     Where something else may wait for it again, only KeyboardInterrupt and SystemExit end it.
@@ -55,6 +63,23 @@ def with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
                 in_order(launch, error)
                 launch.sigterm.carry_out(launch.outcome)
         raise
+
+
+@contextmanager
+def while_waiting(
+    launch: Waiting, owned: bool, by_signal: Callable[[Interrupt | Pause | Resume], None]
+) -> Iterator[None]:
+    """Handlers of the program run where xmp waits, and an exception of one ends the launch.
+
+    Also one of a handler that runs when the waiting is over, and the program has its handlers back.
+    """
+    with (
+        _ends_with_exceptions(launch, owned),
+        _signals.deferred(),
+        signals_of_the_user(by_signal, launch.print_stacks, preempt_all),
+        _ends_with_exceptions(launch, owned),
+    ):
+        yield
 
 
 def in_order(launch: Endable, why: BaseException) -> None:

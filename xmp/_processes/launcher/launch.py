@@ -14,8 +14,8 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
 from xmp._processes.messages.timeline import StartTimeline, slow_start
-from xmp._processes.report.stacks import grouped
-from xmp._processes.terminal.console import say, signals_of_the_user
+from xmp._processes.report.stacks import living
+from xmp._processes.terminal.console import say
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
 
@@ -24,7 +24,7 @@ from .deadlines import Deadlines, EndedElsewhere, soonest
 from .events import NullEvents
 from .handlers import supervisor_messages
 from .job import Job
-from .launch_registry import preempt_all, reap_finished, running_launches
+from .launch_registry import reap_finished, running_launches
 from .other_hosts import OtherHosts
 from .outcome import Outcome
 from .preemption import Sigterm
@@ -214,12 +214,7 @@ class Launch:
         go on. If the launch is ``owned`` by this call, so that nothing else could end it, any
         exception does.
         """
-        with (
-            ending.with_exceptions(self, owned),  # of handlers that run when the next two end
-            _signals.deferred(),
-            signals_of_the_user(self.lender.by_signal, self.print_stacks, preempt_all),
-            ending.with_exceptions(self, owned),
-        ):
+        with ending.while_waiting(self, owned, self.lender.by_signal):
             return self._wait_for_end(timeout, enough)
 
     def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
@@ -338,4 +333,4 @@ class Launch:
         self._stacks = stacks
         if self._prints_stacks:
             self._prints_stacks = False
-            say("\n".join(["xmp: where the living replicas are:", *grouped(stacks)]))
+            say(living(stacks))

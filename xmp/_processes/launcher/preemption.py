@@ -28,6 +28,7 @@ class Sigterm:
         self.agreed = False
         """Whether the replicas end by themselves, at a call on which they have agreed."""
         self.pending = False
+        """Whether the signal has come, and the replicas have not agreed to end by themselves."""
         self._came = 0
         """Monotonic nanoseconds."""
 

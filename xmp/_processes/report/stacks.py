@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from xmp._processes.system.interpreter import package_folder
 
-__all__ = ["crash_stacks", "grouped", "not_in_function", "ranks"]
+__all__ = ["crash_stacks", "grouped", "living", "not_in_function", "ranks"]
 
 T = TypeVar("T")
 _MOST_FRAMES = 20
@@ -56,6 +56,11 @@ def grouped(stacks: Mapping[int, str], with_lines: bool = False) -> list[str]:
         "\n  ".join([f"{group}:", *map(_with_line if with_lines else str, lines)])
         for lines, group in _alike(shown).items()
     ]
+
+
+def living(stacks: Mapping[int, str]) -> str:
+    """What is printed on request (Ctrl-\\)."""
+    return "\n".join(["xmp: where the living replicas are:", *grouped(stacks)])
 
 
 def _with_line(frame: str) -> str:
