@@ -10,6 +10,7 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmp import _signals
@@ -53,6 +54,8 @@ from .stacks import StacksOfHosts
 from .verdict import complete, may_mend, settle
 
 if TYPE_CHECKING:
+    from xmp._types import JobPlan
+
     from . import Agent, Group
 
 __all__ = ["HostsLaunch"]
@@ -70,7 +73,9 @@ class HostsLaunch:
         group: Group,
         orders: Sequence[HostOrder],
         packed: PackedCall,
+        planned: Callable[[int], JobPlan],
     ) -> None:
+        """``planned`` gives the plan for the port at which host 0 meets the others."""
         self.job = job
         self.grace = job.grace
         self.patience = 0.0
@@ -86,7 +91,7 @@ class HostsLaunch:
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
         self.stacks = StacksOfHosts(self)
-        self._group, self._orders, self._packed = group, orders, packed
+        self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
         self._late = LateHosts()
         self._reader = SharedReader(self._readable, self._read)
 
@@ -136,6 +141,7 @@ class HostsLaunch:
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
+        self.job = replace(self.job, plan=self._planned(port))
         for host in self.hosts[1:]:
             self.start_host(host.agent.index, port)
 
