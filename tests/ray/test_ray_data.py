@@ -177,7 +177,7 @@ def test_a_result_that_does_not_load_in_the_driver(
 GONE = """
 from xmp._engines.ray import agent
 
-agent._SILENCE = 3.0  # not 12: what is tested is that it counts while a file is read
+agent._SILENCE = 3  # not 12: what is tested is that it counts while a file is read
 
 def result(rank):
     return numpy.full(400_000_000 // 8, float(rank)) if rank == 2 else rank

@@ -7,6 +7,7 @@ TPUs has, chips and the packages that use them, is added to what the hosts say o
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -201,7 +202,8 @@ def test_a_slice_that_another_job_has(said: dict[str, Any]) -> None:
         "StartError: hosts='v6e:4x4': no hosts within 1 s (start_timeout): what it asks of them is "
         "in use (4 TPU, 1 CPU each)."
     )
-    held = f'Held by the placement group "theirs": 1 TPU-v6e-16-head on {ADDRESSES[0]}'
+    where = f"{platform.node()} ({ADDRESSES[0]})"
+    held = f'Held by the placement group "theirs": 1 TPU-v6e-16-head on {where}'
     assert held in lines
 
 

@@ -171,9 +171,9 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
     if engine is None:
         raise PlanError(
             f"hosts={shown(hosts)} without engine=: say what starts the function on the hosts. "
-            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine plays, '
-            "for tests). Where a scheduler starts this program on each host, give neither: the program "
-            "calls xmp.spawn there"
+            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine '
+            "plays, for tests). Where a scheduler starts this program on each host, give neither: "
+            "the program calls xmp.spawn there"
         )
     if engine not in ENGINES:
         near = get_close_matches(engine.lower(), ENGINES, 1)

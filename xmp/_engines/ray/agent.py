@@ -18,6 +18,7 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals
 
 from . import files
+from .answers import Connected, DisconnectedError
 from .relay import ENDED, OUTPUT, PACKET, STOPPED
 from .streams import Streams
 
@@ -49,6 +50,7 @@ class RayAgent:
     def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
+        self._ray = Connected()
         self.clock = HostClock()
         self._sent: SentFiles | None = None
         self._connection, theirs = pair()
@@ -172,6 +174,7 @@ class RayAgent:
     # --- agent -> driver -----------------------------------------------------------------------
 
     def _ask(self, method: str, group: str, *args: Any) -> Any:
+        self._ray.check()
         return getattr(self.actor, method).options(concurrency_group=group).remote(*args)
 
     def _hear_all(self) -> None:
@@ -204,12 +207,15 @@ class RayAgent:
     def _answer(self, asked: Any) -> Any:
         import ray
 
+        answer = asked.future()
         for _ in range(_SILENCE):
             try:
-                return ray.get(asked, timeout=1.0)
-            except ray.exceptions.GetTimeoutError:
+                return self._ray.answer(answer, 1.0)
+            except TimeoutError:
                 if self._closed:
                     break
+            except DisconnectedError as error:
+                raise _Ended(f"cannot be reached: {error}") from None
             except ray.exceptions.RayActorError as error:
                 raise _Ended(f"has ended with its actor: {_first_line(error)}") from None
         raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
@@ -242,7 +248,7 @@ class RayAgent:
 
     def _fetched(self, number: int, size: int) -> int:
         def ask(offset: int, count: int) -> Any:
-            return self._ask("piece", "files", number, offset, count)
+            return self._ask("piece", "files", number, offset, count).future()
 
         descriptor = files.fetched(size, ask, self._look)
         seals.seal_size(descriptor)
