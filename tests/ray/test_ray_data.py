@@ -62,8 +62,13 @@ class Peak(threading.Thread):
         return self.most - self.before
 
 def references():
-    \"\"\"The objects of Ray that this process refers to, but for the actors.\"\"\"
-    return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts()) - 2
+    \"\"\"More objects of Ray than the actors, once their last answers have come.\"\"\"
+    def more():
+        worker = ray._private.worker.global_worker.core_worker
+        return max(0, len(worker.get_all_reference_counts()) - 2)
+    with contextlib.suppress(TimeoutError):
+        until(lambda: not more(), 5)
+    return more()
 
 def elsewhere():
     \"\"\"The processes of this cluster that have memory files of more than 1 MB.\"\"\"
@@ -114,7 +119,7 @@ if __name__ == "__main__":
         seconds = time.monotonic() - begin
     arrays = [each for each in results]
     say(peak=peak.grown / (4 * SIZE), seconds=seconds)
-    results[3][0] = 7.0  # writable, and nobody else's
+    results[3][0] = 7.0  # writable, and this process's alone
     say(values=[[float(each[0]), float(each[-1])] for each in results])
     del results, arrays
     say(files=memory_files(), references=references())

@@ -37,7 +37,7 @@ once more costs up to 1 s, as Ray looks again at growing intervals (Ray 2.60).""
 _AGAIN = 1.5
 """Seconds for hosts that were free a moment ago."""
 _QUIET = 2.0
-"""Seconds after which a person is told that hosts are in use by others."""
+"""Seconds after which xmp says that others use the hosts."""
 
 
 class Reservation:
