@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import Stage
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 OPTIONS = """

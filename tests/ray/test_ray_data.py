@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import Outcome, Stage, slowness
 
 pytestmark = pytest.mark.ray
@@ -85,12 +85,6 @@ def elsewhere():
 if __name__ == "__main__":
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ DRIVER = """
     from in_script import say
 
     def hosts(asked):
-        call = SimpleNamespace(limits=None)
+        call = SimpleNamespace(limits=None, method="spawn")
         return engine.group(engine.checked(asked), Request(), call)
 
     def with_chips(group):

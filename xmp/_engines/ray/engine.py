@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _signals
+from xmp import _host, _signals
 from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
@@ -61,7 +61,8 @@ class RayEngine:
             need = replace(need, runtime_env=stored(self._runtime_env))
 
         def make() -> RayGroup:
-            return RayGroup(need, cluster, self._pool, seconds, begun, self._reach)
+            imports = _host.expected_imports(request, call)
+            return RayGroup(need, cluster, self._pool, seconds, begun, self._reach, imports)
 
         group = self._pool.taken(need.key, make)
         try:

@@ -13,8 +13,8 @@ from xmp._engines import HostFound
 from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
 from xmp._errors import StartError
-from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import Describe, Described
+from xmp._processes.messages.connection import Closed, prepared
+from xmp._processes.messages.hosts import Describe, Described, Prepare
 from xmp._processes.system import linux, stdio
 
 from . import actor
@@ -31,8 +31,8 @@ from .script_import import would_connect
 from .sent_files import SentFiles
 from .session import end_before_ray, ends_with_its_task, session
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
-from .surroundings import ProgramPath, program_path
-from .versions import refuse_versions
+from .surroundings import program_path
+from .versions import own_versions, refuse_versions
 
 if TYPE_CHECKING:
     from xmp._types import HostFacts
@@ -58,7 +58,9 @@ class RayGroup:
         seconds: float | None,
         begun: float,
         reach: Reach,
+        imports: tuple[str, ...] | None,
     ) -> None:
+        """``imports``: what the hosts' templates can begin with, as ``_host.expected_imports``."""
         self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
         self._ray = connect()
@@ -67,27 +69,37 @@ class RayGroup:
         end_before_ray(pool.end)
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
-        self._entries: ProgramPath | None = None
+        self._entries = program_path()
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
         self._reach.look(cluster)
         avoided = reach.selector()
         self._reservation = Reservation(self._ray, need, cluster, seconds, begun, avoided)
         try:
-            versions = self._placed(need)
-            refuse_versions(versions)
-            self._start(need, versions)
+            found = self._placed(need, imports)
+            refuse_versions(found)
+            self._meet(need, found)
         except BaseException:
             with _signals.blocked():
                 self.close()
             raise
 
-    def _placed(self, need: Wanted) -> list[Any]:
-        """What the actors of all hosts say, after so many placements as that takes."""
+    def _placed(self, need: Wanted, imports: tuple[str, ...] | None) -> list[dict[str, Any]]:
+        """What the actors of all hosts say, after so many placements as that takes.
+
+        Their agents start meanwhile, and templates that import what the launch will need: torch
+        takes longer than all the rest.
+        """
+        home = driver_host(self._ray)
+        messages = [*([Prepare(imports)] if imports is not None else []), Describe()]
+        packets = [(prepared(message), ()) for message in messages]
+        first = own_versions(), (home.address, home.port), tuple(self._entries), packets
         while True:
             self._place(need)
             try:
-                return self._answers([each.versions.remote() for each in self._actors], self._look)
+                return self._answers(
+                    [each.begin.remote(*first) for each in self._actors], self._look
+                )
             except _OtherHostsError:
                 self._unplace()
                 self._reservation = self._reservation.renewed(self._reach.selector())
@@ -125,16 +137,14 @@ class RayGroup:
         except self._ray.exceptions.RayError as error:
             raise StartError(f"a host of the Ray cluster has failed: {error}") from None
 
-    def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
-        pids = self._answers([each.start.remote() for each in self._actors])
-        addresses = self._answers([each.address.remote() for each in self._actors])
-        home = driver_host(self._ray)
-        self._answers([each.watch.remote(home.address, home.port) for each in self._actors])
-        for index, (each, found) in enumerate(zip(self._actors, versions)):
-            agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
+    def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
+        """Reach the agents, which have started, and learn from them what the hosts are."""
+        for index, (each, host) in enumerate(zip(self._actors, found)):
+            agent = RayAgent(each, index, host["name"], host["address"], host["pid"])
             agent.use(self._sent)
             self._agents.append(agent)
         self._sent.go_to(self._actors)
+        self._paths = [host["path"] for host in found]
         self._order(need, [each.facts for each in self._described()])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
@@ -150,6 +160,7 @@ class RayGroup:
             [self._actors[i] for i in order],
             [self._agents[i] for i in order],
         )
+        self._paths = [self._paths[i] for i in order]
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
@@ -159,8 +170,6 @@ class RayGroup:
         """What each host is, as its agent says."""
         for agent in self._agents:
             agent.hear()
-            with contextlib.suppress(Closed):  # what is read next says why
-                agent.send(Describe())
         return [self._description(agent) for agent in self._agents]
 
     def _description(self, agent: RayAgent) -> Described:
@@ -202,7 +211,7 @@ class RayGroup:
     def program_path(self, index: int) -> list[str]:
         entries = program_path()
         if entries != self._entries:
-            asked = [agent.actor.path.remote(entries) for agent in self._agents]
+            asked = [agent.actor.path.remote(tuple(entries)) for agent in self._agents]
             try:
                 self._paths = self._ray.get(asked, timeout=_PING)
             except self._ray.exceptions.RayError as error:
