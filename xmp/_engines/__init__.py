@@ -115,8 +115,11 @@ class Group(Protocol):
     def imports_script(self) -> bool:
         """Whether hosts import the script again; if not, what it defines travels by value."""
 
-    def advice(self, missing: Missing) -> str:
-        """What to do where a host lacks this; "" where that is the program's own mistake."""
+    def advice(self, missing: Missing, command: bool) -> str:
+        """What to do where a host lacks this; "" where that is the program's own mistake.
+
+        ``command``: ``xmp run`` launches.
+        """
 
     def agents(self) -> Sequence[Agent]:
         """Start those that do not wait for work yet; raises StartError, and leaves none then."""

@@ -359,7 +359,7 @@ class HostsLaunch:
                 error.host = self._host_of(error.rank).agent.name
             of_host = isinstance(error, (StartError, ReplicaError))
             if of_host and (missing := missing_in(str(error))):
-                error._add(self._group.advice(missing))
+                error._add(self._group.advice(missing, self.job.program))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

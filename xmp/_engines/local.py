@@ -164,7 +164,7 @@ class LocalGroup:
     def imports_script(self) -> bool:
         return True
 
-    def advice(self, missing: Missing) -> str:
+    def advice(self, missing: Missing, command: bool) -> str:
         return ""
 
     def agents(self) -> list[LocalAgent]:

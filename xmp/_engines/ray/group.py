@@ -16,13 +16,15 @@ from xmp._errors import StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
 from xmp._processes.system import linux, stdio
+from xmp._processes.terminal.console import in_notebook
 
 from . import actor
 from .advice import advice
 from .agent import RayAgent
+from .answers import failed_host
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
 from .host_clocks import measure
-from .idle import IdleLimit
+from .later import Later
 from .placement import Nodes, Wanted
 from .reach import Reach
 from .reservation import Reservation
@@ -63,7 +65,7 @@ class RayGroup:
         self.environment = new_job()
         self._ray = connect()
         self._session = session(self._ray)
-        self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
+        self._idle = Later(lambda: self._pool.expire(self), _IDLE)
         end_before_ray(pool.end)
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
@@ -122,8 +124,8 @@ class RayGroup:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RuntimeEnvSetupError as error:
             raise StartError(in_words(error)) from None
-        except self._ray.exceptions.RayError as error:
-            raise StartError(f"a host of the Ray cluster has failed: {error}") from None
+        except self._ray.exceptions.RayError:
+            raise StartError(failed_host(self._ray, asked, self._reservation.names)) from None
 
     def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
         pids = self._answers([each.start.remote() for each in self._actors])
@@ -205,16 +207,17 @@ class RayGroup:
             asked = [agent.actor.path.remote(entries) for agent in self._agents]
             try:
                 self._paths = self._ray.get(asked, timeout=_PING)
-            except self._ray.exceptions.RayError as error:
-                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            except self._ray.exceptions.RayError:
+                names = [agent.name for agent in self._agents]
+                raise StartError(failed_host(self._ray, asked, names)) from None
             self._entries = entries
         return list(self._paths[index])
 
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
 
-    def advice(self, missing: Missing) -> str:
-        return advice(missing)
+    def advice(self, missing: Missing, command: bool) -> str:
+        return advice(missing, command)
 
     def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
@@ -230,7 +233,7 @@ class RayGroup:
         self._reservation.release()
         if lost:
             self._reach.lost()
-        else:
+        elif not in_notebook():  # its user thinks between two cells
             self._idle.start()
         self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
 
