@@ -100,6 +100,9 @@ class Group(Protocol):
     environment: Mapping[str, str]
     """Variables for all launches: the name of the job, and its secret."""
 
+    def refuse(self, plan: JobPlan) -> None:
+        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
+
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
@@ -147,9 +150,6 @@ class Engine(Protocol):
 
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """The hosts for a launch; raises PlanError where there are not so many."""
-
-    def refuse(self, plan: JobPlan) -> None:
-        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """The request, with what follows from where the hosts are."""

@@ -12,7 +12,7 @@ from xmp import _signals
 from xmp._engines import HostFound
 from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
-from xmp._errors import StartError
+from xmp._errors import PlanError, StartError
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.hosts import Describe, Described
 from xmp._processes.system import linux, stdio
@@ -37,7 +37,7 @@ from .surroundings import ProgramPath, program_path
 from .versions import refuse_versions
 
 if TYPE_CHECKING:
-    from xmp._types import HostFacts
+    from xmp._types import HostFacts, JobPlan
 
 __all__ = ["RayGroup"]
 
@@ -194,6 +194,17 @@ class RayGroup:
     def begin(self) -> None:
         """The agents' own variables do not change."""
         self._idle.stop()
+
+    def refuse(self, plan: JobPlan) -> None:
+        """A slice that the user has named is for what uses its chips."""
+        need, device = self._reservation.need, plan.hosts[0].replicas[0].device
+        if need.for_tpus and not device.startswith("tpu"):
+            raise PlanError(
+                f"{need.said}: {self.hosts[0].name} would run on {device} with runtime "
+                f"{plan.runtime!r} ({plan.why}), and a slice is for its TPU chips. Install there "
+                'what uses them (`pip install "jax[tpu]"` or "torch_xla[tpu]"), or give a number '
+                'of hosts with runtime="cpu"'
+            )
 
     def inherited(self) -> None:
         return None

@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmp import _log, _signals
-from xmp._errors import StartError
+from xmp._errors import PlanError, StartError
 
 from . import shortage, slices
+from .autoscaler import may_grow
 from .cluster import ClusterHost, hosts_of
 from .later import Later
 from .placement import Nodes, Wanted, has
@@ -38,6 +39,8 @@ _AGAIN = 1.5
 """Seconds for hosts that were free a moment ago."""
 _QUIET = 2.0
 """Seconds after which a person is told that hosts are in use by others."""
+_CHECK = 2.0
+"""Seconds between two looks whether any host can come: a new cluster does not say so at once."""
 
 
 class Reservation:
@@ -61,6 +64,8 @@ class Reservation:
         self.ends = begun + self.limit
         self._ray = ray
         self._begun, self._asked_at = begun, time.monotonic()
+        self._checked = 0.0
+        """When it was last looked whether the cluster can have such hosts."""
         self._said = False
         self._groups: list[Any] = []
         self._given_back = Later(self._remove_all, _KEPT)
@@ -83,6 +88,7 @@ class Reservation:
         return self.need.parts
 
     def _make(self, cluster: Sequence[ClusterHost]) -> None:
+        self._refuse_absent(cluster)
         if not shortage.can_ever(self.need, cluster):
             self._say(cluster)
         selectors: list[dict[str, str]] = [
@@ -183,8 +189,19 @@ class Reservation:
         now = time.monotonic()
         if now > self.ends:
             raise StartError(self._failure())
-        if not self._said and now - self._asked_at > _QUIET and not self._where:
+        if self._where:
+            return
+        if not self._said and now - self._asked_at > _QUIET:
             self._say(hosts_of(self._ray))
+        if now - self._checked > _CHECK:
+            self._refuse_absent(hosts_of(self._ray))
+
+    def _refuse_absent(self, cluster: Sequence[ClusterHost]) -> None:
+        """Raise PlanError where no host has the accelerators, and nothing adds hosts."""
+        self._checked = time.monotonic()
+        name = shortage.absent(self.need, cluster)
+        if name and (isinstance(self.need.hosts, Nodes) or not may_grow(self._ray)):
+            raise PlanError(shortage.refusal(self.need, cluster, name))
 
     def _say(self, cluster: Sequence[ClusterHost]) -> None:
         self._said = True
