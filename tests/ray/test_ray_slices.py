@@ -80,10 +80,11 @@ DRIVER = """
             addresses = [host.address for host in group.hosts]
             say(**{name: [ids, addresses, dict(plans(with_chips(group)))]})
             group.release(lost=False)
-        launched = xmp.launch(rank, engine="ray", hosts="v6e:4x4", nprocs=1, progress=False)
+        launched = xmp.launch(rank, engine="ray", hosts=4, nprocs=1, progress=False)
         say(launched=list(launched))
-        again = xmp.launch(rank, engine="ray", hosts="v6e:4x4", nprocs=1, progress=False)
+        again = xmp.launch(rank, engine="ray", hosts=4, nprocs=1, progress=False)
         say(kept=list(again))
+        say(unused=refused(hosts="v6e:4x4", nprocs=1))
 
         part = hosts(2)
         try:
@@ -188,6 +189,13 @@ def test_worker_2_has_the_golden_plan(said: dict[str, Any], runtime: str) -> Non
 
 def test_replicas_have_no_variables_of_ray(said: dict[str, Any]) -> None:
     assert said["launched"] == said["kept"] == [[worker, False] for worker in range(4)]
+
+
+def test_a_slice_whose_chips_nothing_would_use(said: dict[str, Any]) -> None:
+    text = said["unused"]
+    assert text.startswith("PlanError: hosts='v6e:4x4': "), text
+    assert " would run on cpu with runtime 'cpu' (no accelerator that an installed" in text
+    assert 'Install there what uses them (`pip install "jax[tpu]"` or ' in text
 
 
 def test_a_part_of_a_slice_is_refused(said: dict[str, Any]) -> None:

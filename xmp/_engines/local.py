@@ -80,15 +80,6 @@ class LocalEngine:
     def shutdown(self) -> None:
         self._pool.close()
 
-    def refuse(self, plan: JobPlan) -> None:
-        for replica in plan.hosts[0].replicas:
-            if replica.device.partition(":")[0] not in DEVICES:
-                raise PlanError(
-                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
-                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
-                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
-                )
-
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """With each host's share of this machine's cores, where the user has not said anything."""
         if request.threads is not None:
@@ -152,6 +143,15 @@ class LocalGroup:
         facts = self._facts()
         self.hosts = [host._replace(facts=facts) for host in self.hosts]
 
+    def refuse(self, plan: JobPlan) -> None:
+        for replica in plan.hosts[0].replicas:
+            if replica.device.partition(":")[0] not in DEVICES:
+                raise PlanError(
+                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
+                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                )
+
     def inherited(self) -> dict[str, str]:
         return self._env
 
@@ -164,7 +164,7 @@ class LocalGroup:
     def imports_script(self) -> bool:
         return True
 
-    def advice(self, missing: Missing) -> str:
+    def advice(self, missing: Missing, command: bool) -> str:
         return ""
 
     def agents(self) -> list[LocalAgent]:

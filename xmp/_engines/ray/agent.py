@@ -19,6 +19,7 @@ from xmp._processes.system import linux, seals
 
 from . import files
 from .answers import Connected, DisconnectedError
+from .failed_hosts import first_line
 from .relay import ENDED, OUTPUT, PACKET, STOPPED
 from .streams import Streams
 
@@ -147,7 +148,7 @@ class RayAgent:
             while self._send_next():
                 pass
         except Exception as error:  # of Ray, where the program has disconnected it
-            self._how = self._how or f"cannot be reached: {_first_line(error)}"
+            self._how = self._how or f"cannot be reached: {first_line(error)}"
         self._hang_up()
         self._relayed.close()
 
@@ -187,7 +188,7 @@ class RayAgent:
             except _Ended as ended:
                 self._how = str(ended)
             except Exception as error:  # what ends this thread must end the launch
-                self._how = f"cannot be heard any more: {_first_line(error)}"
+                self._how = f"cannot be heard any more: {first_line(error)}"
             else:
                 continue
             while not (self._closed or self._deliver()):
@@ -217,7 +218,7 @@ class RayAgent:
             except DisconnectedError as error:
                 raise _Ended(f"cannot be reached: {error}") from None
             except ray.exceptions.RayActorError as error:
-                raise _Ended(f"has ended with its actor: {_first_line(error)}") from None
+                raise _Ended(f"has ended with its actor: {first_line(error)}") from None
         raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
 
     def _deliver(self) -> bool:
@@ -271,9 +272,3 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     ENDED: RayAgent._ended,
     STOPPED: lambda _: None,
 }
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of what Ray says, or of an error of this process."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -76,9 +76,6 @@ class RayEngine:
         group.close()  # others have its hosts now
         return self._pool.taken(need.key, make)
 
-    def refuse(self, plan: JobPlan) -> None:
-        """The hosts can carry out whatever fits their facts."""
-
     def settled(self, request: Request, plan: JobPlan) -> Request:
         return request
 

@@ -12,17 +12,19 @@ from xmp import _signals
 from xmp._engines import HostFound
 from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
-from xmp._errors import StartError
+from xmp._errors import PlanError, StartError
 from xmp._processes.messages.connection import Closed, prepared
 from xmp._processes.messages.hosts import Describe, Described, Prepare
 from xmp._processes.system import linux, stdio
+from xmp._processes.terminal.console import in_notebook
 
 from . import actor
 from .advice import advice
 from .agent import RayAgent
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
+from .failed_hosts import failed_host
 from .host_clocks import measure
-from .idle import IdleLimit
+from .later import Later
 from .placement import Nodes, Wanted
 from .reach import Reach
 from .reservation import Reservation
@@ -35,7 +37,7 @@ from .surroundings import program_path
 from .versions import own_versions, refuse_versions
 
 if TYPE_CHECKING:
-    from xmp._types import HostFacts
+    from xmp._types import HostFacts, JobPlan
 
 __all__ = ["RayGroup"]
 
@@ -65,7 +67,7 @@ class RayGroup:
         self.environment = new_job()
         self._ray = connect()
         self._session = session(self._ray)
-        self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
+        self._idle = Later(lambda: self._pool.expire(self), _IDLE)
         end_before_ray(pool.end)
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
@@ -134,8 +136,8 @@ class RayGroup:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RuntimeEnvSetupError as error:
             raise StartError(in_words(error)) from None
-        except self._ray.exceptions.RayError as error:
-            raise StartError(f"a host of the Ray cluster has failed: {error}") from None
+        except self._ray.exceptions.RayError:
+            raise StartError(failed_host(self._ray, asked, self._reservation.names)) from None
 
     def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
         """Reach the agents, which have started, and learn from them what the hosts are."""
@@ -202,6 +204,17 @@ class RayGroup:
         """The agents' own variables do not change."""
         self._idle.stop()
 
+    def refuse(self, plan: JobPlan) -> None:
+        """A slice that the user has named is for what uses its chips."""
+        need, device = self._reservation.need, plan.hosts[0].replicas[0].device
+        if need.for_tpus and not device.startswith("tpu"):
+            raise PlanError(
+                f"{need.said}: {self.hosts[0].name} would run on {device} with runtime "
+                f"{plan.runtime!r} ({plan.why}), and a slice is for its TPU chips. Install there "
+                'what uses them (`pip install "jax[tpu]"` or "torch_xla[tpu]"), or give a number '
+                'of hosts with runtime="cpu"'
+            )
+
     def inherited(self) -> None:
         return None
 
@@ -214,16 +227,17 @@ class RayGroup:
             asked = [agent.actor.path.remote(tuple(entries)) for agent in self._agents]
             try:
                 self._paths = self._ray.get(asked, timeout=_PING)
-            except self._ray.exceptions.RayError as error:
-                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            except self._ray.exceptions.RayError:
+                names = [agent.name for agent in self._agents]
+                raise StartError(failed_host(self._ray, asked, names)) from None
             self._entries = entries
         return list(self._paths[index])
 
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
 
-    def advice(self, missing: Missing) -> str:
-        return advice(missing)
+    def advice(self, missing: Missing, command: bool) -> str:
+        return advice(missing, command)
 
     def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
@@ -239,7 +253,7 @@ class RayGroup:
         self._reservation.release()
         if lost:
             self._reach.lost()
-        else:
+        elif not in_notebook():  # its user thinks between two cells
             self._idle.start()
         self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
 
