@@ -46,6 +46,7 @@ from xmp._processes.terminal.console import signals_of_the_user
 from xmp._processes.terminal.progress import Progress
 
 from .clocks import as_here, as_there
+from .gathered_logs import HostLogs
 from .handlers import agent_messages
 from .host import Host
 from .missing import missing_in
@@ -74,8 +75,9 @@ class HostsLaunch:
         group: Group,
         orders: Sequence[HostOrder],
         packed: PackedCall,
+        logs: HostLogs,
     ) -> None:
-        self.job = job
+        self.job, self._logs = job, logs
         self.grace = job.grace
         self.patience = 0.0
         self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
@@ -324,6 +326,7 @@ class HostsLaunch:
         for agent in self.agents:
             agent.rest()
         self.output.close()
+        self._logs.gather()
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
 
@@ -360,6 +363,7 @@ class HostsLaunch:
             of_host = isinstance(error, (StartError, ReplicaError))
             if of_host and (missing := missing_in(str(error))):
                 error._add(self._group.advice(missing))
+            error._add(self._logs.where(error))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

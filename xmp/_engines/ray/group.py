@@ -22,6 +22,7 @@ from .advice import advice
 from .agent import RayAgent
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
 from .host_clocks import measure
+from .host_files import RayHostFiles
 from .idle import IdleLimit
 from .placement import Nodes, Wanted
 from .reach import Reach
@@ -212,6 +213,9 @@ class RayGroup:
 
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
+
+    def files(self, index: int) -> RayHostFiles:
+        return RayHostFiles(self._agents[index].actor)
 
     def advice(self, missing: Missing) -> str:
         return advice(missing)
