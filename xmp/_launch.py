@@ -182,11 +182,12 @@ def launch(
     ``threads``, ``bind`` and ``env`` are those of each host; with "ray", ``env`` as a function
     needs ``nprocs``; ``args`` are sent to each host, whose replicas share CPU tensors (not those of
     other hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork"
-    is refused; lines of several hosts begin with "[{host}:{rank}] " unless ``prefix`` says
-    otherwise (False: nothing), and ``{host}`` is the node's name, with "#" and the index where
-    several hosts have it, or the address with "local";
-    ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all; with
-    ``max_restarts`` all start again, and another host or agent takes the place of one that is lost.
+    is refused; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all;
+    with ``max_restarts`` all start again, and another host or agent takes the place of a lost one.
+
+    Where there are several hosts, ``prefix=None`` puts "[{host}:{rank}] " before each line, and
+    ``prefix=False`` nothing. ``{host}`` is the node's name, with its index where several hosts have
+    that name ("node#1"), or the address with "local".
 
     ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
     ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and

@@ -73,12 +73,15 @@ class HostLogs:
         streams = ("stdout", "stderr")
         return [self._output.log_file(each, stream) for each in processes for stream in streams]
 
-    def gather(self) -> None:
-        """Bring what was written since the start; a warning names what is missing."""
-        if not self._starts:
+    def gather(self, hosts: Sequence[int]) -> None:
+        """Bring what these hosts have written since the start; a warning names what is missing.
+
+        On a host that has not come, the files may be those of an earlier launch.
+        """
+        if self._output is None or not self._starts:
             return
-        with _marker(str(self._output and self._output.log_dir)) as marker:
-            for index in range(len(self._starts)):
+        with _marker(str(self._output.log_dir)) as marker:
+            for index in hosts:
                 self._gather_from(index, marker)
         self._starts = []
 

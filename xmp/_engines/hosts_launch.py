@@ -313,7 +313,7 @@ class HostsLaunch:
         for agent in self.agents:
             agent.rest()
         self.output.close()
-        self._logs.gather()
+        self._logs.gather([host.agent.index for host in self.hosts if host.came])
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
 
