@@ -191,6 +191,8 @@ def _started(
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
+        if call.relay is not None:  # no other host starts either, if this one cannot write
+            _processes.make_log_files(call, plan)
         hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)

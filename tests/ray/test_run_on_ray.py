@@ -49,7 +49,10 @@ def test_each_replica_is_the_script(stage: Stage, run: Callable[..., Outcome]) -
     path = stage.write(RANKS, "train.py")
     done = run("train.py")
     assert (done.code, done.err) == (0, "")
-    found = sorted(json.loads(line) for line in done.out.splitlines())
+    lines = [line.split("] ", 1) for line in done.out.splitlines()]
+    found = sorted(json.loads(said) for _, said in lines)
+    prefixes = [f"[{os.uname().nodename}#{rank // 2}:{rank}" for rank in range(4)]
+    assert sorted(prefix for prefix, _ in lines) == prefixes
     assert found == [
         [r, r % 2, 4, 2, r // 2, ["train.py"], "__main__", str(path)] for r in range(4)
     ]
@@ -59,7 +62,7 @@ def test_the_hosts_need_not_have_the_file(stage: Stage, run: Callable[..., Outco
     """The driver reads it from a descriptor of its own, which leads nowhere on the hosts."""
     with stage.write(RANKS, "train.py").open() as file:
         name = f"/proc/self/fd/{file.fileno()}"
-        done = run("--show", "0", name, "fails", pass_fds=[file.fileno()])
+        done = run("--prefix", "", "--show", "0", name, "fails", pass_fds=[file.fileno()])
     assert done.code == 1
     assert done.out, done.err
     assert json.loads(done.out)[-1] == name

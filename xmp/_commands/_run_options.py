@@ -86,7 +86,14 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
     option("--grace", type=float, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
     option("--max-restarts", type=int, metavar="N", help="start all again after a failure")
     option("--log-dir", metavar="FOLDER", help="a file for each rank and stream")
-    option("--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that')
+    parser.add_argument(
+        *_spellings(("--gather-logs",)), action="store_true",
+        help="of --engine: bring the files of all hosts to --log-dir on this machine",
+    )  # fmt: skip
+    option(
+        "--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that '
+        """(default: none; over hosts of --engine "[{host}:{rank}] ", and '' for none)""",
+    )  # fmt: skip
     option("--show", metavar="RANKS", help='whose output is shown: all, none, "0,2-3"')
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, help="show how far the start is"

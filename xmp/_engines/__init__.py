@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xmp._types import HostFacts, JobPlan, Request
 
     from .clocks import HostClock
+    from .gathered_logs import HostFiles
     from .job import Job
     from .missing import Missing
 
@@ -119,6 +120,9 @@ class Group(Protocol):
 
     def imports_script(self) -> bool:
         """Whether hosts import the script again; if not, what it defines travels by value."""
+
+    def files(self, index: int) -> HostFiles | None:
+        """Those of a host; None where they are this process's."""
 
     def advice(self, missing: Missing, command: bool) -> str:
         """What to do where a host lacks this; "" where that is the program's own mistake.

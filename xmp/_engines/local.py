@@ -164,6 +164,9 @@ class LocalGroup:
     def imports_script(self) -> bool:
         return True
 
+    def files(self, index: int) -> None:
+        return None
+
     def advice(self, missing: Missing, command: bool) -> str:
         return ""
 

@@ -43,6 +43,10 @@ def settle(launch: HostsLaunch) -> None:
         outcome.broken = _host_lost(lost[0])
         return
     if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
+        named = next((host for host in hosts if host.agent.index == verdict.host), None)
+        if named is not None and _says_why(named):
+            outcome.broken = _as_error(named)
+            return
         outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
         return
     cause = host_of(hosts, verdict)
@@ -50,6 +54,11 @@ def settle(launch: HostsLaunch) -> None:
         _merge(launch, cause)
     elif outcome.broken is None:
         _without_replicas(launch, verdict)
+
+
+def _says_why(host: Host) -> bool:
+    """Whether its agent has reported why it has left the others before it had replicas."""
+    return host.over is not None and host.over.kind not in ("", "HostLost") and host.done is None
 
 
 def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:

@@ -85,6 +85,11 @@ class HostActor:
         """A part of a file that ``reports`` has named."""
         return self._relay.piece(number, offset, size)
 
+    def look_at_files(self, question: str, *details: Any) -> Any:
+        """What the files of this host are like, or hold: the functions of ``host_files``."""
+        files = importlib.import_module("xmp._engines.ray.host_files")
+        return getattr(files, question)(*details)
+
     def is_stopped(self) -> bool:
         """Whether a signal has stopped the agent."""
         return bool(self._relay.is_stopped())

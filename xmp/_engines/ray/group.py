@@ -24,6 +24,7 @@ from .agent import RayAgent
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
 from .failed_hosts import failed_host
 from .host_clocks import measure
+from .host_files import RayHostFiles
 from .later import Later
 from .placement import Nodes, Wanted
 from .reach import Reach
@@ -235,6 +236,9 @@ class RayGroup:
 
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
+
+    def files(self, index: int) -> RayHostFiles:
+        return RayHostFiles(self._agents[index].actor)
 
     def advice(self, missing: Missing, command: bool) -> str:
         return advice(missing, command)
