@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ _FUNCTIONS = {"any": "waits", "first": "waits", "allreduce": "sums", "end": "lat
 _PROCESSES = {"agent-killed": "xmp-agent", "supervisor-killed": "xmp-supervisor",
               "raylet-killed": "raylet"}  # fmt: skip
 _SIGNALS = {"ctrl-c": signal.SIGINT, "sigterm": signal.SIGTERM, "driver-killed": signal.SIGKILL}
+
+
+_RETURN = 5.0
+"""Seconds after the end of a driver in which Ray has back what it has lent."""
+_MOST = 1500
+"""Characters of a text in a failure."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,14 @@ class Rounds:
             self._broken = False
             one.play()
             self._cluster.end_drivers()
-            one.found += self._left.found(2.0)
-        except (AssertionError, OSError):
-            one.found.append(traceback.format_exc())
+            one.found += self._left.found(_RETURN)
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+            where = traceback.extract_tb(error.__traceback__)[1:]
+            steps = ", ".join(f"{each.name} line {each.lineno}" for each in where)
+            one.found.append(f"{steps}: {str(error)[:_MOST]}")
         if one.found:
             self._broken = True
-            one.found.append(str(self._cluster))
+            one.found += one.seen()
         self._cluster.end_drivers()
         return RayOutcome(round, one.found, one.took, one.again)
 
@@ -79,12 +88,13 @@ class Rounds:
 class _Round:
     def __init__(self, cluster: RayCluster, left: Left, round: RayRound) -> None:
         self.cluster, self.left, self.round = cluster, left, round
+        self._drivers: list[RayDriver] = []
         self.found: list[str] = []
         self.took: float | None = None
         self.again: float | None = None
 
     def play(self) -> None:
-        driver = self.cluster.driver(self.round.driver)
+        driver = self._driver()
         if self.round.kept:
             driver.launch("hostname", options=self._options())
             self._expect(driver.results(), ["h0", "h0", "h1", "h1"])
@@ -99,6 +109,18 @@ class _Round:
         self._mend()
         self._next(driver)
 
+    def _driver(self) -> RayDriver:
+        self._drivers.append(self.cluster.driver(self.round.driver))
+        return self._drivers[-1]
+
+    def seen(self) -> list[str]:
+        """What is there now, for a failure."""
+        texts = []
+        for driver in self._drivers:
+            text = (driver.folder / f"driver-{driver.number}").read_text()
+            texts.append(f"driver {driver.number}: {text[-_MOST:]}")
+        return [*(f"{host.name}: {host.pids()}" for host in self.cluster.hosts), *texts]
+
     def _expect(self, results: Any, wanted: list[Any]) -> None:
         if sorted(results) != wanted:
             self.found.append(f"{results} instead of {wanted}")
@@ -107,7 +129,7 @@ class _Round:
         return {
             "grace": self.round.grace,
             "start_method": self.round.method,
-            "start_timeout": 60,
+            "start_timeout": 90,
         }
 
     # --- the fault ---------------------------------------------------------------------------
@@ -156,11 +178,11 @@ class _Round:
         """The process that is killed."""
         if self.round.kind == "actor-killed":
             return self.cluster.actor(self.round.host)
-        host = self.round.host
         if self.round.kind == "supervisor-killed" and self.round.moment == "end":
             last = f"xmp-replica-{self.round.victim}"
             host = next(i for i in (0, 1) if last in self.cluster.hosts[i].pids().values())
-        return self.cluster.find(host, _PROCESSES[self.round.kind])
+            self.round = replace(self.round, host=host)
+        return self.cluster.find(self.round.host, _PROCESSES[self.round.kind])
 
     # --- what is said ------------------------------------------------------------------------
 
@@ -196,7 +218,7 @@ class _Round:
     def _next(self, driver: RayDriver) -> None:
         """The next launch, of the same program where it still runs."""
         if self.round.fault.victim == "driver":
-            driver = self.cluster.driver(self.round.driver)
+            driver = self._driver()
         begun = time.monotonic()
         driver.launch("hostname", options=self._options())
         self._expect(driver.results(), ["h0", "h0", "h1", "h1"])

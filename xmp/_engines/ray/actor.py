@@ -98,7 +98,3 @@ class HostActor:
         surroundings = importlib.import_module("xmp._engines.ray.surroundings")
         found: list[str] = surroundings.path(driver)
         return found
-
-    def lives(self) -> bool:
-        """Whether the agent waits for work."""
-        return bool(self._relay is not None and self._relay.lives)
