@@ -56,7 +56,10 @@ def test_hosts_that_can_be(hosts: object, expected: object) -> None:
 PLANS: list[tuple[object, str]] = [
     (0, "hosts=0: give a whole number from 1 up, a list of node ids, or a TPU slice"),
     ([], r"hosts=\[\] names no node"),
-    (["a", "b", "A"], "hosts=: a more than once"),
+    (["a", "b", "A"], r"hosts= has \['a'\] more than once"),
+    ([f"{n:x}" for n in range(4097)], "hosts= names 4097 nodes; a launch takes 4096 at most"),
+    (10**6, "hosts=1000000: a launch takes 4096 hosts at most. Give fewer"),
+    ("x" * 10_000, r"hosts='x{37,38}\.\.\.x{38}' is no TPU slice"),
     ("4", r"hosts='4' is no TPU slice\. Allowed: a whole number .* \"v6e:4x4\""),
     ("", "is no TPU slice"),
     ("v9:4x4", "no TPU generation is called 'v9'. Allowed: v2, v3, v4, v5p, v5e, v6e, 7x"),
@@ -89,8 +92,8 @@ def test_nodes_that_the_cluster_does_not_have() -> None:
     with pytest.raises(PlanError) as raised:
         asked(["01", "07"], [node(1, CPU=2), node(2, CPU=2)])
     assert str(raised.value) == (
-        "hosts=: the Ray cluster has no living node '07'. Allowed: 01 (n1 (10.0.0.1)), 02 (n2 "
-        "(10.0.0.2)). `ray.nodes()` lists them as NodeID"
+        "hosts= has '07': the Ray cluster has no such living node. Allowed: 01 (n1 (10.0.0.1)), "
+        "02 (n2 (10.0.0.2)). `ray.nodes()` lists them as NodeID"
     )
 
 

@@ -168,7 +168,7 @@ def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:
     text, seconds = said["unknown"]
     first, second = said["ids"]
     assert text == (
-        f"PlanError: hosts=: the Ray cluster has no living node '{'ab' * 28}'. Allowed: "
+        f"PlanError: hosts= has '{'ab' * 28}': the Ray cluster has no such living node. Allowed: "
         f"{first} (127.0.0.2), {second} (127.0.0.3). `ray.nodes()` lists them as NodeID"
     )
     assert seconds < 10, "it does not wait for the node"

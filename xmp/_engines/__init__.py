@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -34,6 +35,7 @@ __all__ = [
     "checked",
     "count_of",
     "launch",
+    "shown",
     "shutdown",
 ]
 
@@ -160,7 +162,7 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
     names = ", ".join(repr(name) for name in ENGINES)
     if engine is not None and not isinstance(engine, str):
         kind = type(engine).__name__
-        raise TypeError(f"engine must be one of {names}, or None, not {kind}: {engine!r}")
+        raise TypeError(f"engine must be one of {names}, or None, not {kind}: {shown(engine)}")
     if engine is None and hosts is None:
         raise PlanError(
             'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
@@ -168,22 +170,31 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
         )
     if engine is None:
         raise PlanError(
-            f"hosts={hosts!r} without engine=: say what starts the function on the hosts. Allowed: "
-            f'engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine plays, for '
-            "tests). Where a scheduler starts this program on each host, give neither: the program "
+            f"hosts={shown(hosts)} without engine=: say what starts the function on the hosts. "
+            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine plays, '
+            "for tests). Where a scheduler starts this program on each host, give neither: the program "
             "calls xmp.spawn there"
         )
     if engine not in ENGINES:
         near = get_close_matches(engine.lower(), ENGINES, 1)
         meant = f". Did you mean {near[0]!r}?" if near else ""
         raise PlanError(
-            f"engine={engine!r}: xmp has no engine of this name. Allowed: {names}{meant}"
+            f"engine={shown(engine)}: xmp has no engine of this name. Allowed: {names}{meant}"
         )
     if hosts is None:
         raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
     found: Engine = importlib.import_module(ENGINES[engine]).engine
     count = found.checked(hosts)
     return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
+
+
+_reprs = reprlib.Repr()
+_reprs.maxstring = _reprs.maxother = 80
+
+
+def shown(given: object) -> str:
+    """What the user gave, as errors have it: a node id whole, a long text or list shortened."""
+    return _reprs.repr(given)
 
 
 def count_of(hosts: object, otherwise: str = "") -> int:
@@ -194,7 +205,9 @@ def count_of(hosts: object, otherwise: str = "") -> int:
         count = None
     if count is None or isinstance(hosts, bool):
         kind = type(hosts).__name__
-        raise TypeError(f"hosts must be a whole number from 1 up{otherwise}, not {kind}: {hosts!r}")
+        raise TypeError(
+            f"hosts must be a whole number from 1 up{otherwise}, not {kind}: {shown(hosts)}"
+        )
     if count < 1:
         raise PlanError(f"hosts={count}: give a whole number from 1 up{otherwise}")
     return count

@@ -87,7 +87,8 @@ def _planned(
         call = replace(call, telling=_processes.event_stream(call.observer))
     job = PlannedJob(**vars(call), plan=plan, host=_all_processes(plan), called=called, leases={})
     orders = _orders(request, packed_call, group, job)
-    return HostsLaunch(job, group, orders, packed_call), packed
+    planned = functools.partial(_whole, request, group)
+    return HostsLaunch(job, group, orders, packed_call, planned), packed
 
 
 def _prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
@@ -96,25 +97,25 @@ def _prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
         prepare(output, replace(plan, hosts=(host,)), truncate)
 
 
-def _on_host(request: Request, group: Group, index: int) -> Request:
+def _on_host(request: Request, group: Group, index: int, port: int = 0) -> Request:
     addresses = tuple(host.address for host in group.hosts)
-    world = HostsByHand(index, addresses, said=f"hosts={len(addresses)}")
+    world = HostsByHand(index, addresses, port, said=f"hosts={len(addresses)}")
     return replace(request, world=world)
 
 
-def _whole(request: Request, group: Group) -> JobPlan:
+def _whole(request: Request, group: Group, port: int = 0) -> JobPlan:
     """The plans of all hosts, as one; PlanError where hosts differ too much for one job."""
-    plans = [_plan_of(request, group, index) for index in range(len(group.hosts))]
+    plans = [_plan_of(request, group, index, port) for index in range(len(group.hosts))]
     for host, plan in zip(group.hosts, plans):
         _refuse_different(group.hosts[0], plans[0], host, plan)
     hosts = tuple(plan.hosts[0] for plan in plans)
     return replace(plans[0], hosts=hosts)
 
 
-def _plan_of(request: Request, group: Group, index: int) -> JobPlan:
+def _plan_of(request: Request, group: Group, index: int, port: int) -> JobPlan:
     host = group.hosts[index]
     try:
-        return _planner.plan(_on_host(request, group, index), host.facts)
+        return _planner.plan(_on_host(request, group, index, port), host.facts)
     except PlanError as error:
         raise PlanError(f"{_named(host)}: {error}") from error
 

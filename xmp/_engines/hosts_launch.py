@@ -10,10 +10,11 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _log, _signals
-from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
+from xmp import _signals
+from xmp._errors import XmpError
 from xmp._processes.launcher import ending
 from xmp._processes.launcher.deadlines import Deadlines, soonest
 from xmp._processes.launcher.events import NullEvents
@@ -26,7 +27,6 @@ from xmp._processes.launcher.launch_registry import (
 from xmp._processes.launcher.outcome import Outcome
 from xmp._processes.launcher.preemption import Sigterm
 from xmp._processes.launcher.replica_process import Reports
-from xmp._processes.launcher.restart_rules import may_mend
 from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
@@ -48,21 +48,20 @@ from xmp._processes.terminal.progress import Progress
 from .clocks import as_here, as_there
 from .handlers import agent_messages
 from .host import Host
-from .missing import missing_in
+from .late import LateHosts
 from .output import HostsOutput
 from .stacks import StacksOfHosts
-from .verdict import settle
+from .verdict import complete, may_mend, settle
 
 if TYPE_CHECKING:
+    from xmp._types import JobPlan
+
     from . import Agent, Group
 
 __all__ = ["HostsLaunch"]
 
 _LOOK_EVERY = 2.0
 """Seconds between two looks whether an agent is stopped."""
-_OTHERS_WAIT = 20.0
-"""Seconds beside the grace in which all hosts end after the first: the carrier gives a host up
-after 15."""
 
 
 class HostsLaunch:
@@ -74,7 +73,9 @@ class HostsLaunch:
         group: Group,
         orders: Sequence[HostOrder],
         packed: PackedCall,
+        planned: Callable[[int], JobPlan],
     ) -> None:
+        """``planned`` gives the plan for the port at which host 0 meets the others."""
         self.job = job
         self.grace = job.grace
         self.patience = 0.0
@@ -90,9 +91,8 @@ class HostsLaunch:
         self.agents: Sequence[Agent] = ()
         self.output = HostsOutput(len(orders), packed.cell)
         self.stacks = StacksOfHosts(self)
-        self._group, self._orders, self._packed = group, orders, packed
-        self._ends: float | None = None
-        """When agents that have not ended by then are killed."""
+        self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
+        self._late = LateHosts()
         self._reader = SharedReader(self._readable, self._read)
 
     # --- starting ------------------------------------------------------------------------------
@@ -141,6 +141,7 @@ class HostsLaunch:
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
+        self.job = replace(self.job, plan=self._planned(port))
         for host in self.hosts[1:]:
             self.start_host(host.agent.index, port)
 
@@ -181,8 +182,7 @@ class HostsLaunch:
         """Send a request that the user has not made."""
         self.deadlines.asked(message)
         if isinstance(message, (Interrupt, Stop, Kill)):
-            if self._ends is None:
-                self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+            self._late.asked_to_end(self.grace + self.patience)
             for host in self.hosts:
                 host.ends_unstarted()
         if not self.finished:
@@ -225,7 +225,7 @@ class HostsLaunch:
         except Closed:
             how = host.agent.how_it_ended()
             host.lost = host.given_up or how
-            host.was_asked = self._ends is not None and not host.given_up
+            host.was_asked = self._late.were_asked and not host.given_up
         else:
             known = as_here(message, host.agent.clock, self.job.called)
             agent_messages.handle(known, self, host, descriptors)
@@ -241,7 +241,7 @@ class HostsLaunch:
             self.sigterm.answered(all(host.preempted for host in asked))
 
     def _complete(self, host: Host) -> bool:
-        own = [rank for rank in self.outcome.processes if self._host_of(rank) is host]
+        own = [rank for rank in self.outcome.processes if self.host_of(rank) is host]
         return host.done is not None and self.outcome.complete(own)
 
     # --- waiting -------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class HostsLaunch:
     def _glance(self) -> None:
         self.progress.glance(self._doing)
         self.stacks.glance()
-        self._kill_late()
+        self._late.kill(self.hosts)
 
     def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
         if isinstance(message, Interrupt):
@@ -286,27 +286,14 @@ class HostsLaunch:
         self.ask(message)
 
     def _next_look(self, left: float | None) -> float | None:
-        given = left, seconds_to(self._ends), self.progress.next(), self.stacks.left()
+        given = left, seconds_to(self._late.ends), self.progress.next(), self.stacks.left()
         return soonest(*given, _LOOK_EVERY)
-
-    def _kill_late(self) -> None:
-        """Kill the agents of a launch that should have ended, and those that are stopped."""
-        for host in self.hosts:
-            if not host.is_over and host.is_silent(time.monotonic()):
-                host.agent.kill()
-        if self._ends is None or time.monotonic() < self._ends:
-            return
-        for host in self.hosts:
-            if not host.is_over:
-                _log.warning("the agent of %s does not answer: killed", host.agent.name)
-                host.agent.kill()
 
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; kill agents that do not answer."""
         if not self._reader.until(lambda: self.finished, seconds):
             with _signals.blocked():
-                self._ends = time.monotonic()
-                self._kill_late()
+                self._late.kill_now(self.hosts)
                 self.output.give_up()
                 self._reader.until(lambda: self.finished, None)
 
@@ -355,27 +342,18 @@ class HostsLaunch:
         try:
             self.outcome.raise_error()
         except XmpError as error:
-            if isinstance(error, ReplicaTimeout) and error.rank >= 0:
-                error.host = self._host_of(error.rank).agent.name
-            of_host = isinstance(error, (StartError, ReplicaError))
-            if of_host and (missing := missing_in(str(error))):
-                error._add(self._group.advice(missing))
+            complete(error, self, self._group)
             raise
 
     def may_mend(self, error: BaseException) -> bool:
         """Whether another attempt may succeed, on these hosts or with another one for one lost."""
-        if isinstance(error, HostLost):
-            return True
-        verdict = self.outcome.elsewhere
-        if verdict is not None:
-            return not verdict.final
-        reports = [host.over for host in self.hosts if host.over is not None and host.over.kind]
-        return any(over.mends for over in reports) or may_mend(self.outcome, error)
+        return may_mend(error, self)
 
     def watch_alone(self) -> None:
         """The agents hear each other without this process."""
 
-    def _host_of(self, rank: int) -> Host:
+    def host_of(self, rank: int) -> Host:
+        """The host that runs a replica."""
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
 
     def live_stacks(self) -> dict[int, str]:

@@ -10,17 +10,21 @@ from xmp import _errors
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
+from xmp._processes.launcher import restart_rules
 from xmp._processes.messages.launch import Done
 from xmp._processes.report.replica_error import not_loaded
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
 
+from .missing import missing_in
+
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
+    from . import Group
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["host_of", "not_the_cause", "settle"]
+__all__ = ["complete", "host_of", "may_mend", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -163,3 +167,23 @@ def _as_error(host: Host) -> BaseException:
     if isinstance(error, HostLost):
         error.host, error.host_index = host.agent.name, host.agent.index
     return error
+
+
+def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
+    """Add to an error what only the driver knows: a host's name, and how a module gets there."""
+    if isinstance(error, ReplicaTimeout) and error.rank >= 0:
+        error.host = launch.host_of(error.rank).agent.name
+    of_host = isinstance(error, (StartError, ReplicaError))
+    if of_host and (missing := missing_in(str(error))):
+        error._add(group.advice(missing))
+
+
+def may_mend(error: BaseException, launch: HostsLaunch) -> bool:
+    """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+    if isinstance(error, HostLost):
+        return True
+    verdict = launch.outcome.elsewhere
+    if verdict is not None:
+        return not verdict.final
+    reports = [host.over for host in launch.hosts if host.over is not None and host.over.kind]
+    return any(over.mends for over in reports) or restart_rules.may_mend(launch.outcome, error)

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from xmp import _log, _signals
@@ -36,6 +37,7 @@ class ClusterHost(NamedTuple):
     node_id: str
     """In hexadecimal, as ``ray.nodes()`` has it."""
     name: str
+    """As errors and prefixes have it: what its user calls it, or its host name."""
     address: str
     resources: dict[str, float]
     """What it has: ``{"CPU": 8.0, "GPU": 2.0, "memory": …}``; memory in bytes."""
@@ -143,7 +145,7 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
     found = [
         ClusterHost(
             node["NodeID"],
-            node["NodeName"],
+            _name(node),
             node["NodeManagerAddress"],
             dict(node["Resources"]),
             dict(node.get("Labels") or {}),
@@ -154,6 +156,12 @@ def hosts_of(ray: Any) -> list[ClusterHost]:
         if node["Alive"]
     ]
     return sorted(found, key=lambda host: (host.name, host.address, host.node_id))
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """The name of ``ray start --node-name``; without it Ray's is the address (2.60)."""
+    name, address = str(node["NodeName"]), node["NodeManagerAddress"]
+    return name if name != address else str(node.get("NodeManagerHostname") or address)
 
 
 def _free_resources() -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmp._engines import count_of
+from xmp._engines import count_of, shown
 from xmp._errors import PlanError
 from xmp._types import Request
 
@@ -19,6 +19,10 @@ from .slices import TpuSlice, kinds, parsed, resources_of
 
 __all__ = ["Hosts", "Nodes", "Wanted", "checked", "has", "wanted"]
 
+MOST = 4096
+"""Hosts of one launch: as many as their launchers' beats are measured for (docs/scale.md). Ray
+looks for minutes at a placement group of a million bundles (2.60)."""
+_SHOWN = 8
 _ALLOWED = ', a list of node ids, or a TPU slice as in "v6e:4x4"'
 _OF_RUNTIME = {
     **dict.fromkeys(("cuda", "rocm", "xpu"), "GPU"),
@@ -81,17 +85,22 @@ def checked(hosts: object) -> Hosts:
     if isinstance(hosts, str):
         return parsed(hosts)
     if not isinstance(hosts, (list, tuple)):
-        return count_of(hosts, _ALLOWED)
+        count = count_of(hosts, _ALLOWED)
+        if count > MOST:
+            raise PlanError(f"hosts={count}: a launch takes {MOST} hosts at most. Give fewer")
+        return count
     for each in hosts:
         if not isinstance(each, str):
             kind = type(each).__name__
-            raise TypeError(f"hosts={hosts!r}: a node id is a str in hexadecimal, not {kind}")
+            raise TypeError(f"hosts={shown(hosts)}: a node id is a str in hexadecimal, not {kind}")
     if not hosts:
         raise PlanError(f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}")
     ids = [each.strip().lower() for each in hosts]
     double = sorted({each for each in ids if ids.count(each) > 1})
     if double:
-        raise PlanError(f"hosts=: {', '.join(double)} more than once. Name each node once")
+        raise PlanError(f"hosts= has {shown(double)} more than once. Name each node once")
+    if len(ids) > MOST:
+        raise PlanError(f"hosts= names {len(ids)} nodes; a launch takes {MOST} at most")
     return Nodes(tuple(ids))
 
 
@@ -115,10 +124,11 @@ def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
     for host in cluster:
         if host.node_id == given:
             return host
-    existing = ", ".join(f"{host.node_id} ({host})" for host in cluster)
+    existing = ", ".join(f"{host.node_id} ({host})" for host in cluster[:_SHOWN])
+    more = f" and {len(cluster) - _SHOWN} more" if len(cluster) > _SHOWN else ""
     raise PlanError(
-        f"hosts=: the Ray cluster has no living node {given!r}. Allowed: {existing}. "
-        "`ray.nodes()` lists them as NodeID"
+        f"hosts= has {shown(given)}: the Ray cluster has no such living node. Allowed: "
+        f"{existing}{more}. `ray.nodes()` lists them as NodeID"
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from xmp._engines import shown
 from xmp._errors import PlanError
 from xmp._numbers import is_number
 from xmp._topology import (
@@ -116,28 +117,30 @@ def parsed(text: str) -> TpuSlice:
     name, colon, topology = text.strip().lower().partition(":")
     if not colon:
         raise PlanError(
-            f"hosts={text!r} is no TPU slice. Allowed: a whole number from 1 up, a list of node "
-            f"ids, or {_EXAMPLE}"
+            f"hosts={shown(text)} is no TPU slice. Allowed: a whole number from 1 up, a list of "
+            f"node ids, or {_EXAMPLE}"
         )
     generation = generation_named(name) or generation_of_type(name)
     if generation is None:
         names = ", ".join(each.name for each in GENERATIONS)
-        raise PlanError(f"hosts={text!r}: no TPU generation is called {name!r}. Allowed: {names}")
+        raise PlanError(
+            f"hosts={shown(text)}: no TPU generation is called {shown(name)}. Allowed: {names}"
+        )
     sides = 2 if generation.flat else 3
     box = parse_topology(topology)
     if box is None or topology.count("x") + 1 != sides:
         example = "4x4" if generation.flat else "2x2x4"
         raise PlanError(
-            f"hosts={text!r}: {topology!r} is no topology of {generation.name}. Allowed: {sides} "
-            f'sides in chips, as in "{generation.name}:{example}"'
+            f"hosts={shown(text)}: {shown(topology)} is no topology of {generation.name}. Allowed: "
+            f'{sides} sides in chips, as in "{generation.name}:{example}"'
         )
     own = HOST_SHAPES[min(prod(box), 4)] if prod(box) in (1, 2, 4) else HOST_SHAPES[4]
     try:
         slice_of(generation, box, own)
     except PlanError:
         raise PlanError(
-            f"hosts={text!r}: hosts of {own[0]}x{own[1]} chips cannot form a slice of {topology}. "
-            "Allowed: sides that are multiples of these"
+            f"hosts={shown(text)}: hosts of {own[0]}x{own[1]} chips cannot form a slice of "
+            f"{topology}. Allowed: sides that are multiples of these"
         ) from None
     return TpuSlice(generation, topology)
 
