@@ -25,6 +25,7 @@ from xmp._runtimes._cores import threads_said
 from xmp._types import HostFacts, JobPlan, Pairs, Request
 
 from . import HostFound, count_of
+from .answers import all_answer
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
@@ -39,6 +40,8 @@ MOST = 253
 """127.0.0.2 to 127.0.0.254."""
 DEVICES = ("cpu", "fake")
 _THREADS = "OMP_NUM_THREADS"
+_PATIENCE = 5.0
+"""Seconds in which agents that wait answer."""
 
 
 class LocalEngine:
@@ -135,7 +138,7 @@ class LocalGroup:
     @property
     def usable(self) -> bool:
         """Whether all agents wait for the next launch, which may change what a request can."""
-        return self._maker == _maker() and all(agent.waits for agent in self._agents)
+        return self._maker == _maker() and all_answer(self._agents, _PATIENCE)
 
     def begin(self) -> None:
         """Another launch takes the group: this process may have other variables and cores."""

@@ -104,10 +104,6 @@ class HostActor:
         found: list[str] = surroundings.path(surroundings.ProgramPath(*driver))
         return found
 
-    def lives(self) -> bool:
-        """Whether the agent waits for work."""
-        return bool(self._relay is not None and self._relay.lives)
-
 
 def _versions() -> dict[str, Any]:
     """What this host has: its Python, its xmp (None: none, or its error), and its name."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _signals
 from xmp._engines import HostFound
+from xmp._engines.answers import all_answer
 from xmp._engines.missing import Missing
 from xmp._engines.pool import Pool, new_job
 from xmp._errors import PlanError, StartError
@@ -195,11 +196,13 @@ class RayGroup:
     def usable(self) -> bool:
         if session(self._ray) != self._session:
             return False
-        asked = [each.lives.remote() for each in self._actors]
+        for agent in self._agents:
+            agent.hear()
         try:
-            return all(self._ray.get(asked, timeout=_PING))
-        except self._ray.exceptions.RayError:
-            return False
+            return all_answer(self._agents, _PING)
+        finally:
+            for agent in self._agents:
+                agent.rest()
 
     def begin(self) -> None:
         """The agents' own variables do not change."""

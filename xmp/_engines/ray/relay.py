@@ -89,10 +89,6 @@ class Relay:
         """Why this process has ended the agent."""
         threading.Thread(target=self._read_all, name="xmp-relay", daemon=True).start()
 
-    @property
-    def lives(self) -> bool:
-        return self._process.poll() is None
-
     # --- to the agent --------------------------------------------------------------------------
 
     def take(self, packets: Sequence[tuple[bytes, Sequence[int]]]) -> None:
