@@ -25,10 +25,10 @@ from xmp._runtimes._cores import threads_said
 from xmp._types import HostFacts, JobPlan, Pairs, Request
 
 from . import HostFound, count_of
-from .answers import all_answer
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
+from .ping import all_answer
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _signals
 from xmp._engines import HostFound
-from xmp._engines.answers import all_answer
 from xmp._engines.missing import Missing
+from xmp._engines.ping import all_answer
 from xmp._engines.pool import Pool, new_job
 from xmp._errors import PlanError, StartError
 from xmp._processes.messages.connection import Closed, prepared
