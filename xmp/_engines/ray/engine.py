@@ -13,6 +13,7 @@ from xmp._engines.pool import Pool
 from .cluster import connect, hosts_of, refuse_without_ray
 from .placement import Hosts, checked, wanted
 from .reach import Reach
+from .session import connected_meanwhile
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -53,7 +54,8 @@ class RayEngine:
         begun = time.monotonic()
         limit = call.limits.start if call.limits is not None else None
         seconds = limit / 1e9 if limit else None
-        cluster = hosts_of(connect())
+        ray = connect()
+        cluster = hosts_of(ray)
         need = wanted(hosts, request, cluster)
         if self._runtime_env:
             from .runtime_env import stored
@@ -64,17 +66,18 @@ class RayEngine:
             imports = _host.expected_imports(request, call)
             return RayGroup(need, cluster, self._pool, seconds, begun, self._reach, imports)
 
-        group = self._pool.taken(need.key, make)
-        try:
-            there = group.reserve(need, cluster)
-        except BaseException:
-            with _signals.blocked():
-                group.close()
-            raise
-        if there:
-            return group
-        group.close()  # others have its hosts now
-        return self._pool.taken(need.key, make)
+        with connected_meanwhile(ray, need.said):
+            group = self._pool.taken(need.key, make)
+            try:
+                there = group.reserve(need, cluster)
+            except BaseException:
+                with _signals.blocked():
+                    group.close()
+                raise
+            if there:
+                return group
+            group.close()  # others have its hosts now
+            return self._pool.taken(need.key, make)
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         return request

@@ -22,6 +22,7 @@ from xmp._processes.terminal.console import in_notebook
 from . import actor
 from .advice import advice
 from .agent import RayAgent
+from .answers import all_came
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
 from .failed_hosts import failed_host
 from .host_clocks import measure
@@ -33,7 +34,7 @@ from .reservation import Reservation
 from .runtime_env import in_words
 from .script_import import would_connect
 from .sent_files import SentFiles
-from .session import end_before_ray, ends_with_its_task, session
+from .session import end_before_ray, outlives_its_task, session
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import program_path
 from .versions import own_versions, refuse_versions
@@ -127,13 +128,11 @@ class RayGroup:
 
     def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
         """The answers of all actors; StartError where a host does not come."""
-        waiting = list(asked)
-        while waiting:
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
+        answers = [each.future() for each in asked]
+        while not all_came(answers, _LOOK):
             _signals.deliver()
-            if waiting:
-                look()
-                self._reservation.look()
+            look()
+            self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RuntimeEnvSetupError as error:
@@ -143,8 +142,9 @@ class RayGroup:
 
     def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
         """Reach the agents, which have started, and learn from them what the hosts are."""
+        nodes = self._reservation.nodes()
         for index, (each, host) in enumerate(zip(self._actors, found)):
-            agent = RayAgent(each, index, host["name"], host["address"], host["pid"])
+            agent = RayAgent(each, index, nodes[index].name, host["address"], host["pid"])
             agent.use(self._sent)
             self._agents.append(agent)
         self._sent.go_to(self._actors)
@@ -262,7 +262,7 @@ class RayGroup:
             self._reach.lost()
         elif not in_notebook():  # its user thinks between two cells
             self._idle.start()
-        self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
+        self._pool.give_back(self, not lost and not outlives_its_task(self._ray))
 
     def close(self) -> None:
         self._idle.stop()
