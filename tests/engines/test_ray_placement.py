@@ -112,7 +112,8 @@ GPUS = [node(1, CPU=0), node(2, CPU=8, GPU=4), node(3, CPU=8, GPU=4)]
         (CPUS, 2, {"nprocs": 16}, {"CPU": 2}),  # of a small host no more than it has
         (CPUS, 1, {"nprocs": 16}, {"CPU": 8}),
         (CPUS, 5, {"nprocs": 16}, {"CPU": 2}),
-        (CPUS, 2, {}, {"CPU": 1}),
+        (CPUS, 2, {}, {"CPU": 2}),
+        (CPUS, 2, {"runtime": "jax"}, {"CPU": 1}),
         ([node(1, CPU=0)], 1, {"nprocs": 4}, {"memory": 1}),
         (GPUS, 2, {}, {"GPU": 4, "CPU": 4}),
         (GPUS, 2, {"nprocs": 2}, {"GPU": 2, "CPU": 2}),

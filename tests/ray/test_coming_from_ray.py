@@ -31,6 +31,14 @@ def test_the_programs_of_the_page(stage: Stage, cluster: RayCluster, name: str) 
     stage.gone()
 
 
+def test_checkpoints_of_a_launch_that_starts_again(stage: Stage, cluster: RayCluster) -> None:
+    page = (Path(__file__).parents[2] / "docs/coming-from/ray-train.md").read_text()
+    ((name, program),) = re.findall(r"```python (\w+\.py)\n(.*?)```", page, re.DOTALL)
+    path = stage.write(program, name)
+    done = stage.python(str(path), str(stage.folder / "saved.pt"), env=cluster.env, timeout=90)
+    assert (done.code, done.out) == (0, "[(1, 2), (1, 2)]\n"), done.err
+
+
 LANE = "ray"
 
 

@@ -7,6 +7,7 @@ than the host has processors it takes all of these, as xmp has no such limit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -162,7 +163,8 @@ def _bundle(
         if amount:
             bundle[name] = amount
     fitting = [host for host in cluster if has(host.resources, bundle)] or cluster
-    devices = int(max(bundle.values(), default=1))
+    on_cores = request.runtime in (None, "cpu")  # a replica for each
+    devices = int(max(bundle.values(), default=sys.maxsize if on_cores else 1))
     processors = _processors(request, devices, fitting, count)
     if processors:
         bundle["CPU"] = processors
