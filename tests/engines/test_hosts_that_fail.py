@@ -238,6 +238,11 @@ PROGRAM = """
     def ends_later_on_host_0(rank):
         return steps(rank) if rank < 2 else (HERE / f"in-fn-{rank}").touch()
 
+    def stays_on_host_0(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        if rank < 2:
+            in_script.never_returns()
+
     def cleans(rank):
         try:
             (HERE / f"in-fn-{rank}").touch()
@@ -291,4 +296,14 @@ def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
+    stage.gone()
+
+
+def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "stays_on_host_0")
+    stage.in_function(driver, 4)
+    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert outcome.code == -signal.SIGTERM, outcome
     stage.gone()
