@@ -149,7 +149,7 @@ class HostsLaunch:
         def started() -> bool:
             return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
 
-        with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
+        with signals_of_the_user(self._by_signal, self.print_stacks):
             while not self._reader.until(started, self._next_look(None)):
                 self._glance()
 
