@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.support.in_script import never_returns
+from tests.support.in_script import never_returns, signals, state
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
 from xmp._engines import driver
@@ -255,6 +255,11 @@ PROGRAM = """
     def ends_later_on_host_0(rank):
         return steps(rank) if rank < 2 else (HERE / f"in-fn-{rank}").touch()
 
+    def stays_on_host_0(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        if rank < 2:
+            in_script.never_returns()
+
     def cleans(rank):
         try:
             (HERE / f"in-fn-{rank}").touch()
@@ -308,4 +313,26 @@ def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
+    stage.gone()
+
+
+def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "stays_on_host_0")
+    stage.in_function(driver, 4)
+    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert outcome.code == -signal.SIGTERM, outcome
+    stage.gone()
+
+
+def test_a_sigterm_while_hosts_are_awaited(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "cleans")
+    agents = until(lambda: (found := stage.first_of("xmp-agent"))[1:] and found, 30)
+    os.kill(agents[1], signal.SIGSTOP)
+    until(lambda: state(agents[1]) == "T")
+    until(lambda: signal.SIGTSTP in signals(driver.pid, "SigCgt"), 30, "the driver waits")
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert outcome.code == -signal.SIGTERM, outcome
     stage.gone()

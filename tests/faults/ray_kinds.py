@@ -52,7 +52,8 @@ KINDS = (
     RayKind("agent-killed", ALL, PROCESS, victim="host", ends=LOST),
     RayKind("actor-killed", ALL, PROCESS, victim="host", ends=LOST),
     RayKind("supervisor-killed", ANY, PROCESS, victim="host", ends=LOST),
-    RayKind("raylet-killed", ALL, RAYLET, victim="host", ends=LOST),
+    # Before a host has its agent, the launch waits for another host to come.
+    RayKind("raylet-killed", ("rest", *RUNNING), RAYLET, victim="host", ends=LOST),
     RayKind("cut", RUNNING, SILENCE, victim="host", ends=LOST, has_grace=False, seldom=True),
     RayKind("ctrl-c", ANY, PROCESS, victim="driver", ends=("KeyboardInterrupt",)),
     RayKind("sigterm", ANY, PROCESS, victim="driver", ends=("gone",)),
@@ -98,6 +99,12 @@ class RayRound:
         """Whether the driver ends before it can say anything."""
         return "gone" in self.fault.ends
 
+    @property
+    def ends_driver(self) -> bool:
+        """Whether it ends with this round, or with its host, which is made new."""
+        own = self.kind == "raylet-killed" and self.driver == self.host
+        return self.fault.victim == "driver" or own
+
     def __str__(self) -> str:
         whom = f" of host {self.host}" if self.fault.victim == "host" else ""
         whom = f" of rank {self.victim}" if self.fault.words else whom
@@ -130,7 +137,8 @@ def draw(seed: int, number: int) -> RayRound:
     host, victim = chance.randrange(2), chance.randrange(4)
     if kind.name in ("raylet-killed", "cut"):
         host = 1  # without its head there is no cluster
-        driver = 0  # a driver ends with the raylet of its host
+    if kind.name == "cut":
+        driver = 0  # what is cut off from the driver is host 1
     after = 0.6 * chance.random() if (kept := chance.random() < 0.5) else 4 * chance.random()
     backend = chance.choice((None, "gloo"))
     return RayRound(

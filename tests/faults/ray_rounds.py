@@ -30,6 +30,7 @@ _PROCESSES = {"agent-killed": "xmp-agent", "supervisor-killed": "xmp-supervisor"
 _SIGNALS = {"ctrl-c": signal.SIGINT, "sigterm": signal.SIGTERM, "driver-killed": signal.SIGKILL}
 
 
+_INTERRUPTED = 130
 _RETURN = 5.0
 """Seconds after the end of a driver in which Ray has back what it has lent."""
 _MOST = 1500
@@ -217,7 +218,9 @@ class _Round:
 
     def _next(self, driver: RayDriver) -> None:
         """The next launch, of the same program where it still runs."""
-        if self.round.fault.victim == "driver":
+        if self.round.kind == "ctrl-c" and (code := driver.process.wait(30)) != _INTERRUPTED:
+            self.found.append(f"the driver ended with {code} after Ctrl-C")
+        if self.round.ends_driver:
             driver = self._driver()
         begun = time.monotonic()
         driver.launch("hostname", options=self._options())

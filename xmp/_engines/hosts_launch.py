@@ -151,7 +151,7 @@ class HostsLaunch:
         def started() -> bool:
             return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
 
-        with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
+        with signals_of_the_user(self._by_signal, self.print_stacks):
             while not self._reader.until(started, self._next_look(None)):
                 self._glance()
 
@@ -238,9 +238,10 @@ class HostsLaunch:
 
     def count_answers(self) -> None:
         """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
-        asked = [host for host in self.hosts if not host.is_over and not self._complete(host)]
-        if self.sigterm.pending and all(host.preempted is not None for host in asked):
-            self.sigterm.answered(all(host.preempted for host in asked))
+        asked = [host for host in self.hosts if not self._complete(host)]
+        waits = any(host.preempted is None and not host.is_over for host in asked)
+        if self.sigterm.pending and not waits:
+            self.sigterm.answered(all(host.preempted is not False for host in asked))
 
     def _complete(self, host: Host) -> bool:
         own = [rank for rank in self.outcome.processes if self.host_of(rank) is host]
