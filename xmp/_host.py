@@ -85,15 +85,18 @@ def launch(
     return _processes.launch(call, attempt, join)
 
 
-def attempt(request: Request, call: Call, held: _ports.PortLease | None) -> Launch:
-    """One attempt of a launch over hosts, whose driver decides whether another one follows."""
-    return _attempt(request, OtherHosts(held), _processes.ready(call))
+def attempt(request: Request, call: Call, held: _ports.PortLease | None, called: int) -> Launch:
+    """One attempt of a launch over hosts, whose driver decides whether another one follows.
+
+    ``called``: when the driver was called, in monotonic nanoseconds: limits count from there.
+    """
+    return _attempt(request, OtherHosts(held), _processes.ready(call), called)
 
 
 @_processes.standard_numbers_taken()
-def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
-    """One attempt, from facts to replicas."""
-    called = time.monotonic_ns()
+def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) -> Launch:
+    """One attempt, from facts to replicas; ``called``: when it was asked for, if before."""
+    called = called or time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
     request = with_uses(request, call.fn, known)

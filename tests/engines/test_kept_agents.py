@@ -221,6 +221,12 @@ def test_what_ends_or_stops_between_two_launches_is_replaced(case: str) -> None:
     until(lambda: not is_alive(victim), 5)
 
 
+def test_an_agent_that_a_signal_has_hit_is_replaced_while_it_still_ends() -> None:
+    for number in range(10):
+        os.kill(agents_of()[number % 2], signal.SIGKILL)
+        assert list(xmp.launch(lambda rank: rank, start_timeout=30, **TWO)) == [0, 1]
+
+
 def test_a_port_that_another_program_has_taken_meanwhile() -> None:
     (first, *_) = xmp.launch(port, **TWO)
     with socket.socket() as taken:

@@ -23,6 +23,25 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
     return figures.judge
 
 
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import report
+
+    return report.renewed
+
+
+def here() -> dict[str, Any]:
+    """What the bench says of this machine."""
+    code = "import main, report, os; cpus = sorted(os.sched_getaffinity(0))[:2]; import json"
+    code += "; facts = main.facts(cpus, 1); print(json.dumps({n: facts[n] for n in report._SAME}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=BENCH, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / "main.py"), *options]
     return subprocess.run(
@@ -63,6 +82,31 @@ def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
     assert sources[0] == sources[1], "the digest of the same samples"
 
 
+def test_rows_that_are_measured_again_take_the_place_of_a_runs_own(tmp_path: Path) -> None:
+    kept = json.loads((ROOT / "docs/bench.json").read_text())
+    kept["facts"].update(here())
+    path, json_path = tmp_path / "kept.json", tmp_path / "new.json"
+    path.write_text(json.dumps(kept))
+    options = ("--rows", "environment changed", "--rounds", "1", "--into", str(path))
+    done = bench(*options, "--json", str(json_path), "--out", str(tmp_path))
+    assert done.returncode in (0, 1), done.stdout
+    new = json.loads(json_path.read_text())
+    names = {name for name in new["samples"] if new["samples"][name] != kept["samples"].get(name)}
+    assert {name.partition(" / ")[0] for name in names} == {"changed"}
+    assert [row["row"] for row in new["rows"]] == [row["row"] for row in kept["rows"]]
+    assert new["facts"]["date"] == kept["facts"]["date"]
+    assert new["facts"]["parts"]["changed"]["rounds"] == 1
+    date = new["facts"]["parts"]["changed"]["date"]
+    assert f"; changed: {date}, 1 rounds" in (tmp_path / "bench.md").read_text()
+
+
+def test_rows_of_another_machine_are_not_mixed_in(renewed: Any, tmp_path: Path) -> None:
+    path = ROOT / "docs/bench.json"
+    facts = json.loads(path.read_text())["facts"]
+    with pytest.raises(SystemExit, match=r"bench\.json: processor was .*, and is Z80"):
+        renewed(path, [], None, {**facts, "processor": "Z80"})
+
+
 def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     """Its table, the line below it and its picture: one run is the source of all three."""
     done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
@@ -73,6 +117,15 @@ def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     assert shown in plain, "the whole table, and the line below it"
     pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", tmp_path)]
     assert pictures[0].text["Source"] == pictures[1].text["Source"]
+
+
+def test_the_page_on_ray_train_shows_its_rows(tmp_path: Path) -> None:
+    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    rows = [line for line in (tmp_path / "bench.md").read_text().splitlines() if "Ray" in line]
+    assert len(rows) == 2
+    page = (ROOT / "docs/coming-from/ray-train.md").read_text().splitlines()
+    assert {*rows} <= {*page}
 
 
 def test_rows_that_do_not_exist_are_named() -> None:

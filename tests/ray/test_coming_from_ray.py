@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pages import pages, same_lines
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import Stage
 
 pytestmark = pytest.mark.ray
@@ -20,12 +19,6 @@ PRINTED = {
     "first.py": "[(0, 12.0), (0, 12.0), (1, 12.0), (1, 12.0)]\n",
     "twice.py": "places: [(0, 0), (1, 0)]\nresults: [1, 1]\nsame agents: True\n",
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.ray
 
 HEAD = """
-    import json, os, pathlib, sys, threading, time
+    import json, os, pathlib, signal, sys, threading, time
     import in_script, ray, xmp
     from waiting import until
 
@@ -73,7 +73,8 @@ def ended(stage: Stage, ray_folder: str, source: str, code: int = 0) -> Outcome:
 
 
 def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) -> None:
-    """An actor that is killed meanwhile, shutdown(), the idle limit, ray.shutdown()."""
+    """An actor or agent that is killed or stopped meanwhile, shutdown(), the idle limit,
+    ray.shutdown()."""
     source = """
     from xmp._engines.ray import group
 
@@ -85,6 +86,11 @@ def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) ->
     os.kill(in_script.parent(first[0]), 9)
     assert list(xmp.launch(rank, **ONE)) == [0, 1]
     found["another after its actor"] = agents() != first
+    for number in (9, signal.SIGSTOP):
+        (agent,) = agents()
+        os.kill(agent, number)
+        assert list(xmp.launch(rank, **ONE)) == [0, 1]
+        found[f"another after signal {number:d}"] = agent not in agents()
     xmp.shutdown()
     until(lambda: not agents() and free() == 8, 10)
     group._IDLE = 0.5
@@ -98,7 +104,12 @@ def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) ->
     in_script.say(**found)
     """
     said = ended(stage, ray_folder, source).said
-    assert said == {"kept": True, "another after its actor": True}
+    assert said == {
+        "kept": True,
+        "another after its actor": True,
+        "another after signal 9": True,
+        "another after signal 19": True,
+    }
 
 
 def test_fifty_launches_leave_as_much_as_two(stage: Stage, ray_folder: str) -> None:

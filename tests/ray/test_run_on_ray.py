@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.ray_cluster import ENV, RayCluster, cluster_of
+from tests.support.ray_cluster import ENV, RayCluster
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.ray
 
 RUN = ("-m", "xmp", "run", "--engine", "ray", "--hosts", "2", "--runtime", "cpu", "-n", "2")
 ENGINE = ("xmp-agent", "xmp-template", "xmp-supervisor", "xmp-spare", "xmp-carrier")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 @pytest.fixture

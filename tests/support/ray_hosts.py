@@ -35,6 +35,8 @@ class RayCluster:
 
     def __init__(self, stage: Stage, hosts: list[Host]) -> None:
         self.stage, self.hosts = stage, hosts
+        self.env = dict(RAY)
+        """Variables of Ray's processes and of drivers."""
         self._drivers: list[RayDriver] = []
 
     @property
@@ -66,7 +68,7 @@ class RayCluster:
             with open(self.stage.folder / f"ray-start-{index}", "w") as out:
                 started.append(
                     self.stage.start_command(
-                        *command, env=RAY, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                        *command, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
                     )
                 )
         for index, each in zip(indices, started):
@@ -173,7 +175,7 @@ class RayDriver:
         )
         with open(self.folder / f"driver-{number}", "w") as out:
             self.process = cluster.stage.start_command(
-                *command, env={**RAY, "RAY_ADDRESS": cluster.address, **env},
+                *command, env={**cluster.env, "RAY_ADDRESS": cluster.address, **env},
                 stdin=subprocess.PIPE, stdout=out, stderr=out,
             )  # fmt: skip
 

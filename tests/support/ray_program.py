@@ -61,6 +61,7 @@ def until_preempted(rank: int, do: Do) -> int:
 def launched(do: Do, folder: str) -> dict[str, Any]:
     said: dict[str, Any] = {}
     job: Any = None
+    mark(f"{folder}/begun", str(time.monotonic_ns()))
     try:
         job = xmp.launch(
             run, (do, folder), engine="ray", runtime=do.runtime, join=False, **do.options

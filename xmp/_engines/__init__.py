@@ -103,6 +103,9 @@ class Group(Protocol):
     environment: Mapping[str, str]
     """Variables for all launches: the name of the job, and its secret."""
 
+    def refuse(self, plan: JobPlan) -> None:
+        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
+
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
@@ -121,8 +124,11 @@ class Group(Protocol):
     def files(self, index: int) -> HostFiles | None:
         """Those of a host; None where they are this process's."""
 
-    def advice(self, missing: Missing) -> str:
-        """What to do where a host lacks this; "" where that is the program's own mistake."""
+    def advice(self, missing: Missing, command: bool) -> str:
+        """What to do where a host lacks this; "" where that is the program's own mistake.
+
+        ``command``: ``xmp run`` launches.
+        """
 
     def agents(self) -> Sequence[Agent]:
         """Start those that do not wait for work yet; raises StartError, and leaves none then."""
@@ -150,9 +156,6 @@ class Engine(Protocol):
 
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """The hosts for a launch; raises PlanError where there are not so many."""
-
-    def refuse(self, plan: JobPlan) -> None:
-        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """The request, with what follows from where the hosts are."""

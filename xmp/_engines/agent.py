@@ -30,6 +30,8 @@ from xmp._processes.messages.hosts import (
     HostCame,
     HostOver,
     PackedCall,
+    Ping,
+    Pong,
     PortsHeld,
     Prepare,
     StartHost,
@@ -72,6 +74,8 @@ def main(descriptor: int, lifeline: int) -> None:
                     _host.warm_up(message.packages)
             elif isinstance(message, Describe):
                 channel.send(Described(_host.host_facts(), os.getpid()))
+            elif isinstance(message, Ping):
+                channel.send(Pong())
             # Anything else came too late for the launch before.
     except Closed:
         return
@@ -232,7 +236,7 @@ class HostAgent:
         else:
             request, held = holding(request)
             self.send(PortsHeld(held_port(request)))
-        return _host.attempt(request, self._call(), held)
+        return _host.attempt(request, self._call(), held, self._order.called)
 
     def _call(self) -> Call:
         from xmp._processes import Call

@@ -73,7 +73,7 @@ def _planned(
 ) -> tuple[HostsLaunch, Packed]:
     """The launch, before any process of it exists, and what holds its packed call."""
     request, draft = _host.for_hosts(_on_host(request, group, 0), call, group.hosts[0].facts)
-    engine.refuse(draft)
+    group.refuse(draft)
     request = engine.settled(request, draft)
     plan = _whole(request, group)
     call = replace(call, output=over_hosts(call.output, len(group.hosts)))

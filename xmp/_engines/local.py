@@ -28,6 +28,7 @@ from . import HostFound, count_of
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
+from .ping import all_answer
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ MOST = 253
 """127.0.0.2 to 127.0.0.254."""
 DEVICES = ("cpu", "fake")
 _THREADS = "OMP_NUM_THREADS"
+_PATIENCE = 5.0
+"""Seconds in which agents that wait answer."""
 
 
 class LocalEngine:
@@ -79,15 +82,6 @@ class LocalEngine:
 
     def shutdown(self) -> None:
         self._pool.close()
-
-    def refuse(self, plan: JobPlan) -> None:
-        for replica in plan.hosts[0].replicas:
-            if replica.device.partition(":")[0] not in DEVICES:
-                raise PlanError(
-                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
-                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
-                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
-                )
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """With each host's share of this machine's cores, where the user has not said anything."""
@@ -144,13 +138,22 @@ class LocalGroup:
     @property
     def usable(self) -> bool:
         """Whether all agents wait for the next launch, which may change what a request can."""
-        return self._maker == _maker() and all(agent.waits for agent in self._agents)
+        return self._maker == _maker() and all_answer(self._agents, _PATIENCE)
 
     def begin(self) -> None:
         """Another launch takes the group: this process may have other variables and cores."""
         self._env = for_agents()
         facts = self._facts()
         self.hosts = [host._replace(facts=facts) for host in self.hosts]
+
+    def refuse(self, plan: JobPlan) -> None:
+        for replica in plan.hosts[0].replicas:
+            if replica.device.partition(":")[0] not in DEVICES:
+                raise PlanError(
+                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
+                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                )
 
     def inherited(self) -> dict[str, str]:
         return self._env
@@ -167,7 +170,7 @@ class LocalGroup:
     def files(self, index: int) -> None:
         return None
 
-    def advice(self, missing: Missing) -> str:
+    def advice(self, missing: Missing, command: bool) -> str:
         return ""
 
     def agents(self) -> list[LocalAgent]:

@@ -51,11 +51,6 @@ class LocalAgent:
                 os.close(descriptor)
         self.pid = self._process.pid
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for the next launch."""
-        return self._process.poll() is None and not self.is_stopped()
-
     def start(self, order: StartHost, image: Sequence[int], streams: Sequence[int]) -> None:
         self._runs = True
         try:

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from . import files
+from .answers import Connected
 
 __all__ = ["RayHostFiles", "has", "part", "sizes"]
 
@@ -53,7 +54,7 @@ class RayHostFiles:
     """Those of the host that has this actor; OSError says why one cannot be read."""
 
     def __init__(self, actor: Any) -> None:
-        self._actor = actor
+        self._actor, self._ray = actor, Connected()
 
     def sizes(self, paths: Sequence[str]) -> list[int]:
         found: list[int] = self._answer(sizes.__name__, list(paths))
@@ -64,7 +65,7 @@ class RayHostFiles:
 
     def parts(self, path: str, start: int, size: int) -> Generator[memoryview, None, None]:
         def ask(offset: int, count: int) -> Any:
-            return self._ask(part.__name__, path, start + offset, count)
+            return self._ask(part.__name__, path, start + offset, count).future()
 
         found = files.parts_of(size, ask, lambda: self.has(path))
         try:
@@ -79,14 +80,13 @@ class RayHostFiles:
             found.close()
 
     def _ask(self, question: str, *details: Any) -> Any:
+        self._ray.check()
         asked = self._actor.look_at_files.options(concurrency_group="files")
         return asked.remote(question, *details)
 
     def _answer(self, question: str, *details: Any) -> Any:
-        import ray
-
         with _as_os_error():
-            return ray.get(self._ask(question, *details), timeout=_PATIENCE)
+            return self._ray.answer(self._ask(question, *details).future(), _PATIENCE)
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def _as_os_error() -> Iterator[None]:
 
     try:
         yield
-    except ray.exceptions.GetTimeoutError:
+    except TimeoutError:
         why = f"it has not answered for {_PATIENCE:g} s"
         raise TimeoutError(errno.ETIMEDOUT, why) from None
     except ray.exceptions.RayTaskError as error:  # what a function above has raised

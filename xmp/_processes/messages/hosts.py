@@ -27,6 +27,8 @@ __all__ = [
     "HostOrder",
     "HostOver",
     "PackedCall",
+    "Ping",
+    "Pong",
     "PortsHeld",
     "Prepare",
     "StartHost",
@@ -87,6 +89,10 @@ class Describe(NamedTuple):
     """Answer ``Described``."""
 
 
+class Ping(NamedTuple):
+    """Answer ``Pong``: asked of an agent that waits for a launch."""
+
+
 class Prepare(NamedTuple):
     """Start a template that imports these packages: a launch follows."""
 
@@ -113,6 +119,10 @@ class Described(NamedTuple):
     facts: HostFacts
     pid: int
     """Of the agent."""
+
+
+class Pong(NamedTuple):
+    """The agent is there, and waits."""
 
 
 class PortsHeld(NamedTuple):
