@@ -196,13 +196,15 @@ FILES = (
     GATHER = dict(log_dir=LOGS, gather_logs=True, show="none")
 
     if __name__ == "__main__":
-        say(stay=error_of(writes, 1, log_dir=LOGS, show="none"), here=os.path.exists(LOGS))
+        say(stay=error_of(writes, 1, log_dir="/proc/self/cwd/stay", show="none"))
         say(fails_there=error_of(fails, log_dir=LOGS))
         say(blocked=error_of(writes, 1, log_dir="/proc/self/cwd/blocked"))
         xmp.launch(writes, (17_000_000,), **GATHER, **TWO)
         say(large=found())
         say(failed=error_of(fails, **GATHER), of_failed=found())
         say(again=list(xmp.launch(fails, max_restarts=1, **GATHER, **TWO)), of_again=found())
+        say(here=os.path.exists("/proc/self/cwd/stay"))
+        say(lost=error_of(kills, "agent", log_dir=LOGS))
         say(own=error_of(writes, 1, log_dir="/proc/logs", gather_logs=True))
         say(mended=error_of(kills, "agent", max_restarts=1, **GATHER), of_mended=found())
         say(gone=error_of(kills, "actor", **GATHER), of_gone=found())
@@ -229,8 +231,16 @@ def of_all(text: str) -> dict[str, str]:
     return {f"rank{r}.stdout.log": repr(text.format(r).encode()) for r in range(4)}
 
 
-def test_log_files_stay_on_the_hosts(files: Outcome) -> None:
-    assert (files.said["stay"], files.said["here"]) == ("no error", False)
+def test_log_files_stay_on_the_hosts(files: Outcome, hosts: list[Path]) -> None:
+    assert files.said["stay"] == "no error"
+    texts = [{p.name: p.read_bytes() for p in (host / "stay").iterdir()} for host in hosts]
+    expected = {}
+    for rank in range(4):
+        expected[f"rank{rank}.stdout.log"] = b"out of %d\n" % rank
+        expected[f"rank{rank}.stderr.log"] = b"\r\xff\0%d" % rank
+    assert [len(each) for each in texts] == [4, 4]
+    assert {**texts[0], **texts[1]} == expected
+    assert not files.said["here"]
 
 
 def test_an_error_says_on_which_host_the_files_are(files: Outcome) -> None:
@@ -240,6 +250,7 @@ def test_an_error_says_on_which_host_the_files_are(files: Outcome) -> None:
         f"Its log files are on host 1 ({NODE}): /proc/self/cwd/logs/rank3.stderr.log; "
         "gather_logs=True brings them"
     ) in said
+    assert f"Its log files are on host 1 ({NODE}), in /proc/self/cwd/logs" in files.said["lost"]
 
 
 def test_a_host_that_cannot_write_its_files(files: Outcome) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from xmp import _log, _signals
+from xmp._errors import HostLost
 from xmp._processes.messages.thread_replicas import by_process
 from xmp._processes.output.log_files import LogFile
 
@@ -80,9 +81,13 @@ class HostLogs:
         """
         if self._output is None or not self._starts:
             return
-        with _marker(str(self._output.log_dir)) as marker:
-            for index in hosts:
-                self._gather_from(index, marker)
+        folder = str(self._output.log_dir)
+        try:
+            with _marker(folder) as marker:
+                for index in hosts:
+                    self._gather_from(index, marker)
+        except OSError as error:
+            _log.warning("log_dir=%r: nothing gathered: %s", folder, error.strerror or error)
         self._starts = []
 
     def _gather_from(self, index: int, marker: str) -> None:
@@ -104,9 +109,13 @@ class HostLogs:
         return f"host {index} ({self._names[index]})"
 
     def where(self, error: BaseException) -> str:
-        """For an error of a replica: on which host its files are; "" where that needs no words."""
+        """For an error: on which host the files of its replica are; "" where they are here."""
+        if self._output is None or self._output.gather:
+            return ""
+        if isinstance(error, HostLost):
+            return self._where_lost(error)
         rank = getattr(error, "rank", -1)
-        if self._output is None or self._output.gather or not isinstance(rank, int) or rank < 0:
+        if not isinstance(rank, int) or rank < 0:
             return ""
         index = rank // len(self._plan.hosts[0].replicas)
         local = by_process(self._plan.hosts[index]).replicas
@@ -114,13 +123,18 @@ class HostLogs:
         path = self._output.log_file(own, "stderr")
         return f"Its log files are on {self._named(index)}: {path}; gather_logs=True brings them"
 
+    def _where_lost(self, error: HostLost) -> str:
+        if self._output is None or not 0 <= error.host_index < len(self._names):
+            return ""
+        return f"Its log files are on {self._named(error.host_index)}, in {self._output.log_dir}"
+
 
 @contextlib.contextmanager
 def _marker(folder: str) -> Iterator[str]:
-    """The path of a new file, by which a host that has the same folder is known."""
+    """The path of a new file, by which a host that has the same folder is known: its files are
+    those of the driver, and must not be appended to themselves."""
     path = Path(folder, f".xmp-{secrets.token_hex(8)}")
-    with contextlib.suppress(OSError):  # then what comes next says why
-        path.touch(0o600, exist_ok=False)
+    path.touch(0o600, exist_ok=False)
     try:
         yield str(path)
     finally:
