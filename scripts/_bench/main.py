@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--into", type=Path, metavar="JSON",
-        help="with --rows: put these figures in the place of those of an earlier run",
+        help="with --rows: put these figures in the place of those of an earlier run, in its file",
     )  # fmt: skip
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
@@ -154,7 +154,7 @@ def main() -> int:
         rows = report.measured(ROWS, figures)
     if options.peers:
         document["peers"] = beside_peers(console, cpus, rounds)
-    place = options.json or options.out / "bench.json"
+    place = options.json or options.into or options.out / "bench.json"
     report.save(document, place)
     console.print(place, highlight=False)
     write_out(options.out, rows, figures, known, console)

@@ -24,22 +24,11 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def renewed(monkeypatch: pytest.MonkeyPatch) -> Any:
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCH))
     import report
 
-    return report.renewed
-
-
-def here() -> dict[str, Any]:
-    """What the bench says of this machine."""
-    code = "import main, report, os; cpus = sorted(os.sched_getaffinity(0))[:2]; import json"
-    code += "; facts = main.facts(cpus, 1); print(json.dumps({n: facts[n] for n in report._SAME}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=BENCH, stdout=subprocess.PIPE, text=True, check=True
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return report
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
@@ -82,29 +71,29 @@ def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
     assert sources[0] == sources[1], "the digest of the same samples"
 
 
-def test_rows_that_are_measured_again_take_the_place_of_a_runs_own(tmp_path: Path) -> None:
-    kept = json.loads((ROOT / "docs/bench.json").read_text())
-    kept["facts"].update(here())
-    path, json_path = tmp_path / "kept.json", tmp_path / "new.json"
-    path.write_text(json.dumps(kept))
-    options = ("--rows", "environment changed", "--rounds", "1", "--into", str(path))
-    done = bench(*options, "--json", str(json_path), "--out", str(tmp_path))
-    assert done.returncode in (0, 1), done.stdout
-    new = json.loads(json_path.read_text())
-    names = {name for name in new["samples"] if new["samples"][name] != kept["samples"].get(name)}
-    assert {name.partition(" / ")[0] for name in names} == {"changed"}
+def test_rows_that_are_measured_again_take_the_place_of_a_runs_own(report: Any) -> None:
+    from cases import ROWS
+    from figures import Figures
+
+    path = ROOT / "docs/bench.json"
+    kept = json.loads(path.read_text())
+    again = {("changed", "xmp", "seconds"): [2.0], ("changed", "xmp-changed", "seconds"): [3.0]}
+    facts = {**kept["facts"], "date": "today", "rounds": 1}
+    new = report.renewed(path, ROWS, Figures(again), facts)
+    differ = {name for name in new["samples"] if new["samples"][name] != kept["samples"].get(name)}
+    assert differ == {" / ".join(key) for key in again}
     assert [row["row"] for row in new["rows"]] == [row["row"] for row in kept["rows"]]
+    (changed,) = [row for row in new["rows"] if row["row"].startswith("environment changed")]
+    assert (changed["ratio"], changed["verdict"]) == (1.5, "SHORT")
     assert new["facts"]["date"] == kept["facts"]["date"]
-    assert new["facts"]["parts"]["changed"]["rounds"] == 1
-    date = new["facts"]["parts"]["changed"]["date"]
-    assert f"; changed: {date}, 1 rounds" in (tmp_path / "bench.md").read_text()
+    assert "; changed: today, 1 rounds" in report.title_of(new["facts"])
 
 
-def test_rows_of_another_machine_are_not_mixed_in(renewed: Any, tmp_path: Path) -> None:
+def test_rows_of_another_machine_are_not_mixed_in(report: Any) -> None:
     path = ROOT / "docs/bench.json"
     facts = json.loads(path.read_text())["facts"]
     with pytest.raises(SystemExit, match=r"bench\.json: processor was .*, and is Z80"):
-        renewed(path, [], None, {**facts, "processor": "Z80"})
+        report.renewed(path, [], None, {**facts, "processor": "Z80"})
 
 
 def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
@@ -126,6 +115,12 @@ def test_the_page_on_ray_train_shows_its_rows(tmp_path: Path) -> None:
     assert len(rows) == 2
     page = (ROOT / "docs/coming-from/ray-train.md").read_text().splitlines()
     assert {*rows} <= {*page}
+
+
+def test_a_whole_run_is_not_put_into_another_one() -> None:
+    done = bench("--into", "docs/bench.json")
+    assert done.returncode == 2
+    assert "--into: name the rows to measure again by --rows" in done.stdout
 
 
 def test_rows_that_do_not_exist_are_named() -> None:

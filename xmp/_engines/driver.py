@@ -14,6 +14,7 @@ from xmp._errors import PlanError
 from xmp._payload.script import apart
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
+from xmp._processes.launcher.launch_registry import reap_finished
 from xmp._processes.launcher.packed_order import packed_for_hosts
 from xmp._processes.messages.hosts import HostOrder, PackedCall
 from xmp._processes.messages.thread_replicas import by_process
@@ -57,6 +58,7 @@ def _refuse(call: Call) -> None:
 def _attempt(engine: Engine, hosts: Any, request: Request, call: Call) -> HostsLaunch:
     """One attempt; a host that has gone is replaced before it."""
     called = time.monotonic_ns()
+    reap_finished()  # jobs that have ended give their hosts back
     group = engine.group(hosts, request, call)
     try:
         launch, packed = _planned(engine, group, request, call, called)

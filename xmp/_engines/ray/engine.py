@@ -11,6 +11,7 @@ from xmp import _host, _signals
 from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
+from .limit import limit_of
 from .placement import Hosts, checked, wanted
 from .reach import Reach
 from .session import connected_meanwhile
@@ -51,9 +52,7 @@ class RayEngine:
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
 
-        begun = time.monotonic()
-        limit = call.limits.start if call.limits is not None else None
-        seconds = limit / 1e9 if limit else None
+        limit = limit_of(call.limits, time.monotonic())
         ray = connect()
         cluster = hosts_of(ray)
         need = wanted(hosts, request, cluster)
@@ -64,7 +63,7 @@ class RayEngine:
 
         def make() -> RayGroup:
             imports = _host.expected_imports(request, call)
-            return RayGroup(need, cluster, self._pool, seconds, begun, self._reach, imports)
+            return RayGroup(need, cluster, self._pool, limit, self._reach, imports)
 
         with connected_meanwhile(ray, need.said):
             group = self._pool.taken(need.key, make)

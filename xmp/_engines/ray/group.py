@@ -28,6 +28,7 @@ from .failed_hosts import failed_host
 from .host_clocks import measure
 from .host_files import RayHostFiles
 from .later import Later
+from .limit import Limit
 from .placement import Nodes, Wanted
 from .reach import Reach
 from .reservation import Reservation
@@ -60,8 +61,7 @@ class RayGroup:
         need: Wanted,
         cluster: Sequence[ClusterHost],
         pool: Pool[RayGroup],
-        seconds: float | None,
-        begun: float,
+        limit: Limit,
         reach: Reach,
         imports: tuple[str, ...] | None,
     ) -> None:
@@ -79,7 +79,7 @@ class RayGroup:
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
         self._reach.look(cluster)
         avoided = reach.selector()
-        self._reservation = Reservation(self._ray, need, cluster, seconds, begun, avoided)
+        self._reservation = Reservation(self._ray, need, cluster, limit, avoided)
         try:
             found = self._placed(need, imports)
             refuse_versions(found)
@@ -178,7 +178,7 @@ class RayGroup:
 
     def _description(self, agent: RayAgent) -> Described:
         # A wait ends early where a signal may have come.
-        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.left):
+        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.limit.left):
             _signals.deliver()
             self._reservation.look()
         try:

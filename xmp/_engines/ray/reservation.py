@@ -24,12 +24,11 @@ from . import shortage, slices
 from .autoscaler import may_grow
 from .cluster import ClusterHost, hosts_of
 from .later import Later
+from .limit import Limit
 from .placement import Nodes, Wanted, has
 
 __all__ = ["Reservation"]
 
-_START = 300.0
-"""Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
 _NODE = "ray.io/node-id"
 _PAUSE = 0.01
 _KEPT = 1.0
@@ -51,19 +50,14 @@ class Reservation:
         ray: Any,
         need: Wanted,
         cluster: Sequence[ClusterHost],
-        seconds: float | None,
-        begun: float,
+        limit: Limit,
         avoided: Mapping[str, str],
     ) -> None:
-        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``).
-
-        ``avoided``: the selector that leaves out hosts which do not answer.
-        """
+        """``avoided``: the selector that leaves out hosts which do not answer."""
         self.need, self._avoided = need, avoided
-        self.limit = seconds or _START
-        self.ends = begun + self.limit
+        self.limit = limit
         self._ray = ray
-        self._begun, self._asked_at = begun, time.monotonic()
+        self._asked_at = time.monotonic()
         self._checked = 0.0
         """When it was last looked whether the cluster can have such hosts."""
         self._said = False
@@ -142,7 +136,7 @@ class Reservation:
     def renewed(self, avoided: Mapping[str, str]) -> Reservation:
         """Another one, after ``remove``, with the time that is left of this one."""
         cluster = hosts_of(self._ray)
-        return Reservation(self._ray, self.need, cluster, self.limit, self._begun, avoided)
+        return Reservation(self._ray, self.need, cluster, self.limit, avoided)
 
     # --- where the actors go -------------------------------------------------------------------
 
@@ -172,23 +166,18 @@ class Reservation:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    @property
-    def left(self) -> float:
-        """Seconds, 0 or more."""
-        return max(0.0, self.ends - time.monotonic())
-
     def wait(self, done: Callable[[], bool]) -> None:
-        """Until then; raises StartError after the time for it."""
+        """Until then; raises the error of the limit after the time for it."""
         while not done():
             self.look()
             time.sleep(_PAUSE)
             _signals.deliver()
 
     def look(self) -> None:
-        """Say once why it takes long; raise StartError when it has taken too long."""
+        """Say once why it takes long; raise the error of the limit when it has taken too long."""
         now = time.monotonic()
-        if now > self.ends:
-            raise StartError(self._failure())
+        if not self.limit.left:
+            raise self.limit.error(self._failure())
         if self._where:
             return
         if not self._said and now - self._asked_at > _QUIET:
@@ -206,7 +195,7 @@ class Reservation:
     def _say(self, cluster: Sequence[ClusterHost]) -> None:
         self._said = True
         _log.warning(
-            "%s: %s; xmp waits up to %g s for hosts (start_timeout)",
+            "%s: %s; xmp waits up to %s for hosts",
             self.need.said, shortage.in_short(self.need, cluster), self.limit,
         )  # fmt: skip
 
@@ -214,8 +203,8 @@ class Reservation:
         if self._where:
             names = ", ".join(self.names)
             return (
-                f"{self.need.said}: {names} did not answer within {self.limit:g} s "
-                "(start_timeout): Ray has not started a process there, or it hangs"
+                f"{self.need.said}: {names} did not answer within {self.limit}: "
+                "Ray has not started a process there, or it hangs"
             )
         cluster, own = hosts_of(self._ray), [group.id.hex() for group in self._groups]
         tables = {
@@ -225,9 +214,9 @@ class Reservation:
         }
         why = shortage.in_short(self.need, cluster)
         return (
-            f"{self.need.said}: no hosts within {self.limit:g} s (start_timeout): {why}.\n"
+            f"{self.need.said}: no hosts within {self.limit}: {why}.\n"
             f"{shortage.explained(self.need, cluster, tables)}\n"
-            "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
+            f"Give fewer hosts or replicas, or a longer {self.limit.name}; `ray status` shows more"
         )
 
     def _is_created(self, group: Any) -> bool:
