@@ -43,8 +43,10 @@ class Connected:
 
     def answer(self, asked: Future[Any], seconds: float) -> Any:
         """The answer, or what Ray raises; TimeoutError, DisconnectedError."""
-        if not all_came([asked], seconds):
-            self.check()
+        if all_came([asked], seconds) and asked.exception() is None:
+            return asked.result()
+        self.check()  # or what Ray raises is what ``ray.shutdown`` has done
+        if not asked.done():
             raise TimeoutError
         return asked.result()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from xmp import _log, _signals
 from xmp._errors import PlanError, StartError
+from xmp._processes.launcher.launch_registry import reap_finished
 
 from . import shortage, slices
 from .autoscaler import may_grow
@@ -176,6 +177,7 @@ class Reservation:
     def look(self) -> None:
         """Say once why it takes long; raise the error of the limit when it has taken too long."""
         now = time.monotonic()
+        reap_finished()  # jobs that have ended, and were not joined yet, give their hosts back
         if not self.limit.left:
             raise self.limit.error(self._failure())
         if self._where:
