@@ -13,7 +13,8 @@ import pytest
 
 import xmp
 from xmp import _checks, _host, _planner
-from xmp._engines.local import engine
+from xmp._engines.local import LocalGroup, engine
+from xmp._engines.pool import Pool
 from xmp._types import HostsByHand, Request
 from xmp.testing import recorded_facts
 
@@ -82,7 +83,7 @@ def test_are_refused(given: dict[str, Any], text: str) -> None:
 def test_real_devices_are_not_used_twice(name: str) -> None:
     plan = xmp.plan(facts=recorded_facts(name))
     with pytest.raises(xmp.PlanError, match="several hosts on one machine"):
-        engine.refuse(plan)
+        LocalGroup(2, Pool()).refuse(plan)
 
 
 def test_a_log_file_of_the_second_host_that_cannot_be_written(tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ def test_a_cluster_that_others_use() -> None:
     cluster = [node(1, CPU=2, free={"CPU": 0}), node(2, CPU=8)]
     need = wanted(2, Request(nprocs=2), cluster)
     assert short(need, cluster) == (True, "what it asks of them is in use (2 CPU each)")
+    assert short(need, CPUS) == (True, "Ray has not given what is free there (2 CPU each)")
     group = {
         "name": "train", "placement_group_id": "f00", "state": "CREATED",
         "bundles": {0: {"CPU": 2.0}, 1: {"GPU": 1.0}}, "bundles_to_node_id": {0: "01", 1: "02"},

@@ -139,7 +139,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 def said(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one driver has found; all of it has ended with it."""
     stage = Stage(tmp_path_factory.mktemp("driver"))
-    outcome = stage.run(DRIVER, env=cluster.env, timeout=120)
+    outcome = stage.run(DRIVER, env=cluster.env, timeout=180)
     return {**outcome.said, "err": outcome.err}
 
 

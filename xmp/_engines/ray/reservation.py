@@ -37,10 +37,9 @@ _KEPT = 1.0
 once more costs up to 1 s, as Ray looks again at growing intervals (Ray 2.60)."""
 _AGAIN = 1.5
 """Seconds for hosts that were free a moment ago."""
-_QUIET = 2.0
-"""Seconds after which xmp says that others use the hosts."""
 _CHECK = 2.0
-"""Seconds between two looks whether any host can come: a new cluster does not say so at once."""
+"""Seconds between two looks at the cluster: whether any host can come, which a new cluster does not
+say at once, and whether others use the hosts."""
 
 
 class Reservation:
@@ -58,7 +57,6 @@ class Reservation:
         self.need, self._avoided = need, avoided
         self.limit = limit
         self._ray = ray
-        self._asked_at = time.monotonic()
         self._checked = 0.0
         """When it was last looked whether the cluster can have such hosts."""
         self._said = False
@@ -182,10 +180,11 @@ class Reservation:
             raise self.limit.error(self._failure())
         if self._where:
             return
-        if not self._said and now - self._asked_at > _QUIET:
-            self._say(hosts_of(self._ray))
         if now - self._checked > _CHECK:
-            self._refuse_absent(hosts_of(self._ray))
+            cluster = hosts_of(self._ray)
+            self._refuse_absent(cluster)
+            if not self._said and not shortage.is_free(self.need, cluster):
+                self._say(cluster)
 
     def _refuse_absent(self, cluster: Sequence[ClusterHost]) -> None:
         """Raise PlanError where no host has the accelerators, and nothing adds hosts."""

@@ -9,7 +9,7 @@ from .cluster import ClusterHost
 from .placement import ACCELERATORS, Nodes, Wanted, has
 from .slices import TpuSlice
 
-__all__ = ["absent", "can_ever", "explained", "in_short", "refusal"]
+__all__ = ["absent", "can_ever", "explained", "in_short", "is_free", "refusal"]
 
 _SHOWN = 8
 _NAMED = {"GPU": "GPU", "TPU": "TPU chip", "neuron_cores": "Neuron core"}
@@ -73,7 +73,22 @@ def in_short(need: Wanted, cluster: Sequence[ClusterHost]) -> str:
     if fitting < count and not isinstance(need.hosts, Nodes):  # those are asked for what they have
         asked = words(need.parts[0])
         return f"each host is asked for {asked}, which {fitting} of {len(cluster)} hosts have"
+    if is_free(need, cluster):
+        return f"Ray has not given what is free there ({_asked(need)})"
     return f"what it asks of them is in use ({_asked(need)})"
+
+
+def is_free(need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
+    """Whether nothing else uses what hosts are asked for, as far as Ray knows already."""
+    eligible = _eligible(need, cluster)
+    if isinstance(need.hosts, Nodes):
+        free = {host.node_id: host.free for host in eligible}
+        return all(has(free.get(n, {}), part) for n, part in zip(need.hosts.ids, need.parts))
+    if isinstance(need.hosts, TpuSlice) and len(need.bundles) > 1:
+        head = need.hosts.head
+        if not any(host.free.get(head) for host in eligible):
+            return False
+    return sum(has(host.free, need.parts[0]) for host in eligible) >= len(need.bundles)
 
 
 def explained(need: Wanted, cluster: Sequence[ClusterHost], groups: Mapping[str, Any]) -> str:
