@@ -85,15 +85,18 @@ def launch(
     return _processes.launch(call, attempt, join)
 
 
-def attempt(request: Request, call: Call, held: _ports.PortLease | None) -> Launch:
-    """One attempt of a launch over hosts, whose driver decides whether another one follows."""
-    return _attempt(request, OtherHosts(held), _processes.ready(call))
+def attempt(request: Request, call: Call, held: _ports.PortLease | None, called: int) -> Launch:
+    """One attempt of a launch over hosts, whose driver decides whether another one follows.
+
+    ``called``: when the driver was called, in monotonic nanoseconds: limits count from there.
+    """
+    return _attempt(request, OtherHosts(held), _processes.ready(call), called)
 
 
 @_processes.standard_numbers_taken()
-def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
-    """One attempt, from facts to replicas."""
-    called = time.monotonic_ns()
+def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) -> Launch:
+    """One attempt, from facts to replicas; ``called``: when it was asked for, if before."""
+    called = called or time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
     request = with_uses(request, call.fn, known)
@@ -188,6 +191,8 @@ def _started(
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
+        if call.relay is not None:  # no other host starts either, if this one cannot write
+            _processes.make_log_files(call, plan)
         hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)

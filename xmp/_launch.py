@@ -85,6 +85,7 @@ def launch(
     hosts: Hosts,
     engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -101,6 +102,7 @@ def launch(
     hosts: Hosts,
     engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Job[R]: ...
 
@@ -117,6 +119,7 @@ def launch(
     hosts: Hosts,
     engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | Job[R]: ...
 
@@ -133,6 +136,7 @@ def launch(
     hosts: Hosts | None = None,
     engine: EngineName | None = None,
     runtime_env: Mapping[str, Any] | None = None,
+    gather_logs: bool = False,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,
     devices: Sequence[int] | str | None = None,
@@ -178,14 +182,22 @@ def launch(
     ``threads``, ``bind`` and ``env`` are those of each host; with "ray", ``env`` as a function
     needs ``nprocs``; ``args`` are sent to each host, whose replicas share CPU tensors (not those of
     other hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork"
-    is refused; ``{host}`` in ``prefix`` is the node's name, or the address with "local";
-    ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all; with
-    ``max_restarts`` all start again, and another host or agent takes the place of one that is lost.
+    is refused; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all;
+    with ``max_restarts`` all start again, and another host or agent takes the place of a lost one.
+
+    Where there are several hosts, ``prefix=None`` puts "[{host}:{rank}] " before each line, and
+    ``prefix=False`` nothing. ``{host}`` is the node's name, with its index where several hosts have
+    that name ("node#1"), or the address with "local".
 
     ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
     ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and
     the others that Ray takes for an actor. Local folders are stored in the cluster as they are at
     the launch. Otherwise a host needs the modules that the function imports, but not the script.
+
+    ``log_dir`` is a folder on each host; with ``gather_logs=True`` its files are also brought to
+    that folder on this machine when the launch has ended, however it has. A warning names what
+    cannot be had, such as the files of a host that is gone. ``gather_logs`` needs ``engine`` and
+    ``log_dir``; with "local" all files are here anyway.
 
     Returns:
         What ``spawn`` returns, with ``hosts`` of all ranks; with ``join=False`` a ``Job`` then.
@@ -202,12 +214,24 @@ def launch(
     from ._clusters import per_device
 
     found = per_device.started(os.environ)
+    _refuse_to_gather(given)
     if hosts is not None or engine is not None or runtime_env is not None:
         over_hosts: Results[R] | Job[R] = _on_hosts(found, given)
         return over_hosts
     result: Results[R] | ProcessContext[R]
     result = launched(given) if found is None else as_rank(found, given)
     return result
+
+
+def _refuse_to_gather(given: Any) -> None:
+    """Raise for ``gather_logs`` where no engine brings files."""
+    from . import _checks
+
+    if _checks.gathers(given.gather_logs) and given.engine is None:
+        raise PlanError(
+            "gather_logs=True without engine=: the log files of this host are in log_dir= anyway. "
+            'Give engine="ray" and hosts=, or leave gather_logs= out'
+        )
 
 
 def _on_hosts(found: Started | None, given: Any) -> Any:

@@ -142,6 +142,7 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
         python=known.python,
         framework=_framework(plan, known),
         max_restarts=call.max_restarts,
+        launcher="agent" if call.host_name else "launcher",
     )
 
 

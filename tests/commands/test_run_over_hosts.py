@@ -26,7 +26,11 @@ LOCAL = ("-m", "xmp", "run", "--engine", "local", "--hosts", "2", "--runtime", "
 
 
 def ranks(out: str) -> list[Any]:
-    return sorted(json.loads(line) for line in out.splitlines())
+    lines = [re.fullmatch(r"\[127\.0\.0\.([23]):([0-3])\] (.*)", line) for line in out.splitlines()]
+    found = [(int(line[1]), int(line[2]), json.loads(line[3])) for line in lines if line]
+    assert len(found) == len(lines), out
+    assert all((host, rank) == (2 + said[4], said[0]) for host, rank, said in found), out
+    return sorted(said for _, _, said in found)
 
 
 def expected(target: str, *args: str) -> list[Any]:
@@ -53,7 +57,7 @@ def test_a_module_with_variables_for_the_options(stage: Stage) -> None:
 
 def test_a_program(stage: Stage) -> None:
     words = ("sh", "-c", 'echo "$RANK of $WORLD_SIZE"')
-    done = stage.python(*LOCAL, "--no-python", *words, timeout=60)
+    done = stage.python(*LOCAL, "--prefix", "", "--no-python", *words, timeout=60)
     assert done.code == 0, done.err
     assert sorted(done.out.splitlines()) == [f"{rank} of 4" for rank in range(4)]
 
@@ -108,6 +112,8 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--engine", "ray", "--hosts", "2", "--runtime-env", "/no/such"], "give JSON, or the path"),
     (["--hosts", "2"], "--hosts 2: give --engine too"),
     (["--engine", "local"], "engine='local' without hosts="),
+    (["--gather-logs", "--log-dir", "x"], "--gather-logs without --engine"),
+    (["--engine", "local", "--hosts", "2", "--gather-logs"], "--gather-logs without --log-dir"),
     (["--engine", "rya", "--hosts", "2"], "engine='rya': .* Did you mean 'ray'?"),
     (["--engine", "local", "--hosts", "v6e:4x4"], "hosts must be a whole number from 1 up"),
     (["--engine", "local", "--hosts", "0"], "hosts=0: give a whole number from 1 up"),

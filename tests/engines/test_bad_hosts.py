@@ -47,6 +47,11 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"events": "/no/such/folder/x"}, "cannot be opened"),
     ({"max_restarts": -1}, "max_restarts=-1"),
     ({"log_dir": "/proc/logs"}, "log_dir='/proc/logs': /proc/logs: .*can be written to"),
+    ({"gather_logs": True}, "gather_logs=True without log_dir=: it brings the files"),
+    (
+        {"gather_logs": True, "log_dir": "x", "engine": None, "hosts": None},
+        'gather_logs=True without engine=: .*Give engine="ray" and hosts=',
+    ),
 ]
 
 TYPES: list[tuple[dict[str, Any], str]] = [
@@ -56,6 +61,8 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"engine": 7}, "engine must be one of 'ray', 'local', or None, not int: 7"),
     ({"engin": "local"}, "engin.*Did you mean 'engine'"),
     ({"fn": 3}, "fn must be callable"),
+    ({"gather_logs": "yes"}, "gather_logs must be True or False, not str: 'yes'"),
+    ({"gather_logs": 1, "engine": None, "hosts": None}, "gather_logs must be .* not int: 1"),
 ]
 
 

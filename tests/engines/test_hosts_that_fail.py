@@ -18,6 +18,7 @@ import xmp
 from tests.support.in_script import never_returns, signals, state
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
+from xmp._engines import driver
 from xmp._engines.host import Host
 from xmp._engines.verdict import by_name, host_of, not_the_cause
 from xmp._host_words import HostFailure
@@ -71,6 +72,22 @@ def test_a_replica_raises(tmp_path: Path) -> None:
     assert [each.rank for each in error.failures if each.label == "cause"] == [5]
     assert {each.label for each in error.failures[1:]} <= {"stopped by xmp", "collateral"}
     assert "in raises" in str(error)
+
+
+class Never:
+    """What no process can load."""
+
+    def __reduce__(self) -> Any:
+        return never_returns, ()
+
+
+def test_start_timeout_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that takes 20 s to find the hosts leaves them 1 s of 21."""
+    called, begun = time.monotonic_ns() - 20_000_000_000, time.monotonic()
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic_ns=lambda: called))
+    with pytest.raises(xmp.ReplicaTimeout, match=r"start_timeout=21\b"):
+        xmp.launch(print, (Never(),), start_timeout=21, **TWO)
+    assert time.monotonic() - begun < 15
 
 
 def dies(rank: int, folder: Path) -> None:

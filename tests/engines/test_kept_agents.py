@@ -64,7 +64,7 @@ SAME_AS_NEW = """
     from pathlib import Path
     import in_script, xmp
 
-    OPTIONS = dict(engine="local", hosts=2, nprocs=1, runtime="cpu", progress=False)
+    OPTIONS = dict(engine="local", hosts=2, nprocs=1, runtime="cpu", progress=False, prefix=False)
     PASSING = ("MASTER_PORT", "XMP_JOB_", "XMP_LAUNCH", "XMP_MARK", "TORCHELASTIC")
     HERE = Path(__file__).parent
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xmp._engines.ray import shortage, slices
+from xmp._engines.missing import Missing
+from xmp._engines.ray import autoscaler, shortage, slices
+from xmp._engines.ray.advice import advice
 from xmp._engines.ray.cluster import ClusterHost
 from xmp._engines.ray.placement import Nodes, Wanted, checked, wanted
 from xmp._engines.ray.slices import TpuSlice, in_worker_order, intact, names_of_workers
@@ -108,7 +112,8 @@ GPUS = [node(1, CPU=0), node(2, CPU=8, GPU=4), node(3, CPU=8, GPU=4)]
         (CPUS, 2, {"nprocs": 16}, {"CPU": 2}),  # of a small host no more than it has
         (CPUS, 1, {"nprocs": 16}, {"CPU": 8}),
         (CPUS, 5, {"nprocs": 16}, {"CPU": 2}),
-        (CPUS, 2, {}, {"CPU": 1}),
+        (CPUS, 2, {}, {"CPU": 2}),
+        (CPUS, 2, {"runtime": "jax"}, {"CPU": 1}),
         ([node(1, CPU=0)], 1, {"nprocs": 4}, {"memory": 1}),
         (GPUS, 2, {}, {"GPU": 4, "CPU": 4}),
         (GPUS, 2, {"nprocs": 2}, {"GPU": 2, "CPU": 2}),
@@ -269,6 +274,28 @@ def test_a_cluster_whose_hosts_are_too_small() -> None:
     assert short(need, GPUS) == (False, expected)
 
 
+def test_a_cluster_without_the_accelerators() -> None:
+    def absent(hosts: Any, cluster: list[ClusterHost], **request: Any) -> str:
+        return shortage.absent(wanted(checked(hosts), Request(**request), cluster), cluster)
+
+    for runtime, name in (("cuda", "GPU"), ("torch_tpu", "TPU"), ("neuron", "neuron_cores")):
+        assert absent(2, CPUS, runtime=runtime, nprocs=1) == name
+    assert absent("v6e:4x4", GPUS) == "TPU"
+    assert absent(3, GPUS, runtime="cuda", nprocs=1) == "", "another host with GPUs may come"
+    assert absent(2, CPUS, nprocs=1) == absent(2, CPUS, runtime="cpu") == ""
+    assert absent(["02"], GPUS, runtime="cuda", nprocs=1) == ""
+    assert absent(["02", "01"], GPUS, runtime="cuda", nprocs=1) == "GPU"
+
+
+def test_what_the_monitor_of_a_cluster_says() -> None:
+    def says(**types: str) -> bytes:
+        return json.dumps({"autoscaler_report": {"node_type_mapping": types}}).encode()
+
+    assert not autoscaler._has_types(says(aa="node_aa", bb="node_bb"))
+    assert autoscaler._has_types(says(aa="ray.head.default", bb="ray.worker.gpu"))
+    assert autoscaler._has_types(None), "it has not said anything yet"
+
+
 def test_a_cluster_that_others_use() -> None:
     cluster = [node(1, CPU=2, free={"CPU": 0}), node(2, CPU=8)]
     need = wanted(2, Request(nprocs=2), cluster)
@@ -322,3 +349,20 @@ def test_a_large_cluster_is_not_listed_whole() -> None:
     assert len(lines) == 11
     assert lines[-1] == "  and 91 more"
     assert re.search(r"has 99 \(n0 .* and 91 more\)", shortage.in_short(need, cluster))
+
+
+# --- what a host lacks --------------------------------------------------------------------------
+
+
+def test_each_launcher_is_advised_of_its_own_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper_of_mine.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    lacking, package = Missing("helper_of_mine"), Missing("pytest.nothing")
+    value = f'{{"working_dir": "{tmp_path}"}}'
+    assert f"Give xmp.launch runtime_env={value} (or ray.init, before" in advice(lacking, False)
+    assert f"Give xmp run --runtime-env '{value}': Ray copies" in advice(lacking, True)
+    line = f"pytest=={pytest.__version__}"
+    assert f'Or give xmp.launch runtime_env={{"pip": ["{line}"]}}' in advice(package, False)
+    assert f"""Or give xmp run --runtime-env '{{"pip": ["{line}"]}}'""" in advice(package, True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.pages import pages, same_lines
-from tests.support.ray_cluster import RayCluster, cluster_of
+from tests.support.ray_cluster import RayCluster
 from tests.support.stage import Stage
 
 pytestmark = pytest.mark.ray
@@ -22,12 +21,6 @@ PRINTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
-
-
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_the_programs_of_the_page(stage: Stage, cluster: RayCluster, name: str) -> None:
     assert sorted(PROGRAMS) == sorted(PRINTED)
@@ -36,6 +29,14 @@ def test_the_programs_of_the_page(stage: Stage, cluster: RayCluster, name: str) 
     done = stage.python(str(path), env=cluster.env, timeout=90)
     assert (done.code, done.out) == (0, PRINTED[name]), done.err
     stage.gone()
+
+
+def test_checkpoints_of_a_launch_that_starts_again(stage: Stage, cluster: RayCluster) -> None:
+    page = (Path(__file__).parents[2] / "docs/coming-from/ray-train.md").read_text()
+    ((name, program),) = re.findall(r"```python (\w+\.py)\n(.*?)```", page, re.DOTALL)
+    path = stage.write(program, name)
+    done = stage.python(str(path), str(stage.folder / "saved.pt"), env=cluster.env, timeout=90)
+    assert (done.code, done.out) == (0, "[(1, 2), (1, 2)]\n"), done.err
 
 
 LANE = "ray"

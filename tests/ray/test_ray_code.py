@@ -229,6 +229,30 @@ if __name__ == "__main__":
     assert run(source).said == {"found": [[0, "__main__", False], [1, "__main__", False]]}
 
 
+def test_agents_stay_for_the_launches_of_an_actor(run: Callable[..., Outcome]) -> None:
+    source = """
+def function(rank):
+    return rank
+
+class Program:
+    def launches(self):
+        with xmp.launch(function, join=False, **TWO) as job:
+            return [host.pid for host in job.hosts], list(job.results())
+
+if __name__ == "__main__":
+    import ray
+    from in_script import is_alive
+    from waiting import until
+    begin()
+    program = ray.remote(num_cpus=0)(Program).remote()
+    (first, results), (second, _) = (ray.get(program.launches.remote()) for _ in range(2))
+    say(same=first == second, results=results)
+    ray.kill(program)
+    until(lambda: not any(map(is_alive, first)), 10)
+"""
+    assert run(source).said == {"same": True, "results": [0, 1]}
+
+
 def test_ray_in_replicas(run: Callable[..., Outcome]) -> None:
     source = """
 def function(rank, address):

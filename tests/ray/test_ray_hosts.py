@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,7 @@ DRIVER = (
             unknown=refused(hosts=[first, "ab" * 28]),
             differ=refused(hosts=[first, second], nprocs=1),
             devices=refused(hosts=[second], devices=[1], runtime="cuda"),
+            lacks=refused(hosts=[second, first], nprocs=1, runtime="cuda"),
         )
         xmp.shutdown()
         say(after=left())
@@ -187,6 +189,15 @@ def test_devices_are_positions_among_all_of_a_host(said: dict[str, Any]) -> None
     assert "devices=[1]: 1 is out of range" in said["devices"][0]
 
 
+def test_named_nodes_without_gpus(said: dict[str, Any]) -> None:
+    text, seconds = said["lacks"]
+    assert text.startswith(
+        "PlanError: hosts=[2 node ids]: the runtime needs a GPU on each host, and Ray counts none "
+        "on 127.0.0.2. Start Ray on hosts with GPUs"
+    ), text
+    assert seconds < 10, "a node gets no others"
+
+
 def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
     text, seconds = said["many"]
     assert text == (
@@ -263,6 +274,8 @@ class Other(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != "xmp":
             return None
+        if os.environ["XMP_THERE"] == "dies":
+            os.kill(os.getpid(), 9)
         if os.environ["XMP_THERE"] == "none":
             raise ModuleNotFoundError("No module named 'xmp'", name="xmp")
         return importlib.util.spec_from_file_location("xmp", os.environ["XMP_THERE"])
@@ -310,6 +323,7 @@ VERSIONS = (
         say(other=there(XMP_THERE=os.path.join(os.environ["SITE"], "other.py")))
         say(broken=there(XMP_THERE=os.path.join(os.environ["SITE"], "broken.py")))
         say(python=there(PYTHON_THERE="3.8.20"))
+        say(dies=there(XMP_THERE="dies"))
         end = os.path.join(os.environ["SITE"], "end")
         say(hangs=there(HANGS=end, start_timeout=3))
         open(end, "w").close()
@@ -329,10 +343,10 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     results, seconds = found.pop("slow")
     assert results == [0, 1]
     assert seconds > 2.5, "the agents were awaited"
-    assert [left for _, left in found.values()] == [[]] * 5
+    assert [left for _, left in found.values()] == [[]] * 6
     own = xmp.__version__
     pip = f"-m pip install xmp-spawn=={own} (and 1 more host like it)"
-    none, other, broken, python, hangs = (text for text, _ in found.values())
+    none, other, broken, python, dies, hangs = (text for text, _ in found.values())
     name = os.uname().nodename
     assert none.startswith(
         f'PlanError: engine="ray": host {name} cannot import xmp (ModuleNotFoundError: No module '
@@ -344,6 +358,11 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     assert "cannot import xmp (ModuleNotFoundError: No module named 'no_such_module')" in broken
     assert f"has Python 3.8.20, and this process {platform.python_version()}: functions" in python
     assert python.endswith(pip)
+    assert re.fullmatch(
+        r"StartError: host 127\.0\.0\.[23] of the Ray cluster has failed: The actor died .*\. See "
+        r"`ray status` for the hosts that live, and launch again",
+        dies,
+    ), dies
     assert hangs.startswith("StartError: hosts=2: 127.0.0.")
     assert hangs.endswith(
         " did not answer within 3 s (start_timeout): Ray has not started a process there, or it "

@@ -7,6 +7,7 @@ TPUs has, chips and the packages that use them, is added to what the hosts say o
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ DRIVER = """
     from in_script import say
 
     def hosts(asked):
-        call = SimpleNamespace(limits=None)
+        call = SimpleNamespace(limits=None, method="spawn")
         return engine.group(engine.checked(asked), Request(), call)
 
     def with_chips(group):
@@ -79,10 +80,11 @@ DRIVER = """
             addresses = [host.address for host in group.hosts]
             say(**{name: [ids, addresses, dict(plans(with_chips(group)))]})
             group.release(lost=False)
-        launched = xmp.launch(rank, engine="ray", hosts="v6e:4x4", nprocs=1, progress=False)
+        launched = xmp.launch(rank, engine="ray", hosts=4, nprocs=1, progress=False)
         say(launched=list(launched))
-        again = xmp.launch(rank, engine="ray", hosts="v6e:4x4", nprocs=1, progress=False)
+        again = xmp.launch(rank, engine="ray", hosts=4, nprocs=1, progress=False)
         say(kept=list(again))
+        say(unused=refused(hosts="v6e:4x4", nprocs=1))
 
         part = hosts(2)
         try:
@@ -189,6 +191,13 @@ def test_replicas_have_no_variables_of_ray(said: dict[str, Any]) -> None:
     assert said["launched"] == said["kept"] == [[worker, False] for worker in range(4)]
 
 
+def test_a_slice_whose_chips_nothing_would_use(said: dict[str, Any]) -> None:
+    text = said["unused"]
+    assert text.startswith("PlanError: hosts='v6e:4x4': "), text
+    assert " would run on cpu with runtime 'cpu' (no accelerator that an installed" in text
+    assert 'Install there what uses them (`pip install "jax[tpu]"` or ' in text
+
+
 def test_a_part_of_a_slice_is_refused(said: dict[str, Any]) -> None:
     assert "hosts=2 says host" in said["part"]
     assert "but the TPU runtime says worker" in said["part"]
@@ -201,7 +210,8 @@ def test_a_slice_that_another_job_has(said: dict[str, Any]) -> None:
         "StartError: hosts='v6e:4x4': no hosts within 1 s (start_timeout): what it asks of them is "
         "in use (4 TPU, 1 CPU each)."
     )
-    held = f'Held by the placement group "theirs": 1 TPU-v6e-16-head on {ADDRESSES[0]}'
+    where = f"{platform.node()} ({ADDRESSES[0]})"
+    held = f'Held by the placement group "theirs": 1 TPU-v6e-16-head on {where}'
     assert held in lines
 
 

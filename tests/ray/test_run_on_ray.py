@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.ray_cluster import ENV, RayCluster, cluster_of
+from tests.support.ray_cluster import ENV, RayCluster
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
 
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.ray
 
 RUN = ("-m", "xmp", "run", "--engine", "ray", "--hosts", "2", "--runtime", "cpu", "-n", "2")
 ENGINE = ("xmp-agent", "xmp-template", "xmp-supervisor", "xmp-spare", "xmp-carrier")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with cluster_of(tmp_path_factory.mktemp("nodes"), {}, {}) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -55,7 +49,10 @@ def test_each_replica_is_the_script(stage: Stage, run: Callable[..., Outcome]) -
     path = stage.write(RANKS, "train.py")
     done = run("train.py")
     assert (done.code, done.err) == (0, "")
-    found = sorted(json.loads(line) for line in done.out.splitlines())
+    lines = [line.split("] ", 1) for line in done.out.splitlines()]
+    found = sorted(json.loads(said) for _, said in lines)
+    prefixes = [f"[{os.uname().nodename}#{rank // 2}:{rank}" for rank in range(4)]
+    assert sorted(prefix for prefix, _ in lines) == prefixes
     assert found == [
         [r, r % 2, 4, 2, r // 2, ["train.py"], "__main__", str(path)] for r in range(4)
     ]
@@ -65,7 +62,7 @@ def test_the_hosts_need_not_have_the_file(stage: Stage, run: Callable[..., Outco
     """The driver reads it from a descriptor of its own, which leads nowhere on the hosts."""
     with stage.write(RANKS, "train.py").open() as file:
         name = f"/proc/self/fd/{file.fileno()}"
-        done = run("--show", "0", name, "fails", pass_fds=[file.fileno()])
+        done = run("--prefix", "", "--show", "0", name, "fails", pass_fds=[file.fileno()])
     assert done.code == 1
     assert done.out, done.err
     assert json.loads(done.out)[-1] == name

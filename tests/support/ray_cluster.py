@@ -24,6 +24,7 @@ ENV = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # or Ray kills actors where other programs need memory
 }
 """Of clusters and drivers of tests."""
 _STORE = 120_000_000

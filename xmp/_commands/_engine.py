@@ -41,6 +41,7 @@ class Chosen(NamedTuple):
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
     """What ``--engine`` and ``--hosts`` name; None without both. Raises PlanError."""
+    _refuse_to_gather(options)
     if options.engine is None and options.hosts is None and options.runtime_env is None:
         return None
     if options.hosts is None and options.engine is None:
@@ -58,6 +59,20 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
         )
     except TypeError as error:
         raise PlanError(f"xmp run: {error}") from None
+
+
+def _refuse_to_gather(options: argparse.Namespace) -> None:
+    """Raise PlanError for ``--gather-logs`` without what it needs."""
+    if options.gather_logs and options.engine is None:
+        raise PlanError(
+            "--gather-logs without --engine: the log files of this host are in --log-dir anyway. "
+            "Give --engine ray and --hosts, or leave it out"
+        )
+    if options.gather_logs and options.log_dir is None:
+        raise PlanError(
+            "--gather-logs without --log-dir: it brings the files of --log-dir from the hosts to "
+            "this machine. Give --log-dir FOLDER, or leave it out"
+        )
 
 
 def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     )
     _add_what(parser)
     _add_options_of_spawn(parser)
+    _add_options_of_output(parser)
     _torchrun_words.add(parser)
     parser.add_argument("target", metavar="script.py", help=argparse.SUPPRESS)
     arguments = parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -85,8 +86,21 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
     option("--hang-timeout", type=float, metavar="SECONDS", help="without any progress")
     option("--grace", type=float, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
     option("--max-restarts", type=int, metavar="N", help="start all again after a failure")
+
+
+def _add_options_of_output(parser: argparse.ArgumentParser) -> None:
+    def option(*names: str, **how: Any) -> None:
+        parser.add_argument(*_spellings(names), **how)
+
     option("--log-dir", metavar="FOLDER", help="a file for each rank and stream")
-    option("--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that')
+    option(
+        "--gather-logs", action="store_true",
+        help="of --engine: bring the files of all hosts to --log-dir on this machine",
+    )  # fmt: skip
+    option(
+        "--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that '
+        """(default: none; over hosts of --engine "[{host}:{rank}] ", and '' for none)""",
+    )  # fmt: skip
     option("--show", metavar="RANKS", help='whose output is shown: all, none, "0,2-3"')
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, help="show how far the start is"

@@ -167,7 +167,8 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
                 f"{', '.join(unknown)}; this launch has 0 to {len(replicas) - 1}"
             )
         show = [each.rank for each in replicas if each.local_rank in local]
-    return make_output(options.log_dir, prefix, show)
+    over_hosts = options.engine is not None
+    return make_output(options.log_dir, prefix, show, over_hosts, options.gather_logs)
 
 
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:

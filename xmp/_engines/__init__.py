@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xmp._types import HostFacts, JobPlan, Request
 
     from .clocks import HostClock
+    from .gathered_logs import HostFiles
     from .job import Job
     from .missing import Missing
 
@@ -102,6 +103,9 @@ class Group(Protocol):
     environment: Mapping[str, str]
     """Variables for all launches: the name of the job, and its secret."""
 
+    def refuse(self, plan: JobPlan) -> None:
+        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
+
     def inherited(self) -> dict[str, str] | None:
         """The variables for the next launch; None: those that the agents were started with."""
 
@@ -117,8 +121,14 @@ class Group(Protocol):
     def imports_script(self) -> bool:
         """Whether hosts import the script again; if not, what it defines travels by value."""
 
-    def advice(self, missing: Missing) -> str:
-        """What to do where a host lacks this; "" where that is the program's own mistake."""
+    def files(self, index: int) -> HostFiles | None:
+        """Those of a host; None where they are this process's."""
+
+    def advice(self, missing: Missing, command: bool) -> str:
+        """What to do where a host lacks this; "" where that is the program's own mistake.
+
+        ``command``: ``xmp run`` launches.
+        """
 
     def agents(self) -> Sequence[Agent]:
         """Start those that do not wait for work yet; raises StartError, and leaves none then."""
@@ -147,9 +157,6 @@ class Engine(Protocol):
     def group(self, hosts: Any, request: Request, call: Call) -> Group:
         """The hosts for a launch; raises PlanError where there are not so many."""
 
-    def refuse(self, plan: JobPlan) -> None:
-        """Raise PlanError for a plan of host 0 that the hosts cannot carry out."""
-
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """The request, with what follows from where the hosts are."""
 
@@ -171,9 +178,9 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
     if engine is None:
         raise PlanError(
             f"hosts={shown(hosts)} without engine=: say what starts the function on the hosts. "
-            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine plays, '
-            "for tests). Where a scheduler starts this program on each host, give neither: the program "
-            "calls xmp.spawn there"
+            'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine '
+            "plays, for tests). Where a scheduler starts this program on each host, give neither: "
+            "the program calls xmp.spawn there"
         )
     if engine not in ENGINES:
         near = get_close_matches(engine.lower(), ENGINES, 1)

@@ -236,7 +236,7 @@ class HostAgent:
         else:
             request, held = holding(request)
             self.send(PortsHeld(held_port(request)))
-        return _host.attempt(request, self._call(), held)
+        return _host.attempt(request, self._call(), held, self._order.called)
 
     def _call(self) -> Call:
         from xmp._processes import Call

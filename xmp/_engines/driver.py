@@ -14,6 +14,7 @@ from xmp._errors import PlanError
 from xmp._payload.script import apart
 from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
+from xmp._processes.launcher.launch_registry import reap_finished
 from xmp._processes.launcher.packed_order import packed_for_hosts
 from xmp._processes.messages.hosts import HostOrder, PackedCall
 from xmp._processes.messages.thread_replicas import by_process
@@ -21,6 +22,8 @@ from xmp._processes.output.log_files import prepare
 from xmp._processes.terminal.console import in_notebook
 from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
+from .gathered_logs import HostLogs
+from .host_output import of_host, over_hosts
 from .hosts_launch import HostsLaunch
 from .job import Job
 from .script_text import as_text
@@ -55,6 +58,7 @@ def _refuse(call: Call) -> None:
 def _attempt(engine: Engine, hosts: Any, request: Request, call: Call) -> HostsLaunch:
     """One attempt; a host that has gone is replaced before it."""
     called = time.monotonic_ns()
+    reap_finished()  # jobs that have ended give their hosts back
     group = engine.group(hosts, request, call)
     try:
         launch, packed = _planned(engine, group, request, call, called)
@@ -71,12 +75,14 @@ def _planned(
 ) -> tuple[HostsLaunch, Packed]:
     """The launch, before any process of it exists, and what holds its packed call."""
     request, draft = _host.for_hosts(_on_host(request, group, 0), call, group.hosts[0].facts)
-    engine.refuse(draft)
+    group.refuse(draft)
     request = engine.settled(request, draft)
     plan = _whole(request, group)
+    call = replace(call, output=over_hosts(call.output, len(group.hosts)))
     if call.output is not None:
-        elsewhere = group.inherited() is None  # other machines: their agents make the files
-        output = replace(call.output, log_dir=None) if elsewhere else call.output
+        # On other machines their agents make the files.
+        here = group.files(0) is None or call.output.gather
+        output = call.output if here else replace(call.output, log_dir=None)
         _prepare(output, plan, truncate=not call.restart_count)
     with contextlib.nullcontext() if group.imports_script() else apart():
         packed_call, packed = packed_for_hosts(call)
@@ -87,8 +93,9 @@ def _planned(
         call = replace(call, telling=_processes.event_stream(call.observer))
     job = PlannedJob(**vars(call), plan=plan, host=_all_processes(plan), called=called, leases={})
     orders = _orders(request, packed_call, group, job)
+    logs = HostLogs(group, call.output, plan, call.restart_count)
     planned = functools.partial(_whole, request, group)
-    return HostsLaunch(job, group, orders, packed_call, planned), packed
+    return HostsLaunch(job, group, orders, packed_call, planned, logs), packed
 
 
 def _prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
@@ -165,6 +172,7 @@ _FOR_AGENTS = (
 
 
 def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob) -> list[HostOrder]:
+    names = [host.name for host in group.hosts]
     common = HostOrder(
         request=request,
         call=packed,
@@ -183,6 +191,7 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         replace(
             common,
             request=_on_host(request, group, index),
+            options={**common.options, "output": of_host(job.output, names, index)},
             host_name=host.name,
             search_path=group.search_path(index),
             program_path=group.program_path(index),

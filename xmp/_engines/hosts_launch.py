@@ -46,6 +46,7 @@ from xmp._processes.terminal.console import signals_of_the_user
 from xmp._processes.terminal.progress import Progress
 
 from .clocks import as_here, as_there
+from .gathered_logs import HostLogs
 from .handlers import agent_messages
 from .host import Host
 from .late import LateHosts
@@ -74,9 +75,10 @@ class HostsLaunch:
         orders: Sequence[HostOrder],
         packed: PackedCall,
         planned: Callable[[int], JobPlan],
+        logs: HostLogs,
     ) -> None:
         """``planned`` gives the plan for the port at which host 0 meets the others."""
-        self.job = job
+        self.job, self._logs = job, logs
         self.grace = job.grace
         self.patience = 0.0
         self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
@@ -312,6 +314,7 @@ class HostsLaunch:
         for agent in self.agents:
             agent.rest()
         self.output.close()
+        self._logs.gather([host.agent.index for host in self.hosts if host.came])
         self._group.release(any(host.lost for host in self.hosts))
         self.events.end(self.error())
 
@@ -344,6 +347,7 @@ class HostsLaunch:
             self.outcome.raise_error()
         except XmpError as error:
             complete(error, self, self._group)
+            error._add(self._logs.where(error))
             raise
 
     def may_mend(self, error: BaseException) -> bool:

@@ -25,10 +25,10 @@ from xmp._runtimes._cores import threads_said
 from xmp._types import HostFacts, JobPlan, Pairs, Request
 
 from . import HostFound, count_of
-from .answers import all_answer
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
+from .ping import all_answer
 from .pool import Pool, new_job
 
 if TYPE_CHECKING:
@@ -82,15 +82,6 @@ class LocalEngine:
 
     def shutdown(self) -> None:
         self._pool.close()
-
-    def refuse(self, plan: JobPlan) -> None:
-        for replica in plan.hosts[0].replicas:
-            if replica.device.partition(":")[0] not in DEVICES:
-                raise PlanError(
-                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
-                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
-                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
-                )
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """With each host's share of this machine's cores, where the user has not said anything."""
@@ -155,6 +146,15 @@ class LocalGroup:
         facts = self._facts()
         self.hosts = [host._replace(facts=facts) for host in self.hosts]
 
+    def refuse(self, plan: JobPlan) -> None:
+        for replica in plan.hosts[0].replicas:
+            if replica.device.partition(":")[0] not in DEVICES:
+                raise PlanError(
+                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
+                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                )
+
     def inherited(self) -> dict[str, str]:
         return self._env
 
@@ -167,7 +167,10 @@ class LocalGroup:
     def imports_script(self) -> bool:
         return True
 
-    def advice(self, missing: Missing) -> str:
+    def files(self, index: int) -> None:
+        return None
+
+    def advice(self, missing: Missing, command: bool) -> str:
         return ""
 
     def agents(self) -> list[LocalAgent]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["complete", "host_of", "may_mend", "not_the_cause", "settle"]
+__all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -44,6 +44,10 @@ def settle(launch: HostsLaunch) -> None:
         outcome.broken = _host_lost(lost[0])
         return
     if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
+        named = next((host for host in hosts if host.agent.index == verdict.host), None)
+        if named is not None and _says_why(named):
+            outcome.broken = _as_error(named)
+            return
         outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
         return
     cause = host_of(hosts, verdict)
@@ -63,6 +67,11 @@ def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
                 text = text.replace(f"host {index},", f"host {index} ({name}),", 1)
             return replace(verdict, name=name, text=text)
     return verdict
+
+
+def _says_why(host: Host) -> bool:
+    """Whether its agent has reported why it has left the others before it had replicas."""
+    return host.over is not None and host.over.kind not in ("", "HostLost") and host.done is None
 
 
 def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
@@ -188,7 +197,7 @@ def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
         error.host = launch.host_of(error.rank).agent.name
     of_host = isinstance(error, (StartError, ReplicaError))
     if of_host and (missing := missing_in(str(error))):
-        error._add(group.advice(missing))
+        error._add(group.advice(missing, launch.job.program))
 
 
 def may_mend(error: BaseException, launch: HostsLaunch) -> bool:

@@ -50,6 +50,7 @@ __all__ = [
     "event_stream",
     "fresh_interpreter",
     "launch",
+    "make_log_files",
     "on_quit",
     "ready",
     "render",
@@ -157,10 +158,7 @@ def start(
     _refuse_foreign_pids()
     if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
         raise StartError(why)
-    if call.output is not None:
-        from .output.log_files import prepare
-
-        prepare(call.output, plan, truncate=not call.restart_count)
+    make_log_files(call, plan)
     with _head_start(plan, call.method):
         from .launcher.job import Job
         from .launcher.launch import Launch
@@ -175,6 +173,14 @@ def start(
                 raise
             # An attempt that failed, as it would have a moment later.
     return launch
+
+
+def make_log_files(call: Call, plan: JobPlan) -> None:
+    """The files of ``log_dir`` on this host; PlanError for what its output cannot be."""
+    if call.output is not None:
+        from .output.log_files import prepare
+
+        prepare(call.output, plan, truncate=not call.restart_count)
 
 
 def settled(call: Call, plan: JobPlan) -> Call:

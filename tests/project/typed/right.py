@@ -38,6 +38,8 @@ def spawns(join: bool) -> None:
     nodes = ["6c5d", "0f31"]
     placed = xmp.launch(train, (1,), 2, join, hosts=nodes, engine="ray", runtime_env={"pip": []})
     assert_type(placed, "xmp.Results[float] | xmp.Job[float]")
+    logs = xmp.launch(train, (1,), hosts=2, engine="ray", log_dir=Path("x"), gather_logs=True)
+    assert_type(logs, "xmp.Results[float]")
     job = xmp.launch(train, (1,), hosts=2, engine="local", join=False, timeout=60)
     assert_type(job, "xmp.Job[float]")
     assert_type(job.results()[0], float)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
+import shlex
+from typing import Any
 
 from xmp._engines.missing import Missing
 
@@ -13,10 +16,10 @@ from .surroundings import is_packages
 __all__ = ["advice"]
 
 
-def advice(missing: Missing) -> str:
+def advice(missing: Missing, command: bool) -> str:
     """For a package its pip line, for a module of the user's how its folder reaches the hosts.
 
-    "" where this process does not have the module either.
+    "" where this process does not have the module either. ``command``: ``xmp run`` launches.
     """
     top = missing.module.partition(".")[0]
     folder = _folder_of(top)
@@ -25,15 +28,22 @@ def advice(missing: Missing) -> str:
     what = "does not have it" if not missing.name else "has another version of it"
     if not is_packages(folder):
         return (
-            f"{top} is in {folder} here, and the host {what}. Give xmp.launch "
-            f'runtime_env={{"working_dir": "{folder}"}} (or ray.init, before the launch): Ray '
-            "copies the folder to the hosts"
+            f"{top} is in {folder} here, and the host {what}. Give "
+            f"{_runtime_env({'working_dir': folder}, command)}: Ray copies the folder to the hosts"
         )
     line = " ".join(_requirements(top))
     return (
         f"{top} is installed here, and the host {what}. Run there: pip install {line}. Or give "
-        f'xmp.launch runtime_env={{"pip": ["{line}"]}}'
+        f"{_runtime_env({'pip': [line]}, command)}"
     )
+
+
+def _runtime_env(value: dict[str, Any], command: bool) -> str:
+    """How the user gives it."""
+    text = json.dumps(value)
+    if command:
+        return f"xmp run --runtime-env {shlex.quote(text)}"
+    return f"xmp.launch runtime_env={text} (or ray.init, before the launch)"
 
 
 def _folder_of(top: str) -> str:

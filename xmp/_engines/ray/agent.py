@@ -18,6 +18,8 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import linux, seals
 
 from . import files
+from .answers import Connected, DisconnectedError
+from .failed_hosts import first_line
 from .relay import ENDED, OUTPUT, PACKET, STOPPED
 from .streams import Streams
 
@@ -49,6 +51,7 @@ class RayAgent:
     def __init__(self, actor: Any, index: int, name: str, address: str, pid: int) -> None:
         self.index, self.name, self.address, self.pid = index, name, address, pid
         self.actor = actor
+        self._ray = Connected()
         self.clock = HostClock()
         self._sent: SentFiles | None = None
         self._connection, theirs = pair()
@@ -145,7 +148,7 @@ class RayAgent:
             while self._send_next():
                 pass
         except Exception as error:  # of Ray, where the program has disconnected it
-            self._how = self._how or f"cannot be reached: {_first_line(error)}"
+            self._how = self._how or f"cannot be reached: {first_line(error)}"
         self._hang_up()
         self._relayed.close()
 
@@ -172,6 +175,7 @@ class RayAgent:
     # --- agent -> driver -----------------------------------------------------------------------
 
     def _ask(self, method: str, group: str, *args: Any) -> Any:
+        self._ray.check()
         return getattr(self.actor, method).options(concurrency_group=group).remote(*args)
 
     def _hear_all(self) -> None:
@@ -184,7 +188,7 @@ class RayAgent:
             except _Ended as ended:
                 self._how = str(ended)
             except Exception as error:  # what ends this thread must end the launch
-                self._how = f"cannot be heard any more: {_first_line(error)}"
+                self._how = f"cannot be heard any more: {first_line(error)}"
             else:
                 continue
             while not (self._closed or self._deliver()):
@@ -204,14 +208,17 @@ class RayAgent:
     def _answer(self, asked: Any) -> Any:
         import ray
 
+        answer = asked.future()
         for _ in range(_SILENCE):
             try:
-                return ray.get(asked, timeout=1.0)
-            except ray.exceptions.GetTimeoutError:
+                return self._ray.answer(answer, 1.0)
+            except TimeoutError:
                 if self._closed:
                     break
+            except DisconnectedError as error:
+                raise _Ended(f"cannot be reached: {error}") from None
             except ray.exceptions.RayActorError as error:
-                raise _Ended(f"has ended with its actor: {_first_line(error)}") from None
+                raise _Ended(f"has ended with its actor: {first_line(error)}") from None
         raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")
 
     def _deliver(self) -> bool:
@@ -242,7 +249,7 @@ class RayAgent:
 
     def _fetched(self, number: int, size: int) -> int:
         def ask(offset: int, count: int) -> Any:
-            return self._ask("piece", "files", number, offset, count)
+            return self._ask("piece", "files", number, offset, count).future()
 
         descriptor = files.fetched(size, ask, self._look)
         seals.seal_size(descriptor)
@@ -265,9 +272,3 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     ENDED: RayAgent._ended,
     STOPPED: lambda _: None,
 }
-
-
-def _first_line(error: BaseException) -> str:
-    """The first line of what Ray says, or of an error of this process."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

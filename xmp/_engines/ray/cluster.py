@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from xmp import _log, _signals
+from xmp._engines import shown
 from xmp._errors import PlanError, StartError
 
 from .session import own_sigterm, refuse_forked
@@ -88,6 +89,8 @@ def connect() -> Any:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise StartError(_unreachable(address, error)) from error
+    except ValueError as error:
+        raise PlanError(f'engine="ray": RAY_ADDRESS={shown(address)}: {error}') from error
     except RuntimeError as error:  # Ray 2.60: check_version_info in _private/utils.py
         if "Version mismatch" not in str(error):
             raise

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _signals
+from xmp import _host, _signals
 from xmp._engines.pool import Pool
 
 from .cluster import connect, hosts_of, refuse_without_ray
+from .limit import limit_of
 from .placement import Hosts, checked, wanted
 from .reach import Reach
+from .session import connected_meanwhile
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -50,10 +52,9 @@ class RayEngine:
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
 
-        begun = time.monotonic()
-        limit = call.limits.start if call.limits is not None else None
-        seconds = limit / 1e9 if limit else None
-        cluster = hosts_of(connect())
+        limit = limit_of(call.limits, time.monotonic())
+        ray = connect()
+        cluster = hosts_of(ray)
         need = wanted(hosts, request, cluster)
         if self._runtime_env:
             from .runtime_env import stored
@@ -61,22 +62,21 @@ class RayEngine:
             need = replace(need, runtime_env=stored(self._runtime_env))
 
         def make() -> RayGroup:
-            return RayGroup(need, cluster, self._pool, seconds, begun, self._reach)
+            imports = _host.expected_imports(request, call)
+            return RayGroup(need, cluster, self._pool, limit, self._reach, imports)
 
-        group = self._pool.taken(need.key, make)
-        try:
-            there = group.reserve(need, cluster)
-        except BaseException:
-            with _signals.blocked():
-                group.close()
-            raise
-        if there:
-            return group
-        group.close()  # others have its hosts now
-        return self._pool.taken(need.key, make)
-
-    def refuse(self, plan: JobPlan) -> None:
-        """The hosts can carry out whatever fits their facts."""
+        with connected_meanwhile(ray, need.said):
+            group = self._pool.taken(need.key, make)
+            try:
+                there = group.reserve(need, cluster)
+            except BaseException:
+                with _signals.blocked():
+                    group.close()
+                raise
+            if there:
+                return group
+            group.close()  # others have its hosts now
+            return self._pool.taken(need.key, make)
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         return request

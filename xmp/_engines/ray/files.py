@@ -7,12 +7,15 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from xmp._payload import map_file
 from xmp._processes.system import linux, seals
 
-__all__ = ["PIECE", "IncomingFiles", "OfferedFiles", "fetched", "offsets", "pieces_of"]
+from .answers import all_came
+
+__all__ = ["PIECE", "IncomingFiles", "OfferedFiles", "fetched", "offsets", "parts_of", "pieces_of"]
 
 PIECE = 16 << 20
 """Bytes. A file of any size fits through a store of any size, piece by piece; one of 75 MB is the
@@ -121,30 +124,32 @@ class IncomingFiles:
 
 
 def fetched(
-    size: int, ask: Callable[[int, int], Any], look: Callable[[], object] = lambda: None
+    size: int, ask: Callable[[int, int], Future[Any]], look: Callable[[], object] = lambda: None
 ) -> int:
-    """A new memory file; ``ask`` returns the object of a piece that its host reads meanwhile.
+    """A new memory file of what ``parts_of`` yields."""
+    return _written(parts_of(size, ask, look))
+
+
+def parts_of(
+    size: int, ask: Callable[[int, int], Future[Any]], look: Callable[[], object]
+) -> Generator[Any, None, None]:
+    """The pieces of a file; ``ask`` returns the future of one that its host reads meanwhile.
 
     ``look`` is called while a piece does not come: it raises where none will.
     """
-    import ray
-
-    def contents() -> Generator[Any, None, None]:
-        waiting, left = deque[Any](), deque(offsets(size))
-        try:
-            while waiting or left:
-                while left and len(waiting) <= _AHEAD and _AT_ONCE.acquire(blocking=not waiting):
-                    waiting.append(ask(*left.popleft()))
-                while not ray.wait([waiting[0]], timeout=_LOOK_EVERY)[0]:
-                    look()
-                yield ray.get(waiting[0])
-                waiting.popleft()
-                _AT_ONCE.release()
-        finally:
-            for _ in waiting:
-                _AT_ONCE.release()
-
-    return _written(contents())
+    waiting, left = deque[Future[Any]](), deque(offsets(size))
+    try:
+        while waiting or left:
+            while left and len(waiting) <= _AHEAD and _AT_ONCE.acquire(blocking=not waiting):
+                waiting.append(ask(*left.popleft()))
+            while not all_came([waiting[0]], _LOOK_EVERY):
+                look()
+            yield waiting[0].result()
+            waiting.popleft()
+            _AT_ONCE.release()
+    finally:
+        for _ in waiting:
+            _AT_ONCE.release()
 
 
 def _written(parts: Generator[Any, None, None]) -> int:

@@ -10,33 +10,38 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _signals
 from xmp._engines import HostFound
-from xmp._engines.answers import all_answer
 from xmp._engines.missing import Missing
+from xmp._engines.ping import all_answer
 from xmp._engines.pool import Pool, new_job
-from xmp._errors import StartError
-from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import Describe, Described
+from xmp._errors import PlanError, StartError
+from xmp._processes.messages.connection import Closed, prepared
+from xmp._processes.messages.hosts import Describe, Described, Prepare
 from xmp._processes.system import linux, stdio
+from xmp._processes.terminal.console import in_notebook
 
 from . import actor
 from .advice import advice
 from .agent import RayAgent
+from .answers import all_came
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
+from .failed_hosts import failed_host
 from .host_clocks import measure
-from .idle import IdleLimit
+from .host_files import RayHostFiles
+from .later import Later
+from .limit import Limit
 from .placement import Nodes, Wanted
 from .reach import Reach
 from .reservation import Reservation
 from .runtime_env import in_words
 from .script_import import would_connect
 from .sent_files import SentFiles
-from .session import end_before_ray, ends_with_its_task, session
+from .session import end_before_ray, outlives_its_task, session
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
-from .surroundings import ProgramPath, program_path
-from .versions import refuse_versions
+from .surroundings import program_path
+from .versions import own_versions, refuse_versions
 
 if TYPE_CHECKING:
-    from xmp._types import HostFacts
+    from xmp._types import HostFacts, JobPlan
 
 __all__ = ["RayGroup"]
 
@@ -56,39 +61,50 @@ class RayGroup:
         need: Wanted,
         cluster: Sequence[ClusterHost],
         pool: Pool[RayGroup],
-        seconds: float | None,
-        begun: float,
+        limit: Limit,
         reach: Reach,
+        imports: tuple[str, ...] | None,
     ) -> None:
+        """``imports``: what the hosts' templates can begin with, as ``_host.expected_imports``."""
         self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
         self._ray = connect()
         self._session = session(self._ray)
-        self._idle = IdleLimit(lambda: self._pool.expire(self), _IDLE)
+        self._idle = Later(lambda: self._pool.expire(self), _IDLE)
         end_before_ray(pool.end)
         self._actors: list[Any] = []
         self._agents: list[RayAgent] = []
-        self._entries: ProgramPath | None = None
+        self._entries = program_path()
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
         self._reach.look(cluster)
         avoided = reach.selector()
-        self._reservation = Reservation(self._ray, need, cluster, seconds, begun, avoided)
+        self._reservation = Reservation(self._ray, need, cluster, limit, avoided)
         try:
-            versions = self._placed(need)
-            refuse_versions(versions)
-            self._start(need, versions)
+            found = self._placed(need, imports)
+            refuse_versions(found)
+            self._meet(need, found)
         except BaseException:
             with _signals.blocked():
                 self.close()
             raise
 
-    def _placed(self, need: Wanted) -> list[Any]:
-        """What the actors of all hosts say, after so many placements as that takes."""
+    def _placed(self, need: Wanted, imports: tuple[str, ...] | None) -> list[dict[str, Any]]:
+        """What the actors of all hosts say, after so many placements as that takes.
+
+        Their agents start meanwhile, and templates that import what the launch will need: torch
+        takes longer than all the rest.
+        """
+        home = driver_host(self._ray)
+        messages = [*([Prepare(imports)] if imports is not None else []), Describe()]
+        packets = [(prepared(message), ()) for message in messages]
+        first = own_versions(), (home.address, home.port), tuple(self._entries), packets
         while True:
             self._place(need)
             try:
-                return self._answers([each.versions.remote() for each in self._actors], self._look)
+                return self._answers(
+                    [each.begin.remote(*first) for each in self._actors], self._look
+                )
             except _OtherHostsError:
                 self._unplace()
                 self._reservation = self._reservation.renewed(self._reach.selector())
@@ -112,30 +128,27 @@ class RayGroup:
 
     def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
         """The answers of all actors; StartError where a host does not come."""
-        waiting = list(asked)
-        while waiting:
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK)
+        answers = [each.future() for each in asked]
+        while not all_came(answers, _LOOK):
             _signals.deliver()
-            if waiting:
-                look()
-                self._reservation.look()
+            look()
+            self._reservation.look()
         try:
             return list(self._ray.get(list(asked)))
         except self._ray.exceptions.RuntimeEnvSetupError as error:
             raise StartError(in_words(error)) from None
-        except self._ray.exceptions.RayError as error:
-            raise StartError(f"a host of the Ray cluster has failed: {error}") from None
+        except self._ray.exceptions.RayError:
+            raise StartError(failed_host(self._ray, asked, self._reservation.names)) from None
 
-    def _start(self, need: Wanted, versions: Sequence[dict[str, Any]]) -> None:
-        pids = self._answers([each.start.remote() for each in self._actors])
-        addresses = self._answers([each.address.remote() for each in self._actors])
-        home = driver_host(self._ray)
-        self._answers([each.watch.remote(home.address, home.port) for each in self._actors])
-        for index, (each, found) in enumerate(zip(self._actors, versions)):
-            agent = RayAgent(each, index, found["name"], addresses[index], pids[index])
+    def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
+        """Reach the agents, which have started, and learn from them what the hosts are."""
+        nodes = self._reservation.nodes()
+        for index, (each, host) in enumerate(zip(self._actors, found)):
+            agent = RayAgent(each, index, nodes[index].name, host["address"], host["pid"])
             agent.use(self._sent)
             self._agents.append(agent)
         self._sent.go_to(self._actors)
+        self._paths = [host["path"] for host in found]
         self._order(need, [each.facts for each in self._described()])
 
     def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
@@ -151,6 +164,7 @@ class RayGroup:
             [self._actors[i] for i in order],
             [self._agents[i] for i in order],
         )
+        self._paths = [self._paths[i] for i in order]
         for index, agent in enumerate(self._agents):
             agent.index = index
         known = [with_variables(facts[i], names) for i in order]
@@ -160,13 +174,11 @@ class RayGroup:
         """What each host is, as its agent says."""
         for agent in self._agents:
             agent.hear()
-            with contextlib.suppress(Closed):  # what is read next says why
-                agent.send(Describe())
         return [self._description(agent) for agent in self._agents]
 
     def _description(self, agent: RayAgent) -> Described:
         # A wait ends early where a signal may have come.
-        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.left):
+        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.limit.left):
             _signals.deliver()
             self._reservation.look()
         try:
@@ -196,6 +208,17 @@ class RayGroup:
         """The agents' own variables do not change."""
         self._idle.stop()
 
+    def refuse(self, plan: JobPlan) -> None:
+        """A slice that the user has named is for what uses its chips."""
+        need, device = self._reservation.need, plan.hosts[0].replicas[0].device
+        if need.for_tpus and not device.startswith("tpu"):
+            raise PlanError(
+                f"{need.said}: {self.hosts[0].name} would run on {device} with runtime "
+                f"{plan.runtime!r} ({plan.why}), and a slice is for its TPU chips. Install there "
+                'what uses them (`pip install "jax[tpu]"` or "torch_xla[tpu]"), or give a number '
+                'of hosts with runtime="cpu"'
+            )
+
     def inherited(self) -> None:
         return None
 
@@ -205,19 +228,23 @@ class RayGroup:
     def program_path(self, index: int) -> list[str]:
         entries = program_path()
         if entries != self._entries:
-            asked = [agent.actor.path.remote(entries) for agent in self._agents]
+            asked = [agent.actor.path.remote(tuple(entries)) for agent in self._agents]
             try:
                 self._paths = self._ray.get(asked, timeout=_PING)
-            except self._ray.exceptions.RayError as error:
-                raise StartError(f"a host of the Ray cluster does not answer: {error}") from None
+            except self._ray.exceptions.RayError:
+                names = [agent.name for agent in self._agents]
+                raise StartError(failed_host(self._ray, asked, names)) from None
             self._entries = entries
         return list(self._paths[index])
 
     def imports_script(self) -> bool:
         return not (connected_by_program() and would_connect())
 
-    def advice(self, missing: Missing) -> str:
-        return advice(missing)
+    def files(self, index: int) -> RayHostFiles:
+        return RayHostFiles(self._agents[index].actor)
+
+    def advice(self, missing: Missing, command: bool) -> str:
+        return advice(missing, command)
 
     def agents(self) -> list[RayAgent]:
         stdio.flush()  # what the program has written comes before what its replicas write
@@ -233,9 +260,9 @@ class RayGroup:
         self._reservation.release()
         if lost:
             self._reach.lost()
-        else:
+        elif not in_notebook():  # its user thinks between two cells
             self._idle.start()
-        self._pool.give_back(self, not lost and not ends_with_its_task(self._ray))
+        self._pool.give_back(self, not lost and not outlives_its_task(self._ray))
 
     def close(self) -> None:
         self._idle.stop()

@@ -7,6 +7,7 @@ than the host has processors it takes all of these, as xmp has no such limit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from xmp._types import Request
 from .cluster import ClusterHost
 from .slices import TpuSlice, kinds, parsed, resources_of
 
-__all__ = ["Hosts", "Nodes", "Wanted", "checked", "has", "wanted"]
+__all__ = ["ACCELERATORS", "Hosts", "Nodes", "Wanted", "checked", "has", "wanted"]
 
 MOST = 4096
 """Hosts of one launch: as many as their launchers' beats are measured for (docs/scale.md). Ray
@@ -34,6 +35,7 @@ _NO_DEVICES = ("cpu", "fake")
 _WHOLE = ("TPU", "neuron_cores")
 """Taken as a host has them: one process may open a TPU host's chips at a time, and the masks that
 Ray makes of them describe no slice."""
+ACCELERATORS = ("GPU", *_WHOLE)
 _ANYWHERE = {"memory": 1.0}
 """Each node of Ray has memory (in bytes), and a bundle may not be empty."""
 _MASKED = ("GPU", "neuron_cores")
@@ -63,6 +65,8 @@ class Wanted:
     """Labels of each host, for a slice."""
     runtime_env: str = ""
     """What Ray prepares there, as JSON."""
+    for_tpus: bool = field(default=False, compare=False)
+    """Whether the user has named a TPU slice."""
 
     @property
     def has_masks(self) -> bool:
@@ -111,7 +115,7 @@ def wanted(hosts: Hosts, request: Request, cluster: Sequence[ClusterHost]) -> Wa
         each_own = tuple(_bundle(request, [host], 1) for host in chosen)
         return Wanted(hosts, f"hosts=[{len(chosen)} node ids]", each_own)
     if isinstance(hosts, TpuSlice):
-        return _of_slice(hosts, request, cluster)
+        return replace(_of_slice(hosts, request, cluster), for_tpus=True)
     bundle = _bundle(request, cluster, hosts)
     if "TPU" in dict(bundle) and hosts > 1:
         fitting = [each for each in kinds(cluster) if each.hosts(cluster) == hosts]
@@ -154,12 +158,13 @@ def _bundle(
 ) -> tuple[tuple[str, float], ...]:
     """What each of ``count`` hosts of the cluster is asked for."""
     bundle: dict[str, float] = {}
-    for name in ("GPU", *_WHOLE):
+    for name in ACCELERATORS:
         amount = _devices(name, request, cluster, count)
         if amount:
             bundle[name] = amount
     fitting = [host for host in cluster if has(host.resources, bundle)] or cluster
-    devices = int(max(bundle.values(), default=1))
+    on_cores = request.runtime in (None, "cpu")  # a replica for each
+    devices = int(max(bundle.values(), default=sys.maxsize if on_cores else 1))
     processors = _processors(request, devices, fitting, count)
     if processors:
         bundle["CPU"] = processors

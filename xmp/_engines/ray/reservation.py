@@ -13,22 +13,22 @@ import contextlib
 import os
 import platform
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmp import _log, _signals
-from xmp._errors import StartError
+from xmp._errors import PlanError, StartError
 
 from . import shortage, slices
+from .autoscaler import may_grow
 from .cluster import ClusterHost, hosts_of
+from .later import Later
+from .limit import Limit
 from .placement import Nodes, Wanted, has
 
 __all__ = ["Reservation"]
 
-_START = 300.0
-"""Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
 _NODE = "ray.io/node-id"
 _PAUSE = 0.01
 _KEPT = 1.0
@@ -37,7 +37,9 @@ once more costs up to 1 s, as Ray looks again at growing intervals (Ray 2.60).""
 _AGAIN = 1.5
 """Seconds for hosts that were free a moment ago."""
 _QUIET = 2.0
-"""Seconds after which a person is told that hosts are in use by others."""
+"""Seconds after which xmp says that others use the hosts."""
+_CHECK = 2.0
+"""Seconds between two looks whether any host can come: a new cluster does not say so at once."""
 
 
 class Reservation:
@@ -48,28 +50,25 @@ class Reservation:
         ray: Any,
         need: Wanted,
         cluster: Sequence[ClusterHost],
-        seconds: float | None,
-        begun: float,
+        limit: Limit,
         avoided: Mapping[str, str],
     ) -> None:
-        """``seconds``: for all hosts, from ``begun`` on (``time.monotonic()``).
-
-        ``avoided``: the selector that leaves out hosts which do not answer.
-        """
+        """``avoided``: the selector that leaves out hosts which do not answer."""
         self.need, self._avoided = need, avoided
-        self.limit = seconds or _START
-        self.ends = begun + self.limit
+        self.limit = limit
         self._ray = ray
-        self._begun = begun
+        self._asked_at = time.monotonic()
+        self._checked = 0.0
+        """When it was last looked whether the cluster can have such hosts."""
         self._said = False
         self._groups: list[Any] = []
-        self._lock = threading.Lock()
-        """Guards the groups against the timer that gives them back."""
-        self._timer: threading.Timer | None = None
+        self._given_back = Later(self._remove_all, _KEPT)
         self._held: dict[str, dict[str, float]] = {}
         """What is reserved, by the ids of the hosts."""
         self._where: list[str] = []
         """The ids of the hosts, once they are there, in the order of the bundles."""
+        self.names: list[str] = []
+        """What they are called, also after they have gone."""
         try:
             self._make(cluster)
         except BaseException:
@@ -83,6 +82,7 @@ class Reservation:
         return self.need.parts
 
     def _make(self, cluster: Sequence[ClusterHost]) -> None:
+        self._refuse_absent(cluster)
         if not shortage.can_ever(self.need, cluster):
             self._say(cluster)
         selectors: list[dict[str, str]] = [
@@ -99,6 +99,7 @@ class Reservation:
         self.wait(lambda: self._is_created(group))
         where = self._table(group)["bundles_to_node_id"]
         self._where = [where[index] for index in range(len(self.parts))]
+        self.names = [str(host) for host in self.nodes()]
         self._held = self._asked()
 
     def _slice(self, wanted: slices.TpuSlice, cluster: Sequence[ClusterHost]) -> str:
@@ -135,7 +136,7 @@ class Reservation:
     def renewed(self, avoided: Mapping[str, str]) -> Reservation:
         """Another one, after ``remove``, with the time that is left of this one."""
         cluster = hosts_of(self._ray)
-        return Reservation(self._ray, self.need, cluster, self.limit, self._begun, avoided)
+        return Reservation(self._ray, self.need, cluster, self.limit, avoided)
 
     # --- where the actors go -------------------------------------------------------------------
 
@@ -165,39 +166,45 @@ class Reservation:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    @property
-    def left(self) -> float:
-        """Seconds, 0 or more."""
-        return max(0.0, self.ends - time.monotonic())
-
     def wait(self, done: Callable[[], bool]) -> None:
-        """Until then; raises StartError after the time for it."""
+        """Until then; raises the error of the limit after the time for it."""
         while not done():
             self.look()
             time.sleep(_PAUSE)
             _signals.deliver()
 
     def look(self) -> None:
-        """Say once why it takes long; raise StartError when it has taken too long."""
+        """Say once why it takes long; raise the error of the limit when it has taken too long."""
         now = time.monotonic()
-        if now > self.ends:
-            raise StartError(self._failure())
-        if not self._said and now - self._begun > _QUIET and not self._where:
+        if not self.limit.left:
+            raise self.limit.error(self._failure())
+        if self._where:
+            return
+        if not self._said and now - self._asked_at > _QUIET:
             self._say(hosts_of(self._ray))
+        if now - self._checked > _CHECK:
+            self._refuse_absent(hosts_of(self._ray))
+
+    def _refuse_absent(self, cluster: Sequence[ClusterHost]) -> None:
+        """Raise PlanError where no host has the accelerators, and nothing adds hosts."""
+        self._checked = time.monotonic()
+        name = shortage.absent(self.need, cluster)
+        if name and (isinstance(self.need.hosts, Nodes) or not may_grow(self._ray)):
+            raise PlanError(shortage.refusal(self.need, cluster, name))
 
     def _say(self, cluster: Sequence[ClusterHost]) -> None:
         self._said = True
         _log.warning(
-            "%s: %s; xmp waits up to %g s for hosts (start_timeout)",
+            "%s: %s; xmp waits up to %s for hosts",
             self.need.said, shortage.in_short(self.need, cluster), self.limit,
         )  # fmt: skip
 
     def _failure(self) -> str:
         if self._where:
-            names = ", ".join(str(host) for host in self.nodes())
+            names = ", ".join(self.names)
             return (
-                f"{self.need.said}: {names} did not answer within {self.limit:g} s "
-                "(start_timeout): Ray has not started a process there, or it hangs"
+                f"{self.need.said}: {names} did not answer within {self.limit}: "
+                "Ray has not started a process there, or it hangs"
             )
         cluster, own = hosts_of(self._ray), [group.id.hex() for group in self._groups]
         tables = {
@@ -207,9 +214,9 @@ class Reservation:
         }
         why = shortage.in_short(self.need, cluster)
         return (
-            f"{self.need.said}: no hosts within {self.limit:g} s (start_timeout): {why}.\n"
+            f"{self.need.said}: no hosts within {self.limit}: {why}.\n"
             f"{shortage.explained(self.need, cluster, tables)}\n"
-            "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
+            f"Give fewer hosts or replicas, or a longer {self.limit.name}; `ray status` shows more"
         )
 
     def _is_created(self, group: Any) -> bool:
@@ -225,17 +232,8 @@ class Reservation:
 
     def release(self) -> None:
         """The launch is over: give back soon what its agents do not need to stay."""
-        if self.need.has_masks:
-            return
-        with self._lock:
-            self._timer = threading.Timer(_KEPT, self._give_back)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _give_back(self) -> None:
-        with self._lock:
-            if self._timer is threading.current_thread():
-                self._remove_all()
+        if not self.need.has_masks:
+            self._given_back.start()
 
     def again(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
         """Reserve the same hosts for the next launch, which may ask for more or less of each.
@@ -243,9 +241,8 @@ class Reservation:
         False where they do not have that, or others do. More is another placement group, less
         changes nothing yet: Ray takes up to 1 s to give out what has just been given back.
         """
-        with self._lock:
-            self._stop_timer()
-            self.need = need
+        self._given_back.stop()
+        self.need = need
         more = self._more()
         known = {host.node_id: host.resources for host in cluster}
         if not all(has(known.get(node, {}), part) for node, part in more.items()):
@@ -283,14 +280,8 @@ class Reservation:
 
     def remove(self) -> None:
         """Give back what is reserved; Ray ends the actors there."""
-        with self._lock:
-            self._stop_timer()
-            self._remove_all()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._given_back.stop()
+        self._remove_all()
 
     def _remove_all(self) -> None:
         from ray.util.placement_group import remove_placement_group

@@ -10,9 +10,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from . import files
+from .answers import Connected, all_came
 
 __all__ = ["SentFiles"]
 
@@ -28,6 +30,7 @@ class SentFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._actors: Sequence[Any] = ()
+        self._ray = Connected()
         self._next = 0
         self._numbers: dict[tuple[int, int], int] = {}
         self._waits = True
@@ -59,39 +62,34 @@ class SentFiles:
     def _send(self, descriptor: int, size: int) -> None:
         import ray
 
-        waiting, launch = deque[list[Any]](), self._launch
+        waiting, launch = deque[list[Future[Any]]](), self._launch
         pieces = files.pieces_of(descriptor, size)
         for (offset, _), each in zip(files.offsets(size), pieces):
             if launch != self._launch:
                 return
+            self._ray.check()
             stored = ray.put(each)
-            waiting.append(
-                [
-                    actor.bring.options(concurrency_group="files").remote(
-                        self._next, size, offset, stored
-                    )
-                    for actor in self._actors
-                ]
-            )
+            piece = self._next, size, offset, stored
+            waiting.append([self._brought(actor, *piece).future() for actor in self._actors])
+            del piece
             del stored  # Ray keeps it until these have ended
             while len(waiting) > _AHEAD:
                 self._wait(waiting.popleft())
         for tasks in waiting:
             self._wait(tasks)
 
-    def _wait(self, tasks: list[Any]) -> None:
-        import ray
+    def _brought(self, actor: Any, *piece: Any) -> Any:
+        return actor.bring.options(concurrency_group="files").remote(*piece)
 
+    def _wait(self, tasks: list[Future[Any]]) -> None:
         launch, seconds = self._launch, 0
         while self._waits and launch == self._launch:
-            try:
-                ray.get(tasks, timeout=1.0)
+            if all_came(tasks, 1.0):
+                self._waits = all(task.exception() is None for task in tasks)
                 return
-            except ray.exceptions.GetTimeoutError:
-                seconds += 1
-                self._waits = seconds < _PATIENCE
-            except ray.exceptions.RayActorError:
-                self._waits = False
+            self._ray.check()
+            seconds += 1
+            self._waits = seconds < _PATIENCE
 
     def close(self) -> None:
         """Send nothing more."""

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from xmp import _signals
-from xmp._errors import StartError
+from xmp._errors import StartError, XmpError
 from xmp._processes.launcher import context
 
 __all__ = [
-    "Session", "end_before_ray", "ends_with_its_task", "own_sigterm", "refuse_forked", "session",
+    "Session", "connected_meanwhile", "end_before_ray", "outlives_its_task", "own_sigterm",
+    "refuse_forked", "session",
 ]  # fmt: skip
 
 Session = tuple[str, str]
@@ -42,9 +43,26 @@ def refuse_forked(ray: Any) -> None:
         )
 
 
-def ends_with_its_task(ray: Any) -> bool:
-    """Whether this process is a worker of Ray's: it goes on after the task that launches."""
-    return bool(ray._private.worker.global_worker.mode == ray.WORKER_MODE)
+def outlives_its_task(ray: Any) -> bool:
+    """Whether this process is a worker of Ray's that goes on after the task which launches.
+
+    With an actor, Ray ends all that it has made.
+    """
+    is_worker = ray._private.worker.global_worker.mode == ray.WORKER_MODE
+    return is_worker and ray.get_runtime_context().get_actor_id() is None
+
+
+@contextmanager
+def connected_meanwhile(ray: Any, said: str) -> Iterator[None]:
+    """Raise StartError for what Ray raises where another thread has called ``ray.shutdown``."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, XmpError) or ray.is_initialized():
+            raise
+        raise StartError(
+            f"{said}: the program has called ray.shutdown() while xmp waited for the hosts"
+        ) from error
 
 
 @contextmanager

@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .cluster import ClusterHost
-from .placement import Nodes, Wanted, has
+from .placement import ACCELERATORS, Nodes, Wanted, has
 from .slices import TpuSlice
 
-__all__ = ["can_ever", "explained", "in_short"]
+__all__ = ["absent", "can_ever", "explained", "in_short", "refusal"]
 
 _SHOWN = 8
+_NAMED = {"GPU": "GPU", "TPU": "TPU chip", "neuron_cores": "Neuron core"}
+_START_WITH = {
+    "GPU": "Start Ray on hosts with GPUs (`ray start`, with --num-gpus where it finds none)",
+    "TPU": "Start Ray on TPU hosts (`ray start`, with --resources where it finds no chips)",
+    "neuron_cores": "Start Ray on hosts with Neuron cores (`ray start`)",
+}
 
 
 def can_ever(need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
@@ -19,6 +25,39 @@ def can_ever(need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
     return sum(has(host.resources, need.parts[0]) for host in _eligible(need, cluster)) >= len(
         need.bundles
     ) or isinstance(need.hosts, Nodes)
+
+
+def absent(need: Wanted, cluster: Sequence[ClusterHost]) -> str:
+    """The accelerator that hosts are asked for and none has; "" where at least one has it.
+
+    Of named nodes: that one of them does not have.
+    """
+    wanted = [name for name in ACCELERATORS if any(part.get(name) for part in need.parts)]
+    every = all if isinstance(need.hosts, Nodes) else any
+    return next((n for n in wanted if not every(_have(n, need, cluster))), "")
+
+
+def _have(name: str, need: Wanted, cluster: Sequence[ClusterHost]) -> list[bool]:
+    """Whether each host has some of it; of named nodes those that are asked for it."""
+    if not isinstance(need.hosts, Nodes):
+        return [bool(host.resources.get(name)) for host in cluster]
+    asked = {node for node, part in zip(need.hosts.ids, need.parts) if part.get(name)}
+    return [bool(host.resources.get(name)) for host in cluster if host.node_id in asked]
+
+
+def refusal(need: Wanted, cluster: Sequence[ClusterHost], name: str) -> str:
+    """What to do where the cluster has none of an accelerator, and will have none."""
+    if isinstance(need.hosts, Nodes):
+        lacks = [host for host in _eligible(need, cluster) if not host.resources.get(name)]
+        return (
+            f"{need.said}: the runtime needs a {_NAMED[name]} on each host, and Ray counts none on "
+            f"{_names(lacks)}. {_START_WITH[name]}, name other nodes, or give another runtime"
+        )
+    return (
+        f"{need.said}: each host is asked for {words(need.parts[0])}, and Ray counts no "
+        f"{_NAMED[name]} on any host of the cluster ({_names(cluster)}), which has no autoscaler "
+        f"that could add one. {_START_WITH[name]}, or give another runtime"
+    )
 
 
 def in_short(need: Wanted, cluster: Sequence[ClusterHost]) -> str:

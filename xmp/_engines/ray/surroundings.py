@@ -30,6 +30,8 @@ and, where an actor has TPU chips, TPU_VISIBLE_CHIPS, TPU_CHIPS_PER_HOST_BOUNDS 
 (_private/accelerators/tpu.py)."""
 _OF_RAYLETS = ("RAY_CLIENT_MODE", "RAY_LD_PRELOAD_ON_WORKERS")
 """Every raylet has them (_private/client_mode_hook.py, _private/services.py)."""
+_SECRETS = ("RAY_AUTH_TOKEN",)
+"""With it a process can run programs on every node (docs/security.md)."""
 
 
 # --- variables ---------------------------------------------------------------------------------
@@ -58,7 +60,7 @@ def without_rays(
         if name in given or not name.startswith(_SET_BY_RAY)
     }
     before = {n: v for n, v in host.items() if n.startswith(_SET_BY_RAY) and n not in _OF_RAYLETS}
-    return {**before, **kept}
+    return {n: v for n, v in {**before, **kept}.items() if n not in _SECRETS or n in given}
 
 
 def _of_raylet() -> dict[str, str]:

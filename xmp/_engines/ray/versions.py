@@ -8,13 +8,22 @@ from typing import Any
 
 from xmp._errors import PlanError
 
-__all__ = ["refuse_versions"]
+from .actor import minor
+
+__all__ = ["own_versions", "refuse_versions"]
+
+
+def own_versions() -> tuple[str, str]:
+    """What hosts must have: this process's Python, as in "3.11", and its xmp."""
+    import xmp
+
+    return minor(platform.python_version()), xmp.__version__
 
 
 def refuse_versions(found: Sequence[dict[str, Any]]) -> None:
     """Raise PlanError where a host has no xmp, or another xmp or Python than this process.
 
-    ``found``: what the actors of the hosts say (``HostActor.versions``).
+    ``found``: what the actors of the hosts say (``HostActor.begin``).
     """
     import xmp
 
@@ -31,12 +40,11 @@ def refuse_versions(found: Sequence[dict[str, Any]]) -> None:
 
 def _lacks(host: dict[str, Any], python: str, version: str) -> str:
     """What is wrong with a host, and what to do there."""
-    if host["python"].split(".")[:2] != python.split(".")[:2]:
-        minor = ".".join(python.split(".")[:2])
+    if minor(host["python"]) != minor(python):
         return (
             f"host {host['name']} has Python {host['python']}, and this process {python}: functions"
-            f" and results cannot travel between them. Start Ray there with Python {minor}, with "
-            f"xmp in it: python{minor} -m pip install xmp-spawn=={version}"
+            f" and results cannot travel between them. Start Ray there with Python {minor(python)},"
+            f" with xmp in it: python{minor(python)} -m pip install xmp-spawn=={version}"
         )
     if host["xmp"] == version:
         return ""
