@@ -20,7 +20,7 @@ from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
 from xmp._engines import driver
 from xmp._engines.host import Host
-from xmp._engines.verdict import host_of, not_the_cause
+from xmp._engines.verdict import by_name, host_of, not_the_cause
 from xmp._host_words import HostFailure
 from xmp._processes.messages.launch import Done
 from xmp._processes.messages.order import Failure
@@ -151,6 +151,19 @@ def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | No
         host.done = Done(None, [failure], {})
     verdict = None if said is None else HostFailure(host=said, kind="ReplicaDied")
     assert host_of(hosts, verdict) is hosts[1]
+
+
+def test_a_host_that_is_lost_has_the_name_that_the_driver_knows() -> None:
+    """The others know the coordinator by its address."""
+    agents = [SimpleNamespace(index=index, name=f"node-{index}") for index in (0, 1)]
+    hosts = [Host(agent) for agent in agents]  # type: ignore[arg-type]
+    said = "host 0, the coordinator at 10.0.0.7 port 19801, is lost"
+    found = by_name(hosts, HostFailure(host=0, name="10.0.0.7", kind="HostLost", text=said))
+    assert found.name == "node-0"
+    assert found.text == "host 0 (node-0), the coordinator at 10.0.0.7 port 19801, is lost"
+    assert by_name(hosts, found) == found
+    other = HostFailure(host=-1, kind="Ended", text="the launch was ended")
+    assert by_name(hosts, other) == other
 
 
 def waits(rank: int, folder: Path) -> None:

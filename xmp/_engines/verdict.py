@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["complete", "host_of", "may_mend", "not_the_cause", "settle"]
+__all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -33,7 +33,8 @@ _NOT_OF_REPLICAS = ("HostLost", "Ended")
 def settle(launch: HostsLaunch) -> None:
     """Put into the outcome what the launch has failed with, if it has."""
     hosts, outcome = launch.hosts, launch.outcome
-    verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
+    heard = next((host.verdict for host in hosts if host.verdict is not None), None)
+    verdict = heard and by_name(hosts, heard)
     outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
     unloaded = [host for host in hosts if host.unloaded is not None]
     if unloaded and outcome.broken is None:
@@ -54,6 +55,18 @@ def settle(launch: HostsLaunch) -> None:
         _merge(launch, cause)
     elif outcome.broken is None:
         _without_replicas(launch, verdict)
+
+
+def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
+    """The verdict with the driver's name of its host: another host may know its address alone."""
+    for host in hosts:
+        index, name = host.agent.index, host.agent.name
+        if index == verdict.host:
+            text = verdict.text
+            if name not in text:
+                text = text.replace(f"host {index},", f"host {index} ({name}),", 1)
+            return replace(verdict, name=name, text=text)
+    return verdict
 
 
 def _says_why(host: Host) -> bool:
