@@ -1,10 +1,11 @@
-"""What a program does with Ray beside its launches, and what may happen to a raylet."""
+"""What a program does with Ray beside its launches and in them; what may happen to a raylet."""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -150,3 +151,64 @@ if __name__ == "__main__":
 
 def _below(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
+
+
+# --- Ray's own tasks and actors ------------------------------------------------------------------
+
+
+def said_by(stage: Stage, cluster: RayCluster, source: str) -> dict[str, Any]:
+    return stage.outcome(stage.start(BEGIN + source, env=cluster.env), 90).said
+
+
+def test_a_task_of_ray_launches(stage: Stage, cluster: RayCluster) -> None:
+    source = """
+def function(rank):
+    return rank, __name__
+
+def launches():
+    return list(xmp.launch(function, **TWO))
+
+if __name__ == "__main__":
+    begin()
+    say(found=ray.get(ray.remote(num_cpus=0)(launches).remote()))
+"""
+    assert said_by(stage, cluster, source) == {
+        "found": [[0, "__main__", False], [1, "__main__", False]]
+    }
+
+
+def test_agents_stay_for_the_launches_of_an_actor(stage: Stage, cluster: RayCluster) -> None:
+    source = """
+def function(rank):
+    return rank
+
+class Program:
+    def launches(self):
+        with xmp.launch(function, join=False, **TWO) as job:
+            return [host.pid for host in job.hosts], list(job.results())
+
+if __name__ == "__main__":
+    begin()
+    program = ray.remote(num_cpus=0)(Program).remote()
+    (first, results), (second, _) = (ray.get(program.launches.remote()) for _ in range(2))
+    say(same=first == second, results=results)
+    ray.kill(program)
+    until(lambda: not any(map(is_alive, first)), 10)
+"""
+    assert said_by(stage, cluster, source) == {
+        "same": True,
+        "results": [0, 1],
+    }
+
+
+def test_ray_in_replicas(stage: Stage, cluster: RayCluster) -> None:
+    source = """
+def function(rank, address):
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    return ray.get(ray.remote(num_cpus=0)(lambda: rank + 1).remote())
+
+if __name__ == "__main__":
+    begin()
+    say(found=list(xmp.launch(function, (ray.get_runtime_context().gcs_address,), **TWO)))
+"""
+    assert said_by(stage, cluster, source) == {"found": [1, 2]}

@@ -213,61 +213,6 @@ main()
     assert found.err == ""
 
 
-def test_a_task_of_ray_launches(run: Callable[..., Outcome]) -> None:
-    source = """
-def function(rank):
-    return rank, __name__, "ray" in sys.modules
-
-def launches():
-    return list(xmp.launch(function, **TWO))
-
-if __name__ == "__main__":
-    import ray
-    begin()
-    say(found=ray.get(ray.remote(num_cpus=0)(launches).remote()))
-"""
-    assert run(source).said == {"found": [[0, "__main__", False], [1, "__main__", False]]}
-
-
-def test_agents_stay_for_the_launches_of_an_actor(run: Callable[..., Outcome]) -> None:
-    source = """
-def function(rank):
-    return rank
-
-class Program:
-    def launches(self):
-        with xmp.launch(function, join=False, **TWO) as job:
-            return [host.pid for host in job.hosts], list(job.results())
-
-if __name__ == "__main__":
-    import ray
-    from in_script import is_alive
-    from waiting import until
-    begin()
-    program = ray.remote(num_cpus=0)(Program).remote()
-    (first, results), (second, _) = (ray.get(program.launches.remote()) for _ in range(2))
-    say(same=first == second, results=results)
-    ray.kill(program)
-    until(lambda: not any(map(is_alive, first)), 10)
-"""
-    assert run(source).said == {"same": True, "results": [0, 1]}
-
-
-def test_ray_in_replicas(run: Callable[..., Outcome]) -> None:
-    source = """
-def function(rank, address):
-    import logging, ray
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    return ray.get(ray.remote(num_cpus=0)(lambda: rank + 1).remote())
-
-if __name__ == "__main__":
-    import ray
-    begin()
-    say(found=list(xmp.launch(function, (ray.get_runtime_context().gcs_address,), **TWO)))
-"""
-    assert run(source).said == {"found": [1, 2]}
-
-
 def test_a_program_without_a_file_is_sent_by_value(run: Callable[..., Outcome]) -> None:
     source = """
 step = 3
