@@ -34,7 +34,7 @@ _INTERRUPTED = 130
 _RETURN = 5.0
 """Seconds after the end of a driver in which Ray has back what it has lent."""
 _AFTER_CUT = 20.0
-"""The same after a cut: Ray may count as lent what a lost host had, though no group has it."""
+"""The same after a cut: Ray may still count as lent what no group of the lost host has any more."""
 _MOST = 1500
 """Characters of a text in a failure."""
 
