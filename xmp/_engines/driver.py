@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from xmp._processes.terminal.console import in_notebook
 from xmp._types import HostPlan, HostsByHand, JobPlan, Output, Request
 
 from .gathered_logs import HostLogs
-from .host_output import of_host, over_hosts
+from .host_output import names_apart, over_hosts
 from .hosts_launch import HostsLaunch
 from .job import Job
 from .script_text import as_text
@@ -74,7 +75,9 @@ def _planned(
     engine: Engine, group: Group, request: Request, call: Call, called: int
 ) -> tuple[HostsLaunch, Packed]:
     """The launch, before any process of it exists, and what holds its packed call."""
-    request, draft = _host.for_hosts(_on_host(request, group, 0), call, group.hosts[0].facts)
+    first = group.hosts[0]
+    with _names_in_errors(first):
+        request, draft = _host.for_hosts(_on_host(request, group, 0), call, first.facts)
     group.refuse(draft)
     request = engine.settled(request, draft)
     plan = _whole(request, group)
@@ -121,8 +124,14 @@ def _whole(request: Request, group: Group, port: int = 0) -> JobPlan:
 
 def _plan_of(request: Request, group: Group, index: int, port: int) -> JobPlan:
     host = group.hosts[index]
-    try:
+    with _names_in_errors(host):
         return _planner.plan(_on_host(request, group, index, port), host.facts)
+
+
+@contextlib.contextmanager
+def _names_in_errors(host: HostFound) -> Iterator[None]:
+    try:
+        yield
     except PlanError as error:
         raise PlanError(f"{_named(host)}: {error}") from error
 
@@ -172,7 +181,7 @@ _FOR_AGENTS = (
 
 
 def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob) -> list[HostOrder]:
-    names = [host.name for host in group.hosts]
+    names = names_apart([host.name for host in group.hosts])
     common = HostOrder(
         request=request,
         call=packed,
@@ -191,7 +200,10 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         replace(
             common,
             request=_on_host(request, group, index),
-            options={**common.options, "output": of_host(job.output, names, index)},
+            options={
+                **common.options,
+                "output": job.output and replace(job.output, host=names[index]),
+            },
             host_name=host.name,
             search_path=group.search_path(index),
             program_path=group.program_path(index),

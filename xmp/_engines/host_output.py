@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from xmp._types import Output
 
-__all__ = ["BY_HOST", "names_apart", "of_host", "over_hosts"]
+__all__ = ["BY_HOST", "names_apart", "over_hosts"]
 
 BY_HOST = "[{host}:{rank}] "
 """The prefix over several hosts, where ``prefix=`` does not say another."""
@@ -22,13 +23,7 @@ def over_hosts(output: Output | None, count: int) -> Output | None:
     return None if output == Output() else output
 
 
-def of_host(output: Output | None, names: Sequence[str], index: int) -> Output | None:
-    """The same for one of these hosts."""
-    return output and replace(output, host=names_apart(names)[index])
-
-
 def names_apart(names: Sequence[str]) -> list[str]:
     """The names of hosts; those that several hosts have, with the index of each: "node#1"."""
-    return [
-        f"{name}#{index}" if names.count(name) > 1 else name for index, name in enumerate(names)
-    ]
+    counts = Counter(names)
+    return [f"{name}#{index}" if counts[name] > 1 else name for index, name in enumerate(names)]
