@@ -172,9 +172,7 @@ if __name__ == "__main__":
     begin()
     say(found=ray.get(ray.remote(num_cpus=0)(launches).remote()))
 """
-    assert said_by(stage, cluster, source) == {
-        "found": [[0, "__main__", False], [1, "__main__", False]]
-    }
+    assert said_by(stage, cluster, source) == {"found": [[0, "__main__"], [1, "__main__"]]}
 
 
 def test_agents_stay_for_the_launches_of_an_actor(stage: Stage, cluster: RayCluster) -> None:

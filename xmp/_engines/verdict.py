@@ -39,16 +39,20 @@ def settle(launch: HostsLaunch) -> None:
     unloaded = [host for host in hosts if host.unloaded is not None]
     if unloaded and outcome.broken is None:
         outcome.broken = _not_loaded(unloaded)
+    is_missed = verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end
+    missed = verdict if is_missed else None
     lost = [host for host in hosts if host.lost and not host.was_asked]
+    if missed is not None and not lost:  # the others have noticed first that its agent has ended
+        lost = [host for host in hosts if host.lost and host.agent.index == missed.host]
     if lost and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
         return
-    if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
-        named = next((host for host in hosts if host.agent.index == verdict.host), None)
+    if missed is not None:
+        named = next((host for host in hosts if host.agent.index == missed.host), None)
         if named is not None and _says_why(named):
             outcome.broken = _as_error(named)
             return
-        outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
+        outcome.elsewhere = missed  # a link, or the carrier of a host, and no agent
         return
     cause = host_of(hosts, verdict)
     if cause is not None:

@@ -187,6 +187,8 @@ class RayAgent:
                 self._hear()
             except _Ended as ended:
                 self._how = str(ended)
+            except DisconnectedError as error:
+                self._how = f"cannot be reached: {error}"
             except Exception as error:  # what ends this thread must end the launch
                 self._how = f"cannot be heard any more: {first_line(error)}"
             else:
@@ -215,8 +217,6 @@ class RayAgent:
             except TimeoutError:
                 if self._closed:
                     break
-            except DisconnectedError as error:
-                raise _Ended(f"cannot be reached: {error}") from None
             except ray.exceptions.RayActorError as error:
                 raise _Ended(f"has ended with its actor: {first_line(error)}") from None
         raise _Ended(f"has not answered for {_SILENCE} s: its host or network is gone")

@@ -53,8 +53,7 @@ class RayEngine:
         from .group import RayGroup
 
         limit = limit_of(call.limits, time.monotonic())
-        ray = connect()
-        cluster = hosts_of(ray)
+        cluster = hosts_of(connect())
         need = wanted(hosts, request, cluster)
         if self._runtime_env:
             from .runtime_env import stored
@@ -65,7 +64,7 @@ class RayEngine:
             imports = _host.expected_imports(request, call)
             return RayGroup(need, cluster, self._pool, limit, self._reach, imports)
 
-        with connected_meanwhile(ray, need.said):
+        with connected_meanwhile(need.said):
             group = self._pool.taken(need.key, make)
             try:
                 there = group.reserve(need, cluster)

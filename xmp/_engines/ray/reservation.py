@@ -22,6 +22,7 @@ from xmp._errors import PlanError, StartError
 from xmp._processes.launcher.launch_registry import reap_finished
 
 from . import shortage, slices
+from .answers import Connected
 from .autoscaler import may_grow
 from .cluster import ClusterHost, hosts_of
 from .later import Later
@@ -56,7 +57,7 @@ class Reservation:
         """``avoided``: the selector that leaves out hosts which do not answer."""
         self.need, self._avoided = need, avoided
         self.limit = limit
-        self._ray = ray
+        self._ray, self._connected = ray, Connected()
         self._checked = 0.0
         """When it was last looked whether the cluster can have such hosts."""
         self._said = False
@@ -167,14 +168,19 @@ class Reservation:
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Until then; raises the error of the limit after the time for it."""
-        while not done():
+        while not self._done(done):
             self.look()
             time.sleep(_PAUSE)
             _signals.deliver()
 
+    def _done(self, done: Callable[[], bool]) -> bool:
+        self._connected.check()  # most of Ray's functions connect again, to another cluster
+        return done()
+
     def look(self) -> None:
         """Say once why it takes long; raise the error of the limit when it has taken too long."""
         now = time.monotonic()
+        self._connected.check()
         reap_finished()  # jobs that have ended, and were not joined yet, give their hosts back
         if not self.limit.left:
             raise self.limit.error(self._failure())

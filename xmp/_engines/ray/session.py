@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +13,16 @@ from xmp import _signals
 from xmp._errors import StartError, XmpError
 from xmp._processes.launcher import context
 
+from .answers import Connected
+
 __all__ = [
     "Session", "connected_meanwhile", "end_before_ray", "outlives_its_task", "own_sigterm",
     "refuse_forked", "session",
 ]  # fmt: skip
 
 Session = tuple[str, str]
+_LEAVES = 2.0
+"""Seconds that ``ray.shutdown`` of another thread may take."""
 
 
 def session(ray: Any) -> Session | None:
@@ -53,16 +58,25 @@ def outlives_its_task(ray: Any) -> bool:
 
 
 @contextmanager
-def connected_meanwhile(ray: Any, said: str) -> Iterator[None]:
+def connected_meanwhile(said: str) -> Iterator[None]:
     """Raise StartError for what Ray raises where another thread has called ``ray.shutdown``."""
+    connected = Connected()
     try:
         yield
     except Exception as error:
-        if isinstance(error, XmpError) or ray.is_initialized():
+        if isinstance(error, XmpError) or _signals.from_handler(error) or not _ends(connected):
             raise
         raise StartError(
             f"{said}: the program has called ray.shutdown() while xmp waited for the hosts"
         ) from error
+
+
+def _ends(connected: Connected) -> bool:
+    """Whether this connection has ended, or does in a moment: that takes some time."""
+    end = time.monotonic() + _LEAVES
+    while connected.lives and time.monotonic() < end:
+        time.sleep(0.01)
+    return not connected.lives
 
 
 @contextmanager
