@@ -20,6 +20,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.ray
 
 GPUS = ("--num-gpus=2",)
+HERE = platform.node()
 
 COMMON = """
     import os
@@ -171,7 +172,8 @@ def test_a_node_that_is_not_there(said: dict[str, Any]) -> None:
     first, second = said["ids"]
     assert text == (
         f"PlanError: hosts= has '{'ab' * 28}': the Ray cluster has no such living node. Allowed: "
-        f"{first} (127.0.0.2), {second} (127.0.0.3). `ray.nodes()` lists them as NodeID"
+        f"{first} ({HERE} (127.0.0.2)), {second} ({HERE} (127.0.0.3)). `ray.nodes()` lists them as "
+        "NodeID"
     )
     assert seconds < 10, "it does not wait for the node"
 
@@ -193,7 +195,7 @@ def test_named_nodes_without_gpus(said: dict[str, Any]) -> None:
     text, seconds = said["lacks"]
     assert text.startswith(
         "PlanError: hosts=[2 node ids]: the runtime needs a GPU on each host, and Ray counts none "
-        "on 127.0.0.2. Start Ray on hosts with GPUs"
+        f"on {HERE} (127.0.0.2). Start Ray on hosts with GPUs"
     ), text
     assert seconds < 10, "a node gets no others"
 
@@ -202,30 +204,32 @@ def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
     text, seconds = said["many"]
     assert text == (
         "StartError: hosts=3: no hosts within 1 s (start_timeout): the Ray cluster has 2 "
-        "(127.0.0.2, 127.0.0.3).\n"
+        f"({HERE} (127.0.0.2), {HERE} (127.0.0.3)).\n"
         "Asked of each host: 1 CPU\n"
         "The cluster has 2 hosts\n"
-        "  127.0.0.2: 2 of 2 CPU free\n"
-        "  127.0.0.3: 2 of 2 CPU free\n"
+        f"  {HERE} (127.0.0.2): 2 of 2 CPU free\n"
+        f"  {HERE} (127.0.0.3): 2 of 2 CPU free\n"
         "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
     )
     assert 1 < seconds < 10
-    warning = "xmp: hosts=3: the Ray cluster has 2 (127.0.0.2, 127.0.0.3); xmp waits up to 1 s"
+    cluster = f"{HERE} (127.0.0.2), {HERE} (127.0.0.3)"
+    warning = f"xmp: hosts=3: the Ray cluster has 2 ({cluster}); xmp waits up to 1 s"
     assert warning in said["err"]
 
 
 def test_hosts_without_what_is_asked_for(said: dict[str, Any]) -> None:
     text, _ = said["gpus"]
     assert "each host is asked for 1 GPU, 1 CPU, which 1 of 2 hosts have" in text
-    assert "  127.0.0.2: no GPU, 2 of 2 CPU free\n  127.0.0.3: 2 of 2 GPU free, 2 of" in text
+    assert f"  {HERE} (127.0.0.2): no GPU, 2 of 2 CPU free\n" in text
+    assert f"  {HERE} (127.0.0.3): 2 of 2 GPU free, 2 of" in text
     assert "hosts=2: each host is asked for 1 GPU" in said["err"]
 
 
 def test_hosts_that_others_use(said: dict[str, Any]) -> None:
     text, _ = said["busy"]
     assert "within 3 s (start_timeout): what it asks of them is in use (2 CPU each)." in text
-    assert 'Held by the placement group "train": 1 CPU on 127.0.0.' in text
-    assert "Held by tasks or actors outside placement groups: 1 CPU on 127.0.0." in text
+    assert 'Held by the placement group "train": 1 CPU on ' + HERE in text
+    assert "Held by tasks or actors outside placement groups: 1 CPU on " + HERE in text
     assert "hosts=2: what it asks of them is in use (2 CPU each); xmp waits" in said["err"]
 
 
@@ -251,7 +255,7 @@ def test_ctrl_c_while_hosts_are_awaited(cluster: RayCluster, tmp_path: Path) -> 
     driver = stage.start(WAITS, env=cluster.env)
     err = tmp_path / "script1.py.err"
     until(lambda: "hosts=9: the Ray cluster has 2" in err.read_text(), 60, err.read_text)
-    assert "xmp waits up to 300 s for hosts (start_timeout)" in err.read_text()
+    assert "xmp waits up to 300 s (start_timeout) for hosts" in err.read_text()
     os.kill(driver.pid, signal.SIGINT)
     outcome = stage.outcome(driver, 20)
     assert outcome.code == 1  # with Ray's excepthook any KeyboardInterrupt is (Ray 2.60)
@@ -359,11 +363,11 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     assert f"has Python 3.8.20, and this process {platform.python_version()}: functions" in python
     assert python.endswith(pip)
     assert re.fullmatch(
-        r"StartError: host 127\.0\.0\.[23] of the Ray cluster has failed: The actor died .*\. See "
-        r"`ray status` for the hosts that live, and launch again",
+        rf"StartError: host {HERE} \(127\.0\.0\.[23]\) of the Ray cluster has failed: The actor "
+        r"died .*\. See `ray status` for the hosts that live, and launch again",
         dies,
     ), dies
-    assert hangs.startswith("StartError: hosts=2: 127.0.0.")
+    assert hangs.startswith(f"StartError: hosts=2: {HERE} (127.0.0.")
     assert hangs.endswith(
         " did not answer within 3 s (start_timeout): Ray has not started a process there, or it "
         "hangs"

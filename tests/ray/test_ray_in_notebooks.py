@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.support.stage import ROOT, SUPPORT, Stage
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.ray
+
+NODE = platform.node()
 
 GRACE = 1
 
@@ -108,7 +111,7 @@ def messages(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> l
     """What the cells of one notebook got; nothing of it is left a second after its end."""
     folder = tmp_path_factory.mktemp("notebook")
     stage = Stage(folder, (SUPPORT, ROOT))
-    touch = {"live 0": "shown-0", "live 1": "shown-1"}
+    touch = {f"[{NODE}#{rank}:{rank}] live {rank}": f"shown-{rank}" for rank in range(2)}
     asked = {"cells": [*CELLS.values()], "touch": touch, "interrupt": "interrupt me"}
     env = {**cluster.env, "IPYTHONDIR": str(folder)}
     program = str(Path(notebook_kernel.__file__))
@@ -138,7 +141,7 @@ def test_no_other_cell_has_an_error(messages: list[dict[str, Any]]) -> None:
 def test_output_comes_while_the_launch_runs(messages: list[dict[str, Any]]) -> None:
     # The replicas return only when the cell has shown what they have printed.
     *live, results = text_of(messages, cell("live")).splitlines()
-    assert sorted(live) == ["live 0", "live 1"], messages
+    assert sorted(live) == [f"[{NODE}#{rank}:{rank}] live {rank}" for rank in range(2)], messages
     assert results == "[0, 3]"
 
 
@@ -158,8 +161,8 @@ def test_the_second_launch_has_the_same_agents(messages: list[dict[str, Any]]) -
 def test_bars_of_all_hosts(messages: list[dict[str, Any]]) -> None:
     shown = text_of(messages, cell("bars"), "stderr")
     for rank in (0, 1):
-        assert f"\rbar {rank}:   0%|" in shown
-        assert f"\rbar {rank}: 100%|" in shown
+        assert f"\r[{NODE}#{rank}:{rank}] bar {rank}:   0%|" in shown
+        assert f"\r[{NODE}#{rank}:{rank}] bar {rank}: 100%|" in shown
 
 
 def test_an_interrupted_cell_ends_its_launch(messages: list[dict[str, Any]]) -> None:

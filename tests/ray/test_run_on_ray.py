@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import sys
@@ -181,8 +182,7 @@ def test_clean_ends_what_a_dead_agent_has_left(stage: Stage, cluster: RayCluster
     for each in [*above, agent]:
         each.kill()
     assert driver.wait(60) == 1, out.read_text()
-    if any(each.is_running() for each in replicas):
-        assert "ended" in command(stage, cluster, "clean")
+    command(stage, cluster, "clean")  # if the kernel has not ended them before
     psutil.wait_procs(replicas, 5)
     assert not any(each.is_running() for each in replicas)
     cluster.stage.gone(*ENGINE, seconds=4)
@@ -192,7 +192,7 @@ def test_doctor_names_the_hosts(stage: Stage, cluster: RayCluster) -> None:
     said = command(stage, cluster, "doctor", "--runtime", "cpu")
     (line,) = [line for line in said.splitlines() if "note: Ray" in line]
     assert f"the cluster at {cluster.address} has 2 hosts" in line
-    assert "(127.0.0.2: 2 CPU)" in line
+    assert f"{platform.node()} (127.0.0.2: 2 CPU)" in line
     assert "(127.0.0.3: 2 CPU)" in line
     assert line.endswith("authentication: disabled")
 
