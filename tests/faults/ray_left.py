@@ -82,6 +82,7 @@ class Left:
     def _lent(self) -> dict[str, Any]:
         observer = self._observer
         if observer is None or observer.poll() is not None:
+            self.close()
             observer = self._observer = self._started()
         assert observer.stdin is not None
         assert observer.stdout is not None
@@ -92,6 +93,13 @@ class Left:
                 said: dict[str, Any] = json.loads(line[1:])
                 return said
         raise AssertionError(f"the observer has ended: {self._cluster}")
+
+    def close(self) -> None:
+        """End what asks Ray."""
+        if self._observer is not None:
+            self._observer.kill()
+            self._observer.communicate()
+            self._observer = None
 
     def _started(self) -> subprocess.Popen[str]:
         cluster = self._cluster

@@ -63,6 +63,7 @@ class Rounds:
 
     def __init__(self, cluster: RayCluster) -> None:
         self._cluster, self._left = cluster, Left(cluster)
+        self.close = self._left.close
         self._broken = False
 
     def play(self, round: RayRound) -> RayOutcome:
@@ -250,4 +251,6 @@ def rounds_on_ray(folder: Path | None = None) -> Iterator[Rounds]:
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xmp-ray-")))
         cluster = stack.enter_context(cluster_on_network(place))
-        yield Rounds(cluster)
+        rounds = Rounds(cluster)
+        stack.callback(rounds.close)
+        yield rounds

@@ -7,8 +7,10 @@ import os
 import platform
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -95,23 +97,21 @@ def command(stage: Stage, cluster: RayCluster, *words: str) -> str:
     return done.out
 
 
+def four_wait(stage: Stage, cluster: RayCluster) -> tuple[subprocess.Popen[str], Path]:
+    """`xmp run`, all of whose replicas wait, and the file that has its output."""
+    path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
+    command = [sys.executable, *RUN, "--grace", "1", str(path)]
+    with open(out, "w") as file:
+        driver = stage.start_command(*command, env=cluster.env, stdout=file, stderr=file)
+    until(lambda: out.read_text().count("here\n") == 4 or driver.poll(), 60, out.read_text)
+    assert driver.poll() is None, out.read_text()
+    return driver, out
+
+
 def test_output_comes_live_and_commands_of_the_host_know_the_launch(
     stage: Stage, cluster: RayCluster
 ) -> None:
-    path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
-    with open(out, "w") as file:
-        driver = stage.start_command(
-            sys.executable,
-            *RUN,
-            "--grace",
-            "1",
-            str(path),
-            env=cluster.env,
-            stdout=file,
-            stderr=file,
-        )
-    until(lambda: out.read_text().count("here\n") == 4 or driver.poll(), 60, out.read_text)
-    assert driver.poll() is None, out.read_text()
+    driver, out = four_wait(stage, cluster)
     agents = cluster.stage.named("xmp-agent")
     assert len(agents) == 2
     for agent in agents:
@@ -158,20 +158,7 @@ def test_clean_leaves_agents_that_wait_for_their_driver(stage: Stage, cluster: R
 
 def test_clean_ends_what_a_dead_agent_has_left(stage: Stage, cluster: RayCluster) -> None:
     """Its supervisor is stopped, too, so that it cannot end the replicas."""
-    path, out = stage.write(WAITS, "train.py"), stage.folder / "out"
-    with open(out, "w") as file:
-        driver = stage.start_command(
-            sys.executable,
-            *RUN,
-            "--grace",
-            "1",
-            str(path),
-            env=cluster.env,
-            stdout=file,
-            stderr=file,
-        )
-    until(lambda: out.read_text().count("here\n") == 4 or driver.poll(), 60, out.read_text)
-    assert driver.poll() is None, out.read_text()
+    driver, out = four_wait(stage, cluster)
     agent = psutil.Process(cluster.stage.named("xmp-agent")[0])
     below = agent.children(recursive=True)
     replicas = [each for each in below if each.name().startswith("xmp-replica-")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import select
@@ -38,7 +37,7 @@ _SILENCE = 10
 """So many waits of a second, without an answer, after which a host is given up: with Ray itself
 that takes 64 s where the network is cut (Ray 2.60), and 3 s where the raylet is killed. Of the time
 for which this process is stopped (Ctrl-Z, a debugger) only one wait is lost."""
-_ROOM = 128 * 1024
+_ROOM, _FILES = 128 * 1024, 64
 
 
 class RayAgent:
@@ -153,17 +152,14 @@ class RayAgent:
         self._relayed.close()
 
     def _send_next(self) -> bool:
-        room = socket.CMSG_SPACE(4 * 64)
         try:
-            data, ancillary, _, _ = self._relayed.recvmsg(_ROOM, room, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(
+                self._relayed, _ROOM, _FILES, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError:
             return False
         if not data:
             return False
-        descriptors = array.array("i")
-        for _, kind, content in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(content[: len(content) - len(content) % 4])
         self._pass_on(data, descriptors)
         return True
 
@@ -241,8 +237,7 @@ class RayAgent:
         try:
             for number, size in sizes:
                 owned.append(self._fetched(number, size))
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
-            self._relayed.sendmsg([data], rights if owned else [])
+            socket.send_fds(self._relayed, [data], owned)
         finally:
             for descriptor in owned:
                 os.close(descriptor)

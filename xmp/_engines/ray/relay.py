@@ -6,7 +6,6 @@ object of Ray's store, so that no file need fit into that store.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import pickle
@@ -29,7 +28,7 @@ from .surroundings import for_agent
 __all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay"]
 
 PACKET, OUTPUT, ENDED, STOPPED = "packet", "output", "ended", "stopped"
-_ROOM = 128 * 1024
+_ROOM, _FILES = 128 * 1024, 64
 _MOST = 8 << 20
 """Bytes that wait for the driver; then agent and replicas wait until it has read them."""
 _END_WAIT = 5.0
@@ -104,9 +103,8 @@ class Relay:
                 continue  # its launch is over
             for descriptor in owned:
                 seals.seal(descriptor)
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             try:
-                self._socket.sendmsg([data], rights if owned else [])
+                socket.send_fds(self._socket, [data], owned)
             except OSError:
                 pass  # it has ended: the reader says so
             finally:
@@ -180,17 +178,14 @@ class Relay:
         return bool(data)
 
     def _read_packet(self) -> bool:
-        room = socket.CMSG_SPACE(4 * 64)
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_ROOM, room, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(
+                self._socket, _ROOM, _FILES, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError:
             return False
         if not data:
             return False
-        descriptors = array.array("i")
-        for _, kind, content in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(content[: len(content) - len(content) % 4])
         self._put((PACKET, data, [self._files.add(each) for each in descriptors]), len(data))
         return True
 
