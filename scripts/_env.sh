@@ -54,7 +54,7 @@ make_venv() {
 # The environment of the tests, .venv.
 test_environment() {
     make_venv .venv "$(find_python)"
-    install .venv torch==2.13.0 jax -e '.[test,peers]'
+    install .venv torch==2.13.0 jax -e '.[test,peers,ray]'
 }
 
 # install DIR REQUIREMENT...: install into DIR unless exactly this was installed there before.

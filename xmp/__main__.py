@@ -93,6 +93,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     health.add_argument("-n", "--nprocs", type=int, help="replicas of the launch")
     health.add_argument("--runtime", help="runtime of the launch (default: chosen)")
     health.add_argument(
+        "--engine", choices=["ray"], help="connect to the Ray cluster that a launch would use"
+    )
+    health.add_argument(
         "--needs", type=_bytes, default=0, metavar="SIZE",
         help="memory that each replica needs (model, gradients, batches), as in 2GiB",
     )  # fmt: skip

@@ -18,6 +18,7 @@ __all__ = [
     "check_call",
     "count_from_zero",
     "fields_of_call",
+    "gathers",
     "make_limits",
     "make_observer",
     "make_output",
@@ -46,7 +47,7 @@ def fields_of_call(given: Any) -> dict[str, Any]:
         "limits": make_limits(given.timeout, given.start_timeout, given.hang_timeout),
         "max_restarts": count_from_zero("max_restarts", given.max_restarts),
         "observer": make_observer(given.events, given.progress),
-        "output": make_output(given.log_dir, given.prefix, given.show),
+        "output": output_of(given),
     }
 
 
@@ -129,12 +130,38 @@ def make_observer(events: object, progress: object) -> Observer:
     return Observer(events, progress)
 
 
-def make_output(log_dir: object, prefix: object, show: object) -> Output | None:
-    """Where the replicas' output goes; None where the user asks for nothing."""
-    if log_dir is None and prefix is None and show is None:
+def output_of(given: Any) -> Output | None:
+    """As ``make_output``, for the arguments of ``spawn``, or of ``launch`` with an engine."""
+    over_hosts = getattr(given, "engine", None) is not None
+    gather = gathers(getattr(given, "gather_logs", False))
+    return make_output(given.log_dir, given.prefix, given.show, over_hosts, gather)
+
+
+def make_output(
+    log_dir: object, prefix: object, show: object, over_hosts: bool = False, gather: bool = False
+) -> Output | None:
+    """Where the replicas' output goes; None where there is nothing to do about it.
+
+    ``over_hosts``: an engine starts the hosts. ``gather``: ``gather_logs=True``.
+    """
+    if log_dir is None and prefix is None and show is None and not over_hosts:
         return None
-    output = Output(_folder(log_dir), _prefix(prefix), _shown(show))
+    by_host = over_hosts and prefix is None
+    output = Output(_folder(log_dir), _prefix(prefix), _shown(show), by_host, gather=gather)
+    if gather and output.log_dir is None:
+        raise PlanError(
+            "gather_logs=True without log_dir=: it brings the files of log_dir= from the hosts to "
+            "this machine. Give log_dir=, or leave gather_logs= out"
+        )
     return None if output == Output() else output
+
+
+def gathers(gather_logs: object) -> bool:
+    """``gather_logs`` of ``launch``; TypeError for what is no bool."""
+    if not isinstance(gather_logs, bool):
+        kind = type(gather_logs).__name__
+        raise TypeError(f"gather_logs must be True or False, not {kind}: {gather_logs!r}")
+    return gather_logs
 
 
 def _folder(log_dir: object) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ._processes import Call, Launch, ProcessContext, Results
 
 __all__ = [
+    "attempt",
+    "expected_imports",
     "for_hosts",
     "host_facts",
     "launch",
@@ -83,10 +85,18 @@ def launch(
     return _processes.launch(call, attempt, join)
 
 
+def attempt(request: Request, call: Call, held: _ports.PortLease | None, called: int) -> Launch:
+    """One attempt of a launch over hosts, whose driver decides whether another one follows.
+
+    ``called``: when the driver was called, in monotonic nanoseconds: limits count from there.
+    """
+    return _attempt(request, OtherHosts(held), _processes.ready(call), called)
+
+
 @_processes.standard_numbers_taken()
-def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
-    """One attempt, from facts to replicas."""
-    called = time.monotonic_ns()
+def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) -> Launch:
+    """One attempt, from facts to replicas; ``called``: when it was asked for, if before."""
+    called = called or time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
     request = with_uses(request, call.fn, known)
@@ -103,16 +113,15 @@ def _attempt(request: Request, others: OtherHosts, call: Call) -> Launch:
         raise
 
 
-def for_hosts(request: Request, call: Call, env: Mapping[str, str]) -> tuple[Request, JobPlan]:
-    """The request for launchers of other processes, and the plan that the first of them makes.
+def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, JobPlan]:
+    """The request for launchers of other hosts, and the plan that the first of them makes.
 
-    They have loaded nothing, do not know the function, and have the variables ``env``. Raises
-    PlanError for what they would refuse.
+    ``apart`` are its facts: it has loaded nothing, and does not know the function. Raises PlanError
+    for what they would refuse.
     """
-    known = host_facts()
-    request = with_uses(request, call.fn, known)
-    apart = replace(known, env=env, env_at_start={}, initialised=(), loaded=())
-    known = replace(known, env=env, env_at_start={})
+    here = host_facts()
+    request = with_uses(request, call.fn, here)
+    known = replace(apart, loaded=here.loaded)
     hinted = _with_companions(_hinted(call, _planner.plan(request, known), known))
     loaded = tuple(dict.fromkeys((*request.imports, *known.loaded, *hinted)))
     request = replace(request, imports=loaded)
@@ -123,6 +132,21 @@ def for_hosts(request: Request, call: Call, env: Mapping[str, str]) -> tuple[Req
         error._add(draft.choice)
         raise
     return request, draft
+
+
+def expected_imports(request: Request, call: Call) -> tuple[str, ...] | None:
+    """Packages that templates of other hosts can begin with before there is a plan.
+
+    Those that this process has loaded, and frameworks that the function names. None for a start
+    method without templates.
+    """
+    if call.method != "forkserver":
+        return None
+    known = host_facts()
+    named = names_used(call.fn)
+    hinted = (name for name in _COMPANIONS if name in named and known.frameworks.get(name))
+    found = _with_companions(name for name in hinted if not is_the_programs_own(name))
+    return tuple(dict.fromkeys((*request.imports, *known.loaded, *found)))
 
 
 def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:
@@ -167,6 +191,8 @@ def _started(
         plan = _planner.plan(request, known, lease.ports)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
+        if call.relay is not None:  # no other host starts either, if this one cannot write
+            _processes.make_log_files(call, plan)
         hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, lease.close, hosts)

@@ -31,6 +31,9 @@ __all__ = ["as_rank", "launch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Hosts = int | str | Sequence[str]
+"""A number of hosts; with "ray" also a slice such as "v6e:4x4", or the ids of Ray's nodes."""
+EngineName = Literal["ray", "local"] | str
 
 
 @overload
@@ -79,8 +82,10 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -94,8 +99,10 @@ def launch(
     join: Literal[False],
     daemon: bool = ...,
     start_method: str | None = ...,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Job[R]: ...
 
@@ -109,8 +116,10 @@ def launch(
     daemon: bool = ...,
     start_method: str | None = ...,
     *,
-    hosts: int,
-    engine: str,
+    hosts: Hosts,
+    engine: EngineName,
+    runtime_env: Mapping[str, Any] | None = ...,
+    gather_logs: bool = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | Job[R]: ...
 
@@ -124,8 +133,10 @@ def launch(
     daemon: bool = False,
     start_method: str | None = None,
     *,
-    hosts: int | None = None,
-    engine: str | None = None,
+    hosts: Hosts | None = None,
+    engine: EngineName | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    gather_logs: bool = False,
     kwargs: dict[str, Any] | None = None,
     runtime: str | None = None,
     devices: Sequence[int] | str | None = None,
@@ -157,31 +168,54 @@ def launch(
     it starts none. Every other option is refused, since only the launcher could do it. xmp changes
     no variable and leases no port: torch's process group meets at the launcher's MASTER_ADDR.
 
-    ``hosts`` and ``engine`` run it on several hosts instead, from this process, their driver. With
-    ``engine="local"`` this machine plays so many hosts (1 to 253), at 127.0.0.2, 127.0.0.3 and so
-    on, as programs for several hosts are tested; their runtime is "cpu", "jax" on CPU, or "fake".
-    Each has a launcher of its own, the agent. The options mean what they mean to ``spawn``, with
-    these differences: ``nprocs``, ``devices``, ``threads``, ``bind`` and ``env`` are those of each
-    host; ``args`` are sent to each host, whose replicas share CPU tensors (not those of other
-    hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork" is
-    refused; ``log_dir`` is one folder for all, since ranks differ; ``{host}`` in ``prefix`` is the
-    host's address; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends
-    all, with ``max_restarts`` all start again, and a host that is gone ends the job.
+    ``hosts`` and ``engine`` run it on several hosts instead, from this process, their driver. Each
+    host has a launcher of its own, the agent, which stays for the next launch over the same hosts,
+    until ``xmp.shutdown()`` or the end of this process.
+
+    - ``engine="ray"``: nodes of a Ray cluster. ``hosts`` is their number, a TPU slice such as
+      "v6e:4x4", or a list of node ids. The cluster is that of the program's ``ray.init``,
+      otherwise that of RAY_ADDRESS, the one that `ray start` has started here, or a new one.
+    - ``engine="local"``: this machine plays so many hosts (1 to 253), at 127.0.0.2, 127.0.0.3 and
+      so on, to test programs for several hosts. Their runtime is "cpu", "jax" on CPU, or "fake".
+
+    The options mean what they mean to ``spawn``, with these differences: ``nprocs``, ``devices``,
+    ``threads``, ``bind`` and ``env`` are those of each host; with "ray", ``env`` as a function
+    needs ``nprocs``; ``args`` are sent to each host, whose replicas share CPU tensors (not those of
+    other hosts, and not with ``start_method="spawn"``), and locks and queues cannot be sent; "fork"
+    is refused; ``start_timeout=None`` is 300 s for the hosts to come. One host's failure ends all;
+    with ``max_restarts`` all start again, and another host or agent takes the place of a lost one.
+
+    Where there are several hosts, ``prefix=None`` puts "[{host}:{rank}] " before each line, and
+    ``prefix=False`` nothing. ``{host}`` is the node's name, with its index where several hosts have
+    that name ("node#1"), or the address with "local".
+
+    ``runtime_env`` says, with ``engine="ray"`` alone, what Ray prepares on the hosts, over what
+    ``ray.init(runtime_env=...)`` says: ``working_dir``, ``py_modules``, ``pip``, ``env_vars`` and
+    the others that Ray takes for an actor. Local folders are stored in the cluster as they are at
+    the launch. Otherwise a host needs the modules that the function imports, but not the script.
+
+    ``log_dir`` is a folder on each host; with ``gather_logs=True`` its files are also brought to
+    that folder on this machine when the launch has ended, however it has. A warning names what
+    cannot be had, such as the files of a host that is gone. ``gather_logs`` needs ``engine`` and
+    ``log_dir``; with "local" all files are here anyway.
 
     Returns:
         What ``spawn`` returns, with ``hosts`` of all ranks; with ``join=False`` a ``Job`` then.
         Where ``fn`` ran here: ``Results`` of one, this rank's.
 
     Raises:
-        PlanError: an option that only the launcher could do, or a request that does not fit.
-        HostLost: a host's agent has ended, so that the job could not go on.
+        PlanError: an option that only the launcher could do, or a request that does not fit; an
+            engine that xmp does not have, or that is not installed here.
+        StartError: no cluster answers, or it has too few hosts until ``start_timeout`` is over.
+        HostLost: a host or its agent has ended, so that the job could not go on.
         Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
     """
     given = SimpleNamespace(**locals())
     from ._clusters import per_device
 
     found = per_device.started(os.environ)
-    if hosts is not None or engine is not None:
+    _refuse_to_gather(given)
+    if hosts is not None or engine is not None or runtime_env is not None:
         over_hosts: Results[R] | Job[R] = _on_hosts(found, given)
         return over_hosts
     result: Results[R] | ProcessContext[R]
@@ -189,23 +223,40 @@ def launch(
     return result
 
 
+def _refuse_to_gather(given: Any) -> None:
+    """Raise for ``gather_logs`` where no engine brings files."""
+    from . import _checks
+
+    if _checks.gathers(given.gather_logs) and given.engine is None:
+        raise PlanError(
+            "gather_logs=True without engine=: the log files of this host are in log_dir= anyway. "
+            'Give engine="ray" and hosts=, or leave gather_logs= out'
+        )
+
+
 def _on_hosts(found: Started | None, given: Any) -> Any:
     """Launch from here on hosts of an engine."""
     from . import _checks, _engines
 
-    count, engine = _engines.checked(given.hosts, given.engine)
+    engine, hosts = _engines.checked(given.hosts, given.engine, given.runtime_env)
     if found is not None:
         raise PlanError(
-            f"engine={engine!r}: {found.launcher} has started this process ({found.given}), and "
-            "each of its processes would launch on the hosts. Call it in a program that is started "
-            "once, or give neither hosts= nor engine="
+            f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "
+            "and each of its processes would launch on the hosts. Call it in a program that is "
+            "started once, or give neither hosts= nor engine="
+        )
+    if callable(given.env) and given.nprocs is None and engine.name != "local":
+        raise PlanError(
+            f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it "
+            "here for each local rank, and the hosts may have other devices than this machine. "
+            "Give nprocs=, or a mapping"
         )
     fields = _checks.fields_of_call(given)
     request = request_of(given)
     refuse_while_importing()
     with _signals.deferred(), without_collections():
         from ._processes import Call
-    return _engines.launch(count, engine, request, Call(**fields), given.join)
+    return _engines.launch(engine, hosts, request, Call(**fields), given.join)
 
 
 _OF_LAUNCHERS = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ._ports import PortLease
     from ._processes import Call
 
-__all__ = ["OtherHosts", "shutdown"]
+__all__ = ["OtherHosts", "rests_at", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
@@ -80,6 +80,11 @@ class OtherHosts:
             self._link.end()
 
 
+def rests_at(meeting: HostMeeting) -> bool:
+    """Whether a process rests that has the port of this meeting, and connects its hosts."""
+    return _latest is not None and _latest.rests_at(meeting)
+
+
 def shutdown() -> None:
     """End the process that rests between two launches."""
     if _latest is not None and _latest.resting:
@@ -137,6 +142,7 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
         python=known.python,
         framework=_framework(plan, known),
         max_restarts=call.max_restarts,
+        launcher="agent" if call.host_name else "launcher",
     )
 
 

@@ -15,6 +15,9 @@ from xmp._signals import Handler, SigAction, guard, in_main, sigaction
 
 __all__ = ["by_default", "handled"]
 
+_OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
+"""``ray.init`` sets a handler of SIGTERM that ends the process (2.60): none of the program's."""
+
 
 class handled:  # noqa: N801 - used like a function
     """While inside, xmp's own handlers for signals for which the program has none.
@@ -55,6 +58,8 @@ def _is_free(number: int) -> bool:
     handler = guard.theirs.get(number) or _signal.getsignal(number)
     if number == _signal.SIGINT:
         return handler is _signal.default_int_handler
+    if getattr(handler, "__module__", None) in _OF_LIBRARIES:
+        return True
     if handler != _signal.SIG_DFL:
         return False
     action = SigAction()  # faulthandler.register sets its handler there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import linecache
 import os
 import pkgutil
 import signal
@@ -49,6 +50,10 @@ class ScriptRun:
     max_restarts: int = 0
     started: float = 0.0
     """When the user called: seconds since 1970."""
+    source: bytes | None = None
+    """The script itself, for hosts that need not have its file."""
+    origin: str = ""
+    """Where it was read: an absolute path of the driver's host."""
 
 
 def run_in_replica(rank: int, run: ScriptRun) -> None:
@@ -90,7 +95,12 @@ def _command(run: ScriptRun) -> list[str]:
 def _first_in_path(run: ScriptRun) -> str:
     if run.kind == "module":
         return os.getcwd()
-    return run.target if run.kind == "folder" else script_folder(run.target)
+    return run.target if run.kind == "folder" else script_folder(_path_of(run))
+
+
+def _path_of(run: ScriptRun) -> str:
+    """The script's file here, or where the driver has it."""
+    return run.target if run.source is None or os.path.isfile(run.target) else run.origin
 
 
 def script_folder(path: str) -> str:
@@ -127,12 +137,17 @@ def _run_id(run: ScriptRun) -> str:
 
 
 def _script_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
-    path = os.path.abspath(run.target)
+    path, source = os.path.abspath(_path_of(run)), run.source
     main.__file__ = path
     main.__loader__ = SourceFileLoader(_MAIN, path)
     main.__dict__.update(__cached__=None, __package__=None)
-    with open(path, "rb") as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+    if source is None:
+        with open(path, "rb") as file:
+            source = file.read()
+    else:  # tracebacks show the lines that run, whatever this host has there
+        text = importlib.util.decode_source(source)
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _module_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:

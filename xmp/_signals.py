@@ -39,6 +39,7 @@ __all__ = [
     "guard",
     "in_main",
     "interruptible",
+    "is_noted",
     "keep_deferred",
     "returned",
     "returning",
@@ -294,6 +295,11 @@ def interruptible(call: Callable[..., T], *args: Any) -> T | None:
     except _Noted:
         pass  # it came while an exception was on its way; the next call raises that again
     return result
+
+
+def is_noted(number: int) -> bool:
+    """Whether this signal waits for its handler; the main thread alone has any that wait."""
+    return number in guard.noted and in_main()
 
 
 def deliver() -> None:

@@ -143,7 +143,7 @@ def _is_skip(error: BaseException) -> bool:
     return is_skip(error)
 
 
-_OF_LAUNCH = ("hosts", "engine")
+_OF_LAUNCH = ("hosts", "engine", "runtime_env")
 
 
 def _suggest(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:

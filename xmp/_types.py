@@ -186,6 +186,12 @@ class Output:
     """Before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
     show: tuple[int, ...] | None = None
     """The ranks whose output is shown on the launcher's streams; None for all."""
+    by_host: bool = False
+    """Over several hosts of an engine: each line gets its host and rank, as there is no prefix."""
+    host: str = ""
+    """The name of the host in prefixes; empty: what the launch calls it."""
+    gather: bool = False
+    """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
 
     def shows(self, plan: ReplicaPlan) -> bool:
         """Whether the output of this process is shown: that of any of its replicas."""

@@ -186,6 +186,8 @@ def shutdown() -> None:
 
         _processes.shutdown()
         _other_hosts.shutdown()
+        if "xmp._engines" in sys.modules:
+            sys.modules["xmp._engines"].shutdown()
 
 
 def _in_a_launch() -> bool:

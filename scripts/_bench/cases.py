@@ -19,10 +19,13 @@ class Case:
     counts: tuple[int, ...] = (8,)
     """Replicas; with several, what is measured is called "seconds@64"."""
     how: str = "warm"
-    """"warm": a process per system that stays; "cold": a fresh one each round; "script": the
-    whole of a script from outside."""
+    """"warm": a process per system that stays; "cold": a fresh one each round; "twice": the same,
+    and what is measured is called "seconds@first" and "seconds@second"; "script": the whole of a
+    script from outside."""
     probe: Any = None
     """Looks from outside while all replicas wait."""
+    beats: float = 0.0
+    """With "twice": the part of a processor that its daemons use while nothing goes on."""
     once: bool = False
     unpinned: bool = False
     """Measured once more on all processors, where there are more than two."""
@@ -79,6 +82,7 @@ CASES = {
             "reduce", "work_reduce.py", ("xmp", "torch", "floor", *METHODS), unpinned=True
         ),
         Case("run", "work_run.py", ("xmp", "torchrun")),
+        Case("ray", "work_ray.py", ("xmp", "TorchTrainer"), counts=(4,), how="twice", beats=0.1),
         Case("jax", "work_jax.py", ("xmp", "multiprocessing", "floor")),
         Case("array", "work_array.py", ("xmp", "torch"), probe=driver.memory),
         Case("dict", "work_dict.py", ("xmp", "torch")),
@@ -99,7 +103,7 @@ def _cost(case: str, system: str, what: str = "seconds") -> Key:
 
 
 def _faster(case: str, peer: str, times: float, of: str = "xmp", what: str = "seconds") -> Target:
-    unit = "s" if what == "seconds" else "B"
+    unit = "s" if what.startswith("seconds") else "B"
     return Target(_cost(case, of, what), _cost(case, peer, what), at_least=times, unit=unit)
 
 
@@ -162,6 +166,13 @@ ROWS = (
     Row(
         "call to first JAX all-gather done, warm",
         (_faster("jax", "multiprocessing", 20), _floor("jax", 1.5)),
+    ),
+    *(
+        Row(
+            f"{which} launch over Ray in a driver, 4 replicas, call to first gloo all-reduce",
+            (_faster("ray", "TorchTrainer", times, what=f"seconds@{which}"),),
+        )
+        for which, times in (("first", 3), ("second", 10))
     ),
     Row("512 MB numpy argument, warm", (_faster("array", "torch", 60),)),
     Row("1,000,000-entry dict argument, warm", (_faster("dict", "torch", 15),)),

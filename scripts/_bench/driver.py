@@ -23,7 +23,7 @@ Figures = dict[str, float]
 Probe = Callable[[int, Meeting], Figures]
 
 # What a user may have configured would speak for one system or another.
-_LEFT_OUT = ("OMP_", "MKL_", "OPENBLAS_", "XMP_", "MASTER_", "GLOO_", "JAX_", "XLA_")
+_LEFT_OUT = ("OMP_", "MKL_", "OPENBLAS_", "XMP_", "MASTER_", "GLOO_", "JAX_", "XLA_", "RAY_")
 
 
 class Failed(Exception):
@@ -60,9 +60,9 @@ class Measured:
             seen = self._look(meeting, probe) if probe else {}
         return {**self._answer(), **seen}
 
-    def settle(self) -> None:
-        """Wait until nothing goes on in it any more."""
-        proc.wait_until_quiet(self._process.pid)
+    def settle(self, beats: float = 0.0) -> None:
+        """Wait until nothing goes on in it any more but what always does, as ``proc`` says."""
+        proc.wait_until_quiet(self._process.pid, beats=beats)
 
     def close(self) -> None:
         """End it, however it is."""

@@ -42,9 +42,15 @@ def arguments() -> argparse.Namespace:
         "--from", type=Path, metavar="JSON", dest="kept",
         help="measure nothing: show an earlier run and write its table and picture again",
     )  # fmt: skip
+    parser.add_argument(
+        "--into", type=Path, metavar="JSON",
+        help="with --rows: put these figures in the place of those of an earlier run, in its file",
+    )  # fmt: skip
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: at least 1")
+    if options.into and not options.rows:
+        parser.error("--into: name the rows to measure again by --rows")
     return options
 
 
@@ -64,7 +70,7 @@ def _names() -> str:
 
 def facts(cpus: Sequence[int], rounds: int) -> dict[str, Any]:
     """The machine and the versions that figures belong to."""
-    names = ("torch", "jax", "numpy", "scikit-learn")
+    names = ("torch", "jax", "numpy", "scikit-learn", "ray")
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "kernel": ".".join(platform.release().split(".")[:2]),
@@ -140,14 +146,19 @@ def main() -> int:
         free = measure(console, spread_out, usable, rounds, "all cores: ")
     known = facts(cpus, rounds)
     report.show(console, rows, figures, free, report.title_of(known))
+    short = report.falls_short(rows, figures)
     document = report.as_json(rows, figures, free, known)
+    if options.into:
+        document = report.renewed(options.into, ROWS, figures, known)
+        figures, known = report.samples_in(document), document["facts"]
+        rows = report.measured(ROWS, figures)
     if options.peers:
         document["peers"] = beside_peers(console, cpus, rounds)
-    place = options.json or options.out / "bench.json"
+    place = options.json or options.into or options.out / "bench.json"
     report.save(document, place)
     console.print(place, highlight=False)
     write_out(options.out, rows, figures, known, console)
-    return 1 if report.falls_short(rows, figures) else 0
+    return 1 if short else 0
 
 
 def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str, Any]:

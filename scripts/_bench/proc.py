@@ -65,12 +65,15 @@ def _status(pid: int, name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def wait_until_quiet(root: int, quiet: float = 0.6, most: float = 30.0) -> None:
-    """Wait until the whole tree has used no processor time for a while: trial imports are over."""
+def wait_until_quiet(root: int, quiet: float = 0.6, most: float = 30.0, beats: float = 0.0) -> None:
+    """Wait until the whole tree has used no processor time for a while: trial imports are over.
+
+    ``beats``: the part of a processor that its daemons use all the time.
+    """
     end = time.monotonic() + most
     since, used = time.monotonic(), -1.0
     while time.monotonic() < end and time.monotonic() - since < quiet:
         now = cpu_seconds(tree(root))
-        if now != used:
+        if now - used > beats * quiet or now < used:
             since, used = time.monotonic(), now
         time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,21 +165,60 @@ def samples_of(figures: Figures) -> dict[str, list[float]]:
 def read(path: Path) -> tuple[Figures, dict[str, Any]]:
     """The figures of an earlier run, and the facts that belong to them."""
     document = json.loads(path.read_text())
+    return samples_in(document), document["facts"]
+
+
+def samples_in(document: dict[str, Any]) -> Figures:
+    """The figures of a run as ``as_json`` has written it."""
     samples: dict[Key, list[float]] = {}
     for name, values in document["samples"].items():
         case, system, measure = name.split(" / ")
         samples[case, system, measure] = values
     failed = {tuple(name.split(" / ")): why for name, why in document["failed"].items()}
-    return Figures(samples, failed), document["facts"]
+    return Figures(samples, failed)
+
+
+_SAME = ("processor", "cores used", "kernel", "python")
+"""Facts that all parts of a run share."""
+
+
+def renewed(
+    path: Path, rows: Sequence[Row], figures: Figures, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """An earlier run, as JSON, with these figures for the cases that were measured again.
+
+    A ratio has both its sides from one run, as a case is measured as a whole. Raises SystemExit
+    where the earlier run was made on another machine.
+    """
+    earlier = json.loads(path.read_text())
+    for name in _SAME:
+        if earlier["facts"][name] != facts[name]:
+            sys.exit(f"{path}: {name} was {earlier['facts'][name]}, and is {facts[name]}")
+    kept = samples_in(earlier)
+    again = {case for case, _, _ in figures.samples} | {case for case, _ in figures.failed}
+    samples = {key: each for key, each in kept.samples.items() if key[0] not in again}
+    failed = {key: why for key, why in kept.failed.items() if key[0] not in again}
+    whole = Figures({**samples, **figures.samples}, {**failed, **figures.failed})
+    parts = {**earlier["facts"].get("parts", {}), **dict.fromkeys(sorted(again), facts)}
+    known = {**earlier["facts"], "parts": parts}
+    return {**earlier, **as_json(measured(rows, whole), whole, None, known)}
 
 
 def title_of(facts: dict[str, Any]) -> str:
-    """Where and when a run was made."""
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    return (
+    """Where and when a run was made, and those of its cases that were measured again."""
+    title = (
         f"{facts['date']}, {facts['processor']}, {len(facts['cores used'])} cores, "
-        f"{facts['rounds']} rounds, Linux {facts['kernel']}, Python {facts['python']}, {versions}"
+        f"{facts['rounds']} rounds, Linux {facts['kernel']}, Python {facts['python']}, "
+        f"{_listed(facts['versions'].items())}"
     )
+    for case, part in facts.get("parts", {}).items():
+        other = _listed(sorted(part["versions"].items() - facts["versions"].items()))
+        title += f"; {case}: {part['date']}, {part['rounds']} rounds" + f", {other}" * bool(other)
+    return title
+
+
+def _listed(versions: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions)
 
 
 def digest(figures: Figures) -> str:

@@ -1,6 +1,7 @@
 """Print the requirements that the running interpreter lacks, one a line. Needs nothing itself.
 
-With ``--frameworks``: exit status 0 if torch and jax are there and fit, 1 if not.
+With ``--frameworks``: exit status 0 if torch and jax are there and fit, 1 if not. With ``--bench``:
+for scripts/bench, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ OTHERS = (
     ("matplotlib", (3, 7), "matplotlib"),
     ("rich", (13,), "rich"),
     ("psutil", (5, 9), "psutil"),
+)
+_TRAIN = "ray[train]>=2.50"
+BENCH = (
+    ("ray", (2, 50), _TRAIN),
+    # What the extra brings.
+    ("pydantic", (2, 5), _TRAIN),
+    ("pyarrow", (17,), _TRAIN),
+    ("pandas", (1,), _TRAIN),
+    ("tensorboardX", (1, 9), _TRAIN),
 )
 
 
@@ -48,6 +58,8 @@ def main() -> int:
     if "--frameworks" in sys.argv:
         return 1 if lacking else 0
     lacking += missing(OTHERS)
+    if "--bench" in sys.argv:
+        lacking += dict.fromkeys(missing(BENCH))
     print("\n".join(lacking))
     if not package_is_this_folder():
         print("-e .")

@@ -36,7 +36,7 @@ class TestValues:
             HostFailure(exit_code=-9, signal_name="SIGKILL", how="signal", final=True),
             Step(2, 7),
             Proposal(2, 8, True),
-            Call(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, "a note", False, 1),
+            Call(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, "a note", "n0", False, 1),
         ],
     )
     def test_arrive_as_they_were(self, value: Any) -> None:

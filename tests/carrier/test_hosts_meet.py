@@ -136,7 +136,8 @@ def test_a_failed_attempt_is_followed_by_another(four: Hosts) -> None:
         assert not any(link.verdict for link in four.links)
 
 
-def test_a_host_whose_launcher_ends_is_lost(hosts: Hosts) -> None:
+@pytest.mark.parametrize("launcher", ["launcher", "agent"])
+def test_a_host_whose_launcher_ends_is_lost(hosts: Hosts, launcher: str) -> None:
     """Its carrier process reports that, and ends."""
     program = f"""
 import os
@@ -144,7 +145,7 @@ from xmp._carrier.host_link import HostLink
 from xmp._carrier.words import HostCard
 from xmp._host_words import HostMeeting
 link = HostLink(HostMeeting(1, 2, "127.0.0.1", {hosts.port}), HostCard(
-    1, 2, "n1", 2, "0.3.0", "3.11.7"), 20.0, "7", {SECRET!r})
+    1, 2, "n1", 2, "0.3.0", "3.11.7", launcher={launcher!r}), 20.0, "7", {SECRET!r})
 link.start()
 link.come(0, print)
 print(link.pid, flush=True)
@@ -160,7 +161,7 @@ input()
         other.kill()
     hosts.wait(lambda link: link.verdict)
     assert link.verdict is not None
-    assert link.verdict.text == "host 1 (n1) is lost: its launcher has ended"
+    assert link.verdict.text == f"host 1 (n1) is lost: its {launcher} has ended"
     until(lambda: not os.path.exists(f"/proc/{carrier}"))
 
 
@@ -178,7 +179,9 @@ def test_a_lost_coordinator_is_a_lost_host(four: Hosts) -> None:
     for link in four.links[1:]:
         assert link.verdict is not None
         assert link.verdict.host == 0
-        assert f"the coordinator at 127.0.0.1 port {four.port}, is lost" in link.verdict.text
+        assert link.verdict.name == "n0"
+        where = f"host 0 (n0), the coordinator at 127.0.0.1 port {four.port}, is lost"
+        assert where in link.verdict.text
 
 
 @pytest.mark.parametrize("index", [0, 2])

@@ -13,7 +13,8 @@ import pytest
 
 import xmp
 from xmp import _checks, _host, _planner
-from xmp._engines.local import engine
+from xmp._engines.local import LocalGroup, engine
+from xmp._engines.pool import Pool
 from xmp._types import HostsByHand, Request
 from xmp.testing import recorded_facts
 
@@ -30,8 +31,13 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"hosts": 254}, "one machine can play 253 hosts at most"),
     ({"hosts": 10**9}, "one machine can play 253 hosts at most"),
     ({"hosts": None}, "engine='local' without hosts=: give the number"),
-    ({"engine": None}, "hosts=2 without engine=.*Allowed: engine='local'"),
-    ({"engine": "horovod"}, "engine='horovod': there is none of this name. Allowed: 'local'"),
+    ({"engine": None}, 'hosts=2 without engine=.*Allowed: engine="ray"'),
+    (
+        {"engine": "horovod"},
+        "engine='horovod': xmp has no engine of this name. Allowed: 'ray', 'local'$",
+    ),
+    ({"engine": "Ray"}, "engine='Ray': .*Allowed: 'ray', 'local'. Did you mean 'ray'?"),
+    ({"engine": "locl"}, "Did you mean 'local'?"),
     ({"start_method": "fork"}, 'start_method="fork" with engine='),
     ({"nprocs": 10**7}, "hosts=2, nprocs=10000000: this host can carry at most"),
     ({"nprocs": 0}, "nprocs=0: give a number from 1 up"),
@@ -42,15 +48,22 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"events": "/no/such/folder/x"}, "cannot be opened"),
     ({"max_restarts": -1}, "max_restarts=-1"),
     ({"log_dir": "/proc/logs"}, "log_dir='/proc/logs': /proc/logs: .*can be written to"),
+    ({"gather_logs": True}, "gather_logs=True without log_dir=: it brings the files"),
+    (
+        {"gather_logs": True, "log_dir": "x", "engine": None, "hosts": None},
+        'gather_logs=True without engine=: .*Give engine="ray" and hosts=',
+    ),
 ]
 
 TYPES: list[tuple[dict[str, Any], str]] = [
     ({"hosts": "4"}, "hosts must be a whole number from 1 up, not str: '4'"),
     ({"hosts": True}, "not bool: True"),
     ({"hosts": 2.0}, "not float: 2.0"),
-    ({"engine": 7}, "engine must be one of 'local', or None, not int: 7"),
+    ({"engine": 7}, "engine must be one of 'ray', 'local', or None, not int: 7"),
     ({"engin": "local"}, "engin.*Did you mean 'engine'"),
     ({"fn": 3}, "fn must be callable"),
+    ({"gather_logs": "yes"}, "gather_logs must be True or False, not str: 'yes'"),
+    ({"gather_logs": 1, "engine": None, "hosts": None}, "gather_logs must be .* not int: 1"),
 ]
 
 
@@ -70,7 +83,7 @@ def test_are_refused(given: dict[str, Any], text: str) -> None:
 def test_real_devices_are_not_used_twice(name: str) -> None:
     plan = xmp.plan(facts=recorded_facts(name))
     with pytest.raises(xmp.PlanError, match="several hosts on one machine"):
-        engine.refuse(plan)
+        LocalGroup(2, Pool()).refuse(plan)
 
 
 def test_a_log_file_of_the_second_host_that_cannot_be_written(tmp_path: Path) -> None:

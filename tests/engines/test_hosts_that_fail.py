@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.support.in_script import never_returns
+from tests.support.in_script import never_returns, signals, state
 from tests.support.stage import Stage, slowness
 from tests.support.waiting import until
+from xmp._engines import driver
 from xmp._engines.host import Host
-from xmp._engines.verdict import host_of, not_the_cause
+from xmp._engines.verdict import by_name, host_of, not_the_cause
 from xmp._host_words import HostFailure
 from xmp._processes.messages.launch import Done
 from xmp._processes.messages.order import Failure
@@ -71,6 +72,22 @@ def test_a_replica_raises(tmp_path: Path) -> None:
     assert [each.rank for each in error.failures if each.label == "cause"] == [5]
     assert {each.label for each in error.failures[1:]} <= {"stopped by xmp", "collateral"}
     assert "in raises" in str(error)
+
+
+class Never:
+    """What no process can load."""
+
+    def __reduce__(self) -> Any:
+        return never_returns, ()
+
+
+def test_start_timeout_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that takes 20 s to find the hosts leaves them 1 s of 21."""
+    called, begun = time.monotonic_ns() - 20_000_000_000, time.monotonic()
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic_ns=lambda: called))
+    with pytest.raises(xmp.ReplicaTimeout, match=r"start_timeout=21\b"):
+        xmp.launch(print, (Never(),), start_timeout=21, **TWO)
+    assert time.monotonic() - begun < 15
 
 
 def dies(rank: int, folder: Path) -> None:
@@ -134,6 +151,19 @@ def test_a_host_whose_replicas_xmp_has_stopped_is_never_the_cause(said: int | No
         host.done = Done(None, [failure], {})
     verdict = None if said is None else HostFailure(host=said, kind="ReplicaDied")
     assert host_of(hosts, verdict) is hosts[1]
+
+
+def test_a_host_that_is_lost_has_the_name_that_the_driver_knows() -> None:
+    """The others know the coordinator by its address."""
+    agents = [SimpleNamespace(index=index, name=f"node-{index}") for index in (0, 1)]
+    hosts = [Host(agent) for agent in agents]  # type: ignore[arg-type]
+    said = "host 0, the coordinator at 10.0.0.7 port 19801, is lost"
+    found = by_name(hosts, HostFailure(host=0, name="10.0.0.7", kind="HostLost", text=said))
+    assert found.name == "node-0"
+    assert found.text == "host 0 (node-0), the coordinator at 10.0.0.7 port 19801, is lost"
+    assert by_name(hosts, found) == found
+    other = HostFailure(host=-1, kind="Ended", text="the launch was ended")
+    assert by_name(hosts, other) == other
 
 
 def waits(rank: int, folder: Path) -> None:
@@ -238,6 +268,11 @@ PROGRAM = """
     def ends_later_on_host_0(rank):
         return steps(rank) if rank < 2 else (HERE / f"in-fn-{rank}").touch()
 
+    def stays_on_host_0(rank):
+        (HERE / f"in-fn-{rank}").touch()
+        if rank < 2:
+            in_script.never_returns()
+
     def cleans(rank):
         try:
             (HERE / f"in-fn-{rank}").touch()
@@ -291,4 +326,26 @@ def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
+    stage.gone()
+
+
+def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "stays_on_host_0")
+    stage.in_function(driver, 4)
+    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert outcome.code == -signal.SIGTERM, outcome
+    stage.gone()
+
+
+def test_a_sigterm_while_hosts_are_awaited(stage: Stage) -> None:
+    driver = stage.start(PROGRAM, "cleans")
+    agents = until(lambda: (found := stage.first_of("xmp-agent"))[1:] and found, 30)
+    os.kill(agents[1], signal.SIGSTOP)
+    until(lambda: state(agents[1]) == "T")
+    until(lambda: signal.SIGTSTP in signals(driver.pid, "SigCgt"), 30, "the driver waits")
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    assert outcome.code == -signal.SIGTERM, outcome
     stage.gone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_a_job_cannot_be_copied(tmp_path: Path) -> None:
     # The end of the block has ended the replicas.
     with pytest.raises(xmp.ReplicaDied, match=r"was ended by xmp .*terminate\(\) was called"):
         job.join()
+
+
+def test_the_plan_of_a_job_has_the_ports_that_its_hosts_have_found() -> None:
+    def port(_: int) -> str:
+        return os.environ["MASTER_PORT"]
+
+    job = xmp.launch(port, join=False, **TWO)
+    found = {*job.results()}
+    planned = {dict(each.set)["MASTER_PORT"] for host in job.plan.hosts for each in host.replicas}
+    assert planned == found
+    assert f"port {int(*found) + 1000}" in str(job.plan)
 
 
 def test_two_jobs_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import xmp
+from xmp._engines.host_output import names_apart
 
 pytestmark = pytest.mark.hosts
 
@@ -88,12 +89,37 @@ def check_events(events: list[xmp.Event]) -> None:
         assert sorted(e.rank or 0 for e in events if e.name == name) == [0, 1, 2, 3]
 
 
-def test_output_comes_to_the_driver_with_the_name_of_its_host(
-    capfd: pytest.CaptureFixture[str],
+PREFIXES = [
+    ({}, [f"[127.0.0.{2 + rank // 2}:{rank}] " for rank in range(4)]),
+    ({"prefix": None, "show": [3]}, ["[127.0.0.3:3] "]),
+    ({"prefix": False}, [""] * 4),
+    ({"prefix": ""}, [""] * 4),
+    ({"prefix": True}, [f"[{rank}] " for rank in range(4)]),
+    ({"prefix": "{host:>10}> "}, [f" 127.0.0.{2 + rank // 2}> " for rank in range(4)]),
+    ({"hosts": 1}, ["", ""]),
+]
+
+
+@pytest.mark.parametrize(("options", "prefixes"), PREFIXES)
+def test_lines_name_their_host(
+    capfd: pytest.CaptureFixture[str], options: dict[str, Any], prefixes: list[str]
 ) -> None:
-    xmp.launch(lambda rank: print("hello", flush=True), prefix="[{host}:{rank}] ", **TWO)
+    xmp.launch(lambda rank: print("hello", flush=True), **{**TWO, **options})
     lines = sorted(capfd.readouterr().out.splitlines())
-    assert lines == [f"[127.0.0.{2 + rank // 2}:{rank}] hello" for rank in range(4)]
+    assert lines == [f"{prefix}hello" for prefix in prefixes]
+
+
+def test_hosts_of_one_name_get_their_index() -> None:
+    assert names_apart(["a", "b", "a", "c"]) == ["a#0", "b", "a#2", "c"]
+
+
+def test_gathered_logs_are_here_anyway(tmp_path: Path) -> None:
+    xmp.launch(lambda rank: print(rank), log_dir=tmp_path, gather_logs=True, show="none", **TWO)
+    logs = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert logs == {
+        **{f"rank{rank}.stdout.log": f"{rank}\n" for rank in range(4)},
+        **{f"rank{rank}.stderr.log": "" for rank in range(4)},
+    }
 
 
 def large(rank: int) -> Any:

@@ -13,6 +13,8 @@ import culprit
 import host_kinds
 import host_rounds
 import interrupts
+import ray_kinds
+import ray_rounds
 from kinds import KINDS, draw
 from rounds import AT_ONCE, Outcome, play
 
@@ -38,6 +40,10 @@ def arguments() -> argparse.Namespace:
         "--hosts", type=int, metavar="N",
         help="instead: N rounds over two hosts, which are namespaces; needs to be root",
     )  # fmt: skip
+    parser.add_argument(
+        "--ray", type=int, metavar="N",
+        help="instead: N rounds over two hosts of a Ray cluster; needs to be root",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -53,6 +59,9 @@ def main() -> int:
     if options.hosts:
         numbers = range(options.hosts) if options.round is None else [options.round]
         return over_hosts([host_kinds.draw(seed, number) for number in numbers])
+    if options.ray:
+        numbers = range(options.ray) if options.round is None else [options.round]
+        return over_ray([ray_kinds.draw(seed, number) for number in numbers])
     began, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(options.at_once) as pool:
         rounds = [draw(seed, number, root=os.geteuid() == 0) for number in numbers]
@@ -88,6 +97,24 @@ def over_hosts(rounds: list[host_kinds.HostRound]) -> int:
     failed = f"{len(missed)} failed, " if missed else ""
     good = len(rounds) - len(missed)
     print(f"=== hosts: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
+    return 1 if missed else 0
+
+
+def over_ray(rounds: list[ray_kinds.RayRound]) -> int:
+    began, outcomes = time.monotonic(), []
+    with ray_rounds.rounds_on_ray() as players:
+        for round in rounds:
+            outcomes.append(players.play(round))
+            print(outcomes[-1], flush=True)
+    for line in ray_rounds.times(outcomes):
+        print(line)
+    missed = [outcome.round for outcome in outcomes if outcome.misses]
+    for each in missed:
+        again = f"./scripts/faults --ray 1 --seed {each.seed} --round {each.number}"
+        print(f"missed: {each}; again: {again}")
+    failed = f"{len(missed)} failed, " if missed else ""
+    good = len(rounds) - len(missed)
+    print(f"=== ray: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
     return 1 if missed else 0
 
 

@@ -33,7 +33,7 @@ def test_functions_and_output_of_cells(kernel: Callable[..., list[dict[str, Any]
     cells = (
         BEGIN,
         CELL,
-        "print(list(over_hosts(nprocs=1, prefix='[{host}] ')))",
+        "print(list(over_hosts(nprocs=1)))",
         """
 try:
     over_hosts(nprocs=2)
@@ -42,7 +42,9 @@ except xmp.ReplicaRaised as error:
     )
     messages = kernel(*cells)
     first, second = (text_of(messages, cell).splitlines() for cell in (2, 3))
-    assert sorted(first[:-1]) == ["[127.0.0.2] hello 0", "[127.0.0.3] hello 1"], messages
+    assert sorted(first[:-1]) == ["[127.0.0.2:0] hello 0", "[127.0.0.3:1] hello 1"], messages
     assert first[-1] == "[0, 3]"
     assert second[-1] == "True 3 127.0.0.3"
-    assert set(second[:-1]) <= {f"hello {rank}" for rank in range(4)}
+    assert set(second[:-1]) <= {
+        f"[127.0.0.{2 + rank // 2}:{rank}] hello {rank}" for rank in range(4)
+    }

@@ -23,6 +23,14 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
     return figures.judge
 
 
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import report
+
+    return report
+
+
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / "main.py"), *options]
     return subprocess.run(
@@ -63,6 +71,31 @@ def test_one_cheap_row_is_measured_and_kept(tmp_path: Path) -> None:
     assert sources[0] == sources[1], "the digest of the same samples"
 
 
+def test_rows_that_are_measured_again_take_the_place_of_a_runs_own(report: Any) -> None:
+    from cases import ROWS
+    from figures import Figures
+
+    path = ROOT / "docs/bench.json"
+    kept = json.loads(path.read_text())
+    again = {("changed", "xmp", "seconds"): [2.0], ("changed", "xmp-changed", "seconds"): [3.0]}
+    facts = {**kept["facts"], "date": "today", "rounds": 1}
+    new = report.renewed(path, ROWS, Figures(again), facts)
+    differ = {name for name in new["samples"] if new["samples"][name] != kept["samples"].get(name)}
+    assert differ == {" / ".join(key) for key in again}
+    assert [row["row"] for row in new["rows"]] == [row["row"] for row in kept["rows"]]
+    (changed,) = [row for row in new["rows"] if row["row"].startswith("environment changed")]
+    assert (changed["ratio"], changed["verdict"]) == (1.5, "SHORT")
+    assert new["facts"]["date"] == kept["facts"]["date"]
+    assert "; changed: today, 1 rounds" in report.title_of(new["facts"])
+
+
+def test_rows_of_another_machine_are_not_mixed_in(report: Any) -> None:
+    path = ROOT / "docs/bench.json"
+    facts = json.loads(path.read_text())["facts"]
+    with pytest.raises(SystemExit, match=r"bench\.json: processor was .*, and is Z80"):
+        report.renewed(path, [], None, {**facts, "processor": "Z80"})
+
+
 def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     """Its table, the line below it and its picture: one run is the source of all three."""
     done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
@@ -73,6 +106,21 @@ def test_the_readme_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     assert shown in plain, "the whole table, and the line below it"
     pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", tmp_path)]
     assert pictures[0].text["Source"] == pictures[1].text["Source"]
+
+
+def test_the_page_on_ray_train_shows_its_rows(tmp_path: Path) -> None:
+    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    rows = [line for line in (tmp_path / "bench.md").read_text().splitlines() if "Ray" in line]
+    assert len(rows) == 2
+    page = (ROOT / "docs/coming-from/ray-train.md").read_text().splitlines()
+    assert {*rows} <= {*page}
+
+
+def test_a_whole_run_is_not_put_into_another_one() -> None:
+    done = bench("--into", "docs/bench.json")
+    assert done.returncode == 2
+    assert "--into: name the rows to measure again by --rows" in done.stdout
 
 
 def test_rows_that_do_not_exist_are_named() -> None:

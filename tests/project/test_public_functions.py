@@ -71,7 +71,8 @@ def test_the_signatures_are_visible() -> None:
     assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     assert "nprocs" in inspect.signature(xmp.start_processes).parameters
     launch = dict(inspect.signature(xmp.launch).parameters)
-    assert [launch.pop(name).default for name in ("hosts", "engine")] == [None, None]
+    over_hosts = ("hosts", "engine", "runtime_env", "gather_logs")
+    assert [launch.pop(name).default for name in over_hosts] == [None, None, None, False]
     assert launch == spawn
 
 

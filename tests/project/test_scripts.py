@@ -156,6 +156,8 @@ def test_a_bare_interpreter_lacks_everything_for_the_demo() -> None:
         *("exit", "0"),
     ]
     assert run([*bare, "scripts/_demo/missing.py", "--frameworks"], ROOT) == "\nexit 1"
+    text = run([*bare, "scripts/_demo/missing.py", "--bench"], ROOT)
+    assert text.count("ray[train]") == 1
 
 
 @pytest.mark.slow

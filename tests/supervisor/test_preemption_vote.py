@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from xmp._processes.supervisor.preemption import PreemptionVote
+from xmp._processes.supervisor.vote_over_hosts import VoteOverHosts
 
 
 class Asked:
@@ -35,6 +36,20 @@ def test_no_replica_looks_at_the_flag(asked: Asked) -> None:
     asked.answer(0, 1)
     asked.end(0)
     assert asked.agreement.begin() is False
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_another_host_has_begun_the_vote(looks: bool) -> None:
+    """Replicas that never look do not end by themselves: they must get the signal."""
+    vote = VoteOverHosts(lambda number, most: None)
+    try:
+        if looks:
+            vote.answer(0, 1, lambda number: None)
+            vote.forget(0)
+        vote.begin_elsewhere()
+        assert vote.begin() is looks
+    finally:
+        os.close(vote.flag)
 
 
 def test_the_next_number_that_none_has_reached(asked: Asked) -> None:

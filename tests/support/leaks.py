@@ -31,7 +31,7 @@ MARK = "XMP_TEST_SESSION"
 STAGES = {"stage", "shared_stage"}
 DEADLINE = 3.0  # seconds that something which is on its way out may take
 # The process names of what may stay until xmp.shutdown(); its forks have its command line.
-TEMPLATES = {"xmp-template", "xmp-script"}
+TEMPLATES = {"xmp-template", "xmp-script", "xmp-agent"}
 SHM = Path("/dev/shm")
 
 
@@ -146,9 +146,19 @@ def is_foreign(name: str, ours: frozenset[psutil.Process]) -> bool:
 
 
 def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool:
-    """Whether it is what a template has forked for the next launch."""
+    """Whether a template has forked it for the next launch, or an agent keeps it for that."""
     try:
-        return process.name() == "xmp-spare" and process.parent() in templates
+        waiting = process.name() in ("xmp-spare", "xmp-carrier")
+        return waiting and process.parent() in templates
+    except psutil.Error:
+        return False
+
+
+def of_a_cluster(process: psutil.Process, before: Belongings) -> bool:
+    """Whether a node of Ray has started it that was there before: it keeps workers for later."""
+    try:
+        parent = process.parent()
+        return parent in before.processes and parent is not None and parent.name() == "raylet"
     except psutil.Error:
         return False
 
@@ -156,6 +166,7 @@ def waits(process: psutil.Process, templates: frozenset[psutil.Process]) -> bool
 def left_processes(before: Belongings, templates: frozenset[psutil.Process]) -> list[str]:
     """End what was started since, but for templates and their spares; say what it was."""
     new = processes() - before.processes - templates
+    new = {p for p in new if not of_a_cluster(p, before)}
     extra = [(p, command(p)) for p in new if not waits(p, templates)]
     _, alive = psutil.wait_procs([p for p, _ in extra], timeout=DEADLINE)
     alive = [p for p in alive if not waits(p, templates)]

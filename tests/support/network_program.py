@@ -6,6 +6,7 @@ the error says and when it came, into a file ``said-INDEX`` in the folder where 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ class Do:
 
     function: str
     how: str = ""
-    """What happens to the victim: "raise", "exit", "SIGKILL" or "abort"; "" waits for a hand."""
+    """What happens to the victim: "raise", "exit", "SIGKILL", "abort" or "segfault"; "" waits for a
+    hand."""
     victim: int = -1
     """A rank."""
     after_go: bool = False
@@ -60,6 +62,8 @@ def happens(do: Do) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if do.how == "abort":
         os.abort()
+    if do.how == "segfault":
+        ctypes.string_at(0)
     until(lambda: os.path.exists("go"), 100)
 
 

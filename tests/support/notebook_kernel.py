@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BEGIN", "displays_of", "messages_of", "text_of"]
+__all__ = ["BEGIN", "RESTART", "displays_of", "messages_of", "text_of"]
 
 SECONDS = 30.0
+RESTART = "%restart"
+"""A cell that restarts the kernel, as the button of a notebook does."""
 BEGIN = """
 import os, sys, time
 import xmp
@@ -48,7 +50,9 @@ def displays_of(
 class _Notebook:
     """A kernel, and what its cells have got."""
 
-    def __init__(self, touch: dict[str, str], interrupt: str, type_in: list[str]) -> None:
+    def __init__(
+        self, touch: dict[str, str], interrupt: str, type_in: list[str], seconds: float
+    ) -> None:
         from jupyter_client.manager import KernelManager
 
         # A relative path: sockets allow few letters.
@@ -59,11 +63,20 @@ class _Notebook:
         self.got: list[dict[str, Any]] = []
         self.sent: list[str] = []
         self._touch, self._interrupt, self._type_in = touch, interrupt, type_in
+        self._seconds = seconds
+
+    def restart(self) -> None:
+        self.sent.append("")
+        self.manager.restart_kernel()
+        self.client.wait_for_ready(timeout=self._seconds)
 
     def run(self, code: str) -> None:
+        if code == RESTART:
+            self.restart()
+            return
         number = len(self.sent)
         self.sent.append(self.client.execute(code, allow_stdin=True))
-        end, idle = time.monotonic() + SECONDS, False
+        end, idle = time.monotonic() + self._seconds, False
         while not idle:
             self._answer()
             if time.monotonic() > end:
@@ -111,16 +124,21 @@ class _Notebook:
 
 
 def messages_of(
-    cells: list[str], touch: dict[str, str], interrupt: str = "", type_in: tuple[str, ...] = ()
+    cells: list[str],
+    touch: dict[str, str],
+    interrupt: str = "",
+    type_in: tuple[str, ...] = (),
+    seconds: float = SECONDS,
 ) -> list[dict[str, Any]]:
     """Run the cells one after the other; what each got, in the order in which it came.
 
     When one of the texts in ``touch`` is seen, the file of that name is made; ``interrupt`` is the
-    text at which the kernel is interrupted; ``type_in`` are lines for what asks for input.
+    text at which the kernel is interrupted; ``type_in`` are lines for what asks for input; a cell
+    may take so many ``seconds``.
     """
-    notebook = _Notebook(touch, interrupt, list(type_in))
+    notebook = _Notebook(touch, interrupt, list(type_in), seconds)
     try:
-        notebook.client.wait_for_ready(timeout=SECONDS)
+        notebook.client.wait_for_ready(timeout=seconds)
         for code in [*cells, "pass"]:
             notebook.run(code)
     finally:

@@ -27,7 +27,7 @@ __all__ = ["FOLDER", "INDEX", "Page", "pages", "same_lines"]
 
 FOLDER = ROOT / "docs" / "coming-from"
 INDEX = FOLDER.with_suffix(".md")
-LANES = {"torch_xla": "xla", "paddle": "paddle", "megengine": ""}
+LANES = {"torch_xla": "xla", "paddle": "paddle", "ray": "ray", "megengine": ""}
 """The lane of a program that imports a package; "" is none: MegEngine 1.13 has wheels for Python
 3.6 to 3.10, of 900 MB, and its launcher refuses CPUs."""
 COMMANDS = {
@@ -37,6 +37,8 @@ COMMANDS = {
 }
 WORDS = ("before", "after")
 PATIENCE = 120  # seconds for one program
+NOISE = re.compile(r"peer ranks|^\S*\(.*pid=")
+"""Lines of gloo, which JAX uses on CPUs, and of Ray's processes, which it shows in the driver."""
 BLOCK = re.compile(r"^```([a-z]+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -138,7 +140,7 @@ def _add_program(page: Page, language: str, word: str, text: str) -> None:
     group.programs.append(Program(name, source, tuple(shlex.split(line)), lane_of(source)))
 
 
-def printed(stage: Stage, page: Page, program: Program) -> list[str]:
+def printed(stage: Stage, page: Page, program: Program, env: dict[str, str]) -> list[str]:
     """What a program prints, sorted; it ends well, and xmp and Python have nothing against it."""
     folder = stage.folder / program.name
     folder.mkdir()
@@ -147,7 +149,7 @@ def printed(stage: Stage, page: Page, program: Program) -> list[str]:
     (folder / f"{program.name}.py").write_text(program.source)
     first, *rest = program.command or ("python", f"{program.name}.py")
     command = [*COMMANDS[first], *rest]
-    env = {"PJRT_DEVICE": "CPU"} if program.lane == "xla" else {}
+    env = {**env, "PJRT_DEVICE": "CPU"} if program.lane == "xla" else env
     done = without_abort(lambda: stage.python(*command[1:], cwd=folder, env=env, timeout=PATIENCE))
     assert done.code == 0, f"{program.name}: {done.out}\n{done.err}"
     # A slow start has a line of xmp's on standard error too: no fault of the program.
@@ -157,11 +159,16 @@ def printed(stage: Stage, page: Page, program: Program) -> list[str]:
     if program.word == "after":
         assert not complaints, f"{program.name}: {complaints}"
         stage.gone()
-    # gloo, which JAX uses on CPUs, writes lines of its own there, in any order.
-    return sorted(line for line in done.out.splitlines() if "peer ranks" not in line)
+    return sorted(line for line in done.out.splitlines() if not NOISE.search(line))
 
 
-def same_lines(stage: Stage, page: Page, lane: str, words: tuple[str, ...] = WORDS) -> None:
+def same_lines(
+    stage: Stage,
+    page: Page,
+    lane: str,
+    words: tuple[str, ...] = WORDS,
+    env: dict[str, str] | None = None,
+) -> None:
     """Run what a lane can run of a page: each group prints the same, and what the page shows.
 
     With the word "after" alone it is what runs on xmp. With "before" alone it is the peer's program
@@ -171,7 +178,7 @@ def same_lines(stage: Stage, page: Page, lane: str, words: tuple[str, ...] = WOR
         programs = [each for each in group.of(lane) if each.word in words]
         if words == ("before",) and programs and group.output is None:
             programs = group.of(lane)[:2]
-        said = {program.name: printed(stage, page, program) for program in programs}
+        said = {program.name: printed(stage, page, program, env or {}) for program in programs}
         expected = group.output or next(iter(said.values()), None)
         for name, lines in said.items():
             assert lines, f"{name} prints nothing"

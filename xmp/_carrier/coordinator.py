@@ -209,7 +209,8 @@ class Coordinator:
         if peer is self._launcher:
             self._left = True
             if not peer.left:
-                self._lost(0, "its launcher has ended")
+                card = self._call.cards.get(0, HostCard())
+                self._lost(0, f"its {card.launcher} has ended")
                 self._give_verdict()
         elif self._members.get(peer.index) is peer:
             del self._members[peer.index]

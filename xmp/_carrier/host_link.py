@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from xmp import _processes, _signals
+from xmp import _proc, _processes, _signals
 from xmp._errors import PlanError, StartError
 from xmp._host_words import HostFailure, HostMeeting
 
@@ -85,13 +85,29 @@ class HostLink:
         """Go on with another link's process, which rests; whether that lives."""
         if not other.resting or other.key != self.key or os.getpid() != other._pid:
             return False
-        if other._process is None or other._process.poll() is not None:
+        if not other._lives:
             other.end()
             return False
         self._process, self._peer, other._process = other._process, other._peer, None
         self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
         return True
+
+    def rests_at(self, meeting: HostMeeting) -> bool:
+        """Whether its process rests, alive, at this meeting."""
+        return self.resting and self._lives and self._meeting == meeting
+
+    @property
+    def _lives(self) -> bool:
+        """Whether its process runs; one that is stopped would answer nothing, and is killed."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        found = _proc.process(self._process.pid)
+        if found is None or found.state != "T":
+            return True
+        self._process.kill()
+        self._process.wait()
+        return False
 
     @property
     def busy(self) -> bool:
@@ -115,8 +131,9 @@ class HostLink:
         )
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, cwd="/", pass_fds=given, start_new_session=True
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/",
+                pass_fds=given, start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             ours.close()
             raise StartError(

@@ -61,6 +61,8 @@ class Member:
         self._waiting: list[tuple[int, bytes]] = []
         """What the launcher has said before there was a connection."""
         self._card = HostCard()
+        self._first = ""
+        """The name of host 0, once it is known."""
         self._settled = False
         """Whether the present attempt has its verdict, or has ended well everywhere."""
         self._beat = self._said = 0.0
@@ -72,7 +74,8 @@ class Member:
 
     @property
     def _where(self) -> str:
-        return f"host 0, the coordinator at {self._address[0]} port {self._address[1]},"
+        name = f" ({self._first})" if self._first else ""
+        return f"host 0{name}, the coordinator at {self._address[0]} port {self._address[1]},"
 
     def run(self) -> None:
         """Serve until the launcher leaves or ends."""
@@ -220,6 +223,7 @@ class Member:
         for kind, body in coordinator.read():
             if kind == kinds.CALL:
                 call = decode(Call, body)
+                self._first = call.first or self._first
                 if not call.absent:
                     self._called, self._card = True, replace(self._card, attempt=call.attempt)
             elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
@@ -286,7 +290,7 @@ class Member:
         if not self._settled:
             self._settled = True
             text = f"{self._where} is lost: {why}"
-            name = self._address[0]
+            name = self._first or self._address[0]
             lost = HostFailure(
                 0, name, kind="HostLost", text=text, final=True, attempt=self._card.attempt
             )
@@ -309,7 +313,7 @@ class Member:
             for kind, body in self._waiting:
                 self._pass_on(coordinator, kind, body)
             if not self._launcher.left:
-                text = "its launcher has ended"
+                text = f"its {self._card.launcher} has ended"
                 lost = HostFailure(
                     kind="HostLost", text=text, final=True, attempt=self._card.attempt
                 )

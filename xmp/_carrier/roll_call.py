@@ -51,7 +51,8 @@ class RollCall:
         absent = [index for index in range(self.hosts) if index not in self.cards]
         here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
         missing = tuple(self._name(index) for index in absent[:SHOWN])
-        return Call(here, missing, len(absent), attempt=self.attempt)
+        first = self.cards[0].name if 0 in self.cards else ""
+        return Call(here, missing, len(absent), first=first, attempt=self.attempt)
 
     def _name(self, index: int) -> str:
         """ "2 (t1v-n-2)", where the scheduler has named it."""

@@ -69,6 +69,8 @@ class HostCard:
     """Seconds for all hosts to come; that of host 0 counts."""
     pace: float = 1.0
     """Seconds between two reports of progress."""
+    launcher: str = "launcher"
+    """What users know the launcher there as: with an engine it is the "agent" of the host."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Call:
     """How many have not."""
     note: str = ""
     """What else may keep a host away."""
+    first: str = ""
+    """The name of host 0, if that has come."""
     aloud: bool = True
     """Whether the user is to see it now; else only when the user asks what xmp waits for."""
     attempt: int = 0

@@ -126,9 +126,10 @@ def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | 
         return general or cluster
     found = _numbers(cluster) if cluster else (1, 0)
     if found != _numbers(general):
+        what = "Name the hosts" if by_hand else "Start one process on each worker"
         raise PlanError(
-            f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. Start "
-            "one process on each worker of the slice, in the order of TPU_WORKER_ID."
+            f"{_said(general)}, but the TPU runtime says worker {found[1]} of {found[0]}. {what} "
+            "of the whole slice, in the order of TPU_WORKER_ID."
         )
     return cluster
 

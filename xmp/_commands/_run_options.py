@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     )
     _add_what(parser)
     _add_options_of_spawn(parser)
+    _add_options_of_output(parser)
     _torchrun_words.add(parser)
     parser.add_argument("target", metavar="script.py", help=argparse.SUPPRESS)
     arguments = parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -60,8 +61,17 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
 
     option(
         "-n", "--nprocs", "--nproc-per-node", type=_count, metavar="N",
-        help="replicas on this host (default, and `auto`: one per device); `gpu`: one per GPU; "
+        help="replicas on each host (default, and `auto`: one per device); `gpu`: one per GPU; "
         "`cpu`: one per usable core",
+    )  # fmt: skip
+    option(
+        "--engine", metavar="ray|local", help="start all hosts from here: those of a Ray cluster "
+        "(RAY_ADDRESS; default: this machine's), or 127.0.0.2 and up, played by this machine",
+    )  # fmt: skip
+    option("--hosts", help="of the engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes")
+    option(
+        "--runtime-env", metavar="JSON|FILE", help="what Ray prepares on the hosts: "
+        """'{"working_dir": "."}' sends this folder""",
     )  # fmt: skip
     option("--runtime", help="a runtime by name (default: chosen)")
     option("--devices", help='positions among the visible devices, as in "0,2"')
@@ -76,8 +86,21 @@ def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
     option("--hang-timeout", type=float, metavar="SECONDS", help="without any progress")
     option("--grace", type=float, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
     option("--max-restarts", type=int, metavar="N", help="start all again after a failure")
+
+
+def _add_options_of_output(parser: argparse.ArgumentParser) -> None:
+    def option(*names: str, **how: Any) -> None:
+        parser.add_argument(*_spellings(names), **how)
+
     option("--log-dir", metavar="FOLDER", help="a file for each rank and stream")
-    option("--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that')
+    option(
+        "--gather-logs", action="store_true",
+        help="of --engine: bring the files of all hosts to --log-dir on this machine",
+    )  # fmt: skip
+    option(
+        "--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that '
+        """(default: none; over hosts of --engine "[{host}:{rank}] ", and '' for none)""",
+    )  # fmt: skip
     option("--show", metavar="RANKS", help='whose output is shown: all, none, "0,2-3"')
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, help="show how far the start is"

@@ -6,6 +6,7 @@ import argparse
 
 from xmp import _ports, _probe
 from xmp._carrier.reach import reach
+from xmp._engines.ray import doctor as ray
 from xmp._probe import doctor, meeting
 from xmp._secrets import without_secrets
 from xmp._types import Request
@@ -18,6 +19,7 @@ def run(options: argparse.Namespace) -> int:
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
     load = doctor.Load(each=options.needs, arguments=options.arguments)
     findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load, reach=reach)
+    findings = doctor.in_order([*findings, *ray.findings(options.engine == "ray")])
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
     print(meeting.verdict(findings))

@@ -21,7 +21,7 @@ from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica
 from xmp._types import HostsByHand, Output, Request
 
-from . import _hosts, _run_here, _run_options, _run_target, _torchrun_words
+from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_words
 
 __all__ = ["run"]
 
@@ -56,9 +56,10 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _run_options.from_variables(options, os.environ)
     _run_options.without_variables()
+    over = _engine.chosen(options)
     _torchrun_words.translate(options)
     world = _hosts.by_hand(options, os.environ)
-    _refuse_in_a_rank()
+    _refuse_in_a_rank(over)
     target = _run_target.read(options)
     run = ScriptRun(
         kind=target.kind,
@@ -70,28 +71,34 @@ def _run(options: argparse.Namespace) -> int:
         started=time.time(),
     )
     request = _request(options, target, world)
-    if _runs_here(options, request):
+    if over is not None:
+        run = _engine.with_text(run)
+    elif _runs_here(options, request):
         status = _run_here.run(request, run, options.seed)
         if status is not None:
             return status
-    _launch(options, request, run)
+    _launch(options, request, run, over)
     return 0
 
 
-def _refuse_in_a_rank() -> None:
+def _refuse_in_a_rank(over: _engine.Chosen | None) -> None:
     """Raise PlanError in one of several processes that another launcher has started here."""
     found = per_device.launches_apart(os.environ)
     if found is not None:
+        alone = "To launch from this process alone, give --standalone"
+        if over is not None:
+            alone = f"With --engine {over.engine.name} start this command once"
         raise PlanError(
             f"{found.launcher} has started this command for one device ({found.given}), and each "
             "of its processes would launch a world of its own. Have it start the script itself, "
-            f"without xmp run. Or {found.advice}. To launch from this process alone, give "
-            "--standalone"
+            f"without xmp run. Or {found.advice}. {alone}"
         )
 
 
-def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> None:
-    """As ``spawn`` does, in this process, which ends with the launch."""
+def _launch(
+    options: argparse.Namespace, request: Request, run: ScriptRun, over: _engine.Chosen | None
+) -> None:
+    """As ``spawn`` or ``launch`` does, in this process, which ends with the launch."""
     method = _checks.check_call(run_in_replica, (run,), None, options.start_method)
     if method == "fork":
         raise PlanError(
@@ -109,7 +116,11 @@ def _launch(options: argparse.Namespace, request: Request, run: ScriptRun) -> No
         "output": _output(options, request),
         "program": True,
     }
-    launch(request, Call(run_in_replica, (run,), **how), True)
+    call = Call(run_in_replica, (run,), **how)
+    if over is None:
+        launch(request, call, True)
+    else:
+        over.launch(request, call)
 
 
 def _request(
@@ -156,7 +167,8 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
                 f"{', '.join(unknown)}; this launch has 0 to {len(replicas) - 1}"
             )
         show = [each.rank for each in replicas if each.local_rank in local]
-    return make_output(options.log_dir, prefix, show)
+    over_hosts = options.engine is not None
+    return make_output(options.log_dir, prefix, show, over_hosts, options.gather_logs)
 
 
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:

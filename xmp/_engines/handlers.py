@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from xmp._processes.messages import hosts
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers, Message
-from xmp._processes.report.replica_error import not_loaded
 
 if TYPE_CHECKING:
     from .host import Host
@@ -16,14 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["agent_messages"]
 
 
-def _attempt(message: hosts.AttemptBegins, launch: HostsLaunch, host: Host, _: list[int]) -> None:
-    host.attempt = message.number
-
-
-def _attempt_over(
-    message: hosts.AttemptOver, launch: HostsLaunch, host: Host, _: list[int]
-) -> None:
-    host.verdict, host.leftovers = message
+def _came(_: hosts.HostCame, launch: HostsLaunch, host: Host, __: list[int]) -> None:
+    host.came = True
 
 
 def _over(message: hosts.HostOver, launch: HostsLaunch, host: Host, _: list[int]) -> None:
@@ -65,8 +58,7 @@ def _done(message: messages.Done, launch: HostsLaunch, host: Host, _: list[int])
 def _not_loaded(
     message: messages.LoadFailed, launch: HostsLaunch, host: Host, _: list[int]
 ) -> None:
-    if launch.outcome.broken is None:
-        launch.outcome.broken = not_loaded(*message)
+    host.unloaded = message
 
 
 def _stacks(message: messages.StackTexts, launch: HostsLaunch, host: Host, _: list[int]) -> None:
@@ -89,8 +81,7 @@ def _handlers() -> Handlers[[HostsLaunch, Host, list[int]]]:
     table = Handlers[["HostsLaunch", "Host", list[int]]]()
     on = table.on
     on(hosts.PortsHeld, lambda held, launch, *_: launch.start_others(held.port))
-    on(hosts.AttemptBegins, _attempt)
-    on(hosts.AttemptOver, _attempt_over)
+    on(hosts.HostCame, _came)
     on(hosts.HostOver, _over)
     on(messages.ReplicasStarted, _started)
     on(messages.ReplicaPhase, lambda phase, launch, *_: launch.progress.reached(*phase))

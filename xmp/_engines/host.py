@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.hosts import HostOver
-from xmp._processes.messages.launch import Done
+from xmp._processes.messages.launch import Done, LoadFailed
 
 if TYPE_CHECKING:
     from xmp._host_words import HostFailure
@@ -19,19 +19,20 @@ _SILENCE = 13.0
 
 
 class Host:
-    """What has come from one agent."""
+    """What has come from one agent in one attempt."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.attempt = -1
-        """The attempt that it has begun last."""
+        self.was_started = False
+        """Whether it has been sent its order."""
+        self.came = False
+        """Whether it starts its replicas, as all hosts have come."""
         self.done: Done | None = None
-        """The last report of its supervisor in the present attempt."""
-        self.verdict: HostFailure | None = None
-        """How the present attempt has failed, on whichever host, as far as this one knows."""
-        self.leftovers = ""
+        """The last report of its supervisor."""
         self.over: HostOver | None = None
         """Its last message."""
+        self.unloaded: LoadFailed | None = None
+        """Why the function or its arguments could not be loaded there."""
         self.lost = ""
         """How its agent ended without a last message."""
         self.given_up = ""
@@ -45,10 +46,6 @@ class Host:
         self.preempted: bool | None = None
         """Whether its replicas end by themselves; None until it has answered."""
 
-    def begin(self) -> None:
-        """Forget the attempt before."""
-        self.done, self.verdict, self.leftovers = None, None, ""
-
     def is_silent(self, now: float) -> bool:
         """Whether its agent has been stopped (SIGSTOP) for so long that the host is given up."""
         if not self.agent.is_stopped():
@@ -59,6 +56,21 @@ class Host:
             return False
         self.given_up = f"was stopped, and has not gone on for {_SILENCE:g} s: killed"
         return True
+
+    def ends_unstarted(self) -> None:
+        """The launch ends: a host without an order has nothing to end, and would not answer."""
+        if not self.was_started and not self.is_over:
+            self.over = HostOver("", "")
+
+    @property
+    def verdict(self) -> HostFailure | None:
+        """How the launch has failed, on whichever host, as far as this one knows."""
+        return None if self.over is None else self.over.verdict
+
+    @property
+    def leftovers(self) -> str:
+        """Which processes of the launch still exist there at its end."""
+        return "" if self.over is None else self.over.leftovers
 
     @property
     def is_over(self) -> bool:

@@ -6,15 +6,17 @@ for the replicas of all hosts; how it has failed is decided when all have ended 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _log, _signals
-from xmp._errors import ReplicaTimeout, XmpError
+from xmp import _signals
+from xmp._errors import XmpError
 from xmp._processes.launcher import ending
-from xmp._processes.launcher.deadlines import soonest
+from xmp._processes.launcher.deadlines import Deadlines, soonest
 from xmp._processes.launcher.events import NullEvents
 from xmp._processes.launcher.job import Job
 from xmp._processes.launcher.launch import ENDINGS
@@ -43,21 +45,24 @@ from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
 from xmp._processes.terminal.progress import Progress
 
+from .clocks import as_here, as_there
+from .gathered_logs import HostLogs
 from .handlers import agent_messages
 from .host import Host
+from .late import LateHosts
+from .output import HostsOutput
 from .stacks import StacksOfHosts
-from .verdict import history_of, settle
+from .verdict import complete, may_mend, settle
 
 if TYPE_CHECKING:
-    from . import Agent, Engine
+    from xmp._types import JobPlan
+
+    from . import Agent, Group
 
 __all__ = ["HostsLaunch"]
 
 _LOOK_EVERY = 2.0
 """Seconds between two looks whether an agent is stopped."""
-_OTHERS_WAIT = 20.0
-"""Seconds beside the grace in which all hosts end after the first: the carrier gives a host up
-after 15."""
 
 
 class HostsLaunch:
@@ -66,31 +71,30 @@ class HostsLaunch:
     def __init__(
         self,
         job: Job,
-        engine: Engine,
-        addresses: Sequence[str],
+        group: Group,
         orders: Sequence[HostOrder],
         packed: PackedCall,
+        planned: Callable[[int], JobPlan],
+        logs: HostLogs,
     ) -> None:
-        self.job = job
+        """``planned`` gives the plan for the port at which host 0 meets the others."""
+        self.job, self._logs = job, logs
         self.grace = job.grace
         self.patience = 0.0
         self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
         self.finished = False
         self.asked_to_end = False
-        self.attempt = -1
-        """The number of the present attempt: all living hosts have begun it."""
-        self.past: list[tuple[str, Exception]] = []
-        """Of each earlier attempt: a line that says how it failed, and its error."""
+        self.others = None
         self.sigterm = Sigterm()
         self.events = job.telling or NullEvents()
         self.progress = Progress(job.host.replicas, job.called, job.progress)
+        self.deadlines = Deadlines(job, self.progress)
         self.hosts: list[Host] = []
-        self.agents: list[Agent] = []
+        self.agents: Sequence[Agent] = ()
+        self.output = HostsOutput(len(orders), packed.cell)
         self.stacks = StacksOfHosts(self)
-        self._engine, self._addresses, self._orders = engine, addresses, orders
-        self._packed = packed
-        self._ends: float | None = None
-        """When agents that have not ended by then are killed."""
+        self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
+        self._late = LateHosts()
         self._reader = SharedReader(self._readable, self._read)
 
     # --- starting ------------------------------------------------------------------------------
@@ -104,8 +108,8 @@ class HostsLaunch:
         with _signals.deferred():
             try:
                 self.outcome.begin()
-                self.events.begin(self.job.called, self.job.plan, 0)
-                self.agents = self._engine.start(self._addresses, self._packed.cell)
+                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.agents = self._group.agents()
                 self.hosts = [Host(agent) for agent in self.agents]
                 self.start_host(0, 0)
                 self._wait_for_start()
@@ -118,16 +122,28 @@ class HostsLaunch:
         self.progress.hide()
         if not self.finished:
             running_launches.add(self)  # type: ignore[arg-type]
-        elif not self.outcome.processes:
+        elif not self.outcome.processes and not self._may_restart():
             self.raise_error()
+
+    def _may_restart(self) -> bool:
+        """Whether an attempt without replicas is one that has failed, and no bad request."""
+        error = self.error()
+        return bool(self.job.max_restarts) and error is not None and self.may_mend(error)
 
     def start_host(self, index: int, port: int) -> None:
         """Send one host its order."""
         image = [self._packed.image] if self._packed.image >= 0 else []
-        self._send(self.hosts[index], StartHost(self._orders[index], port), image)
+        host = self.hosts[index]
+        if not host.is_over:
+            host.was_started = True
+            with contextlib.suppress(Closed):  # what is read next says why
+                order = as_there(self._orders[index], host.agent.clock)
+                streams = self.output.streams(index)
+                host.agent.start(StartHost(order, port), image, streams)
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
+        self.job = replace(self.job, plan=self._planned(port))
         for host in self.hosts[1:]:
             self.start_host(host.agent.index, port)
 
@@ -135,27 +151,23 @@ class HostsLaunch:
         def started() -> bool:
             return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
 
-        with signals_of_the_user(self._by_signal, self.print_stacks, lambda: None):
+        with signals_of_the_user(self._by_signal, self.print_stacks):
             while not self._reader.until(started, self._next_look(None)):
-                self.progress.glance(self._doing)
-                self._kill_late()
+                self._glance()
 
     def _doing(self) -> str:
-        waited = [host.agent.name for host in self.hosts if host.attempt < 0]
+        waited = [host.agent.name for host in self.hosts if not host.came]
         names = ", ".join(waited[:4]) + (" and others" if len(waited) > 4 else "")
         return f"waiting for {names} to come" if waited else "the hosts start their replicas"
 
     def _abandon(self, error: BaseException) -> None:
-        for host in self.hosts:
-            if not host.is_over:
-                host.agent.kill()
-            host.agent.end()
         if not self.finished:
             self.finished = True
+            self._group.close()
+            self.output.close()
             self.progress.close()
             self._reader.close()
             self.events.end(error)
-            self._finish_events(error)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -170,19 +182,17 @@ class HostsLaunch:
 
     def order(self, message: Message) -> None:
         """Send a request that the user has not made."""
-        if isinstance(message, (Interrupt, Stop, Kill)) and self._ends is None:
-            self._ends = time.monotonic() + self.grace + self.patience + _OTHERS_WAIT
+        self.deadlines.asked(message)
+        if isinstance(message, (Interrupt, Stop, Kill)):
+            self._late.asked_to_end(self.grace + self.patience)
+            for host in self.hosts:
+                host.ends_unstarted()
         if not self.finished:
             self.progress.asked(message)
             for host in self.hosts:
-                self._send(host, message)
-
-    def _send(self, host: Host, message: Message, descriptors: Sequence[int] = ()) -> None:
-        if not host.is_over:
-            try:
-                host.agent.send(message, descriptors)
-            except Closed:
-                pass  # what is read next says why
+                if not host.is_over:
+                    with contextlib.suppress(Closed):  # what is read next says why
+                        host.agent.send(message)
 
     def take_in(self, until: Callable[[], bool], seconds: float) -> None:
         """Take in messages until then, the last one, or for so long."""
@@ -193,18 +203,20 @@ class HostsLaunch:
         self._reader.take_in()
 
     def _heard(self) -> list[Host]:
-        """The hosts that are read: not those whose next attempt the others have not begun."""
-        return [host for host in self.hosts if not host.is_over and host.attempt <= self.attempt]
+        return [host for host in self.hosts if not host.is_over]
 
     def _readable(self, timeout: float | None) -> bool:
         if self.finished:
             return False
-        watched = [host.agent.fileno() for host in self._heard()]
+        watched = [host.agent.fileno() for host in self._heard()] or [self.output.fileno()]
         return linux.any_ready(watched, select.POLLIN, timeout)
 
     def _read(self) -> bool:
-        """Take in one message of each host that has one; False after the last one of all."""
-        for host in self._heard():
+        """Take in one message of each host that has one; False when all is taken in and written."""
+        heard = self._heard()
+        if not heard:
+            self.finish()
+        for host in heard:
             if not self.finished and host.agent.readable():
                 self._read_from(host)
         return not self.finished
@@ -215,39 +227,24 @@ class HostsLaunch:
         except Closed:
             how = host.agent.how_it_ended()
             host.lost = host.given_up or how
-            host.was_asked = self._ends is not None and not host.given_up
+            host.was_asked = self._late.were_asked and not host.given_up
         else:
-            agent_messages.handle(message, self, host, descriptors)
+            known = as_here(message, host.agent.clock, self.job.called)
+            agent_messages.handle(known, self, host, descriptors)
         if host.is_over and host.has_failed:
             self.order(Stop())
-        if all(each.is_over for each in self.hosts):
-            self.finish()
-        else:
-            self._begin_attempt()
-
-    def _begin_attempt(self) -> None:
-        """Begin the next attempt when all hosts that live have."""
-        number = min(host.attempt for host in self.hosts if not host.is_over)
-        if number <= self.attempt:
-            return
-        if self.attempt >= 0:
-            self.past.append(history_of(self))
-            self.events.end(self.past[-1][1])
-            self.outcome = Outcome(self.job, Reports(self))  # type: ignore[arg-type]
-            self.outcome.begin()
-            for host in self.hosts:
-                host.begin()
-            self.events.begin(self.job.called, self.job.plan, number)
-        self.attempt = number
+        if not self._heard():
+            self.output.over()
 
     def count_answers(self) -> None:
         """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
-        asked = [host for host in self.hosts if not host.is_over and not self._complete(host)]
-        if self.sigterm.pending and all(host.preempted is not None for host in asked):
-            self.sigterm.answered(all(host.preempted for host in asked))
+        asked = [host for host in self.hosts if not self._complete(host)]
+        waits = any(host.preempted is None and not host.is_over for host in asked)
+        if self.sigterm.pending and not waits:
+            self.sigterm.answered(all(host.preempted is not False for host in asked))
 
     def _complete(self, host: Host) -> bool:
-        own = [rank for rank in self.outcome.processes if self._host_of(rank) is host]
+        own = [rank for rank in self.outcome.processes if self.host_of(rank) is host]
         return host.done is not None and self.outcome.complete(own)
 
     # --- waiting -------------------------------------------------------------------------------
@@ -279,8 +276,12 @@ class HostsLaunch:
                 return self.finished
             if left == 0:
                 return False
-            self.progress.glance(self._doing)
-            self._kill_late()
+            self._glance()
+
+    def _glance(self) -> None:
+        self.progress.glance(self._doing)
+        self.stacks.glance()
+        self._late.kill(self.hosts)
 
     def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
         if isinstance(message, Interrupt):
@@ -288,26 +289,15 @@ class HostsLaunch:
         self.ask(message)
 
     def _next_look(self, left: float | None) -> float | None:
-        return soonest(left, seconds_to(self._ends), self.progress.next(), _LOOK_EVERY)
-
-    def _kill_late(self) -> None:
-        """Kill the agents of a launch that should have ended, and those that are stopped."""
-        for host in self.hosts:
-            if not host.is_over and host.is_silent(time.monotonic()):
-                host.agent.kill()
-        if self._ends is None or time.monotonic() < self._ends:
-            return
-        for host in self.hosts:
-            if not host.is_over:
-                _log.warning("the agent of %s does not answer: killed", host.agent.name)
-                host.agent.kill()
+        given = left, seconds_to(self._late.ends), self.progress.next(), self.stacks.left()
+        return soonest(*given, _LOOK_EVERY)
 
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; kill agents that do not answer."""
         if not self._reader.until(lambda: self.finished, seconds):
             with _signals.blocked():
-                self._ends = time.monotonic()
-                self._kill_late()
+                self._late.kill_now(self.hosts)
+                self.output.give_up()
                 self._reader.until(lambda: self.finished, None)
 
     # --- ending --------------------------------------------------------------------------------
@@ -322,22 +312,19 @@ class HostsLaunch:
         running_launches.discard(self)
         self._reader.close()
         for agent in self.agents:
-            agent.end()
-        error = self.error()
-        self.events.end(error)
-        self._finish_events(error)
-
-    def _finish_events(self, error: BaseException | None) -> None:
-        if self.job.telling is not None:
-            self.job.telling.finish(error)
+            agent.rest()
+        self.output.close()
+        self._logs.gather([host.agent.index for host in self.hosts if host.came])
+        self._group.release(any(host.lost for host in self.hosts))
+        self.events.end(self.error())
 
     def drop(self) -> None:
         """Forget the launch, in a forked child of the driver: it belongs to the parent."""
         self.finished = True
         self.progress.drop()
         self.outcome.broken = XmpError("only the process which launched it can join it")
-        for agent in self.agents:
-            agent.drop()
+        self._group.drop()
+        self.output.drop()
         self.events.drop()
 
     # --- questions -----------------------------------------------------------------------------
@@ -359,15 +346,19 @@ class HostsLaunch:
         try:
             self.outcome.raise_error()
         except XmpError as error:
-            if isinstance(error, ReplicaTimeout) and error.rank >= 0:
-                error.host = self._host_of(error.rank).agent.name
-            if self.past and not error.history:
-                lines = "\n".join(line for line, _ in self.past)
-                error._add(f"Earlier attempts (max_restarts={self.job.max_restarts}):\n{lines}")
-                error.history = tuple(past for _, past in self.past)
+            complete(error, self, self._group)
+            error._add(self._logs.where(error))
             raise
 
-    def _host_of(self, rank: int) -> Host:
+    def may_mend(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+        return may_mend(error, self)
+
+    def watch_alone(self) -> None:
+        """The agents hear each other without this process."""
+
+    def host_of(self, rank: int) -> Host:
+        """The host that runs a replica."""
         return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
 
     def live_stacks(self) -> dict[int, str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xmp._processes import ProcessContext
-
-from .hosts_launch import HostsLaunch
 
 __all__ = ["Job", "JobHost"]
 
@@ -34,10 +32,6 @@ class Job(ProcessContext[R]):
     replicas that still run at the end of the block.
     """
 
-    def __init__(self, launch: HostsLaunch) -> None:
-        self._over_hosts = launch
-        super().__init__(launch)  # type: ignore[arg-type]  # it has what this class uses
-
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}; on {len(self.hosts)} hosts>".replace(
             "ProcessContext", "Job", 1
@@ -45,8 +39,8 @@ class Job(ProcessContext[R]):
 
     @property
     def hosts(self) -> list[JobHost]:
-        """The hosts in the order of their indices."""
+        """The hosts in the order of their indices; after a restart, those of the last attempt."""
+        launch: Any = getattr(self._launch, "attempt", self._launch)
         return [
-            JobHost(agent.index, agent.name, agent.address, agent.pid)
-            for agent in self._over_hosts.agents
+            JobHost(agent.index, agent.name, agent.address, agent.pid) for agent in launch.agents
         ]

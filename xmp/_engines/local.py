@@ -6,34 +6,42 @@ has ports of its own. They share cores and memory, and real devices would be use
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from xmp import _proc
+from xmp import _host
 from xmp._errors import PlanError, StartError
-from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import pair
-from xmp._processes.system import interpreter, linux, processes, stdio
+from xmp._probe import capacity
+from xmp._processes.launcher.server_process import search_path
+from xmp._processes.launcher.template_key import identity_key
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.hosts import Prepare
+from xmp._processes.system import interpreter, stdio
 from xmp._runtimes._cores import threads_said
-from xmp._types import JobPlan, Pairs, Request
+from xmp._types import HostFacts, JobPlan, Pairs, Request
 
+from . import HostFound, count_of
 from .environment import for_agents
+from .local_agent import LocalAgent
+from .missing import Missing
+from .ping import all_answer
+from .pool import Pool, new_job
 
 if TYPE_CHECKING:
-    from xmp._processes.terminal.notebook_output import CellOutput
+    from xmp._processes import Call
 
 __all__ = ["engine"]
 
 MOST = 253
 """127.0.0.2 to 127.0.0.254."""
 DEVICES = ("cpu", "fake")
-_END_WAIT = 5.0
 _THREADS = "OMP_NUM_THREADS"
+_PATIENCE = 5.0
+"""Seconds in which agents that wait answer."""
 
 
 class LocalEngine:
@@ -41,7 +49,11 @@ class LocalEngine:
 
     name = "local"
 
-    def addresses(self, count: int) -> tuple[str, ...]:
+    def __init__(self) -> None:
+        self._pool: Pool[LocalGroup] = Pool()
+
+    def checked(self, hosts: object) -> int:
+        count = count_of(hosts)
         if count > MOST:
             raise PlanError(
                 f"hosts={count}: one machine can play {MOST} hosts at most (127.0.0.2 to "
@@ -52,16 +64,24 @@ class LocalEngine:
                 f'engine="local" needs Linux, where all of 127.0.0.0/8 is this machine; '
                 f"{sys.platform} has 127.0.0.1 alone. Use xmp.spawn"
             )
-        return tuple(f"127.0.0.{2 + index}" for index in range(count))
+        return count
 
-    def refuse(self, plan: JobPlan) -> None:
-        for replica in plan.hosts[0].replicas:
-            if replica.device.partition(":")[0] not in DEVICES:
-                raise PlanError(
-                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
-                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
-                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
-                )
+    def with_runtime_env(self, runtime_env: object) -> LocalEngine:
+        raise PlanError(
+            'engine="local" with runtime_env=: Ray alone prepares hosts by it. Give engine="ray", '
+            "or env= for variables of replicas"
+        )
+
+    def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
+        why = capacity.too_many(hosts * (request.nprocs or 1))
+        if why:
+            raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}")
+        group = self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))
+        group.imports = _host.expected_imports(request, call)
+        return group
+
+    def shutdown(self) -> None:
+        self._pool.close()
 
     def settled(self, request: Request, plan: JobPlan) -> Request:
         """With each host's share of this machine's cores, where the user has not said anything."""
@@ -83,21 +103,6 @@ class LocalEngine:
             request, env=tuple(e if s else _with_threads(e, shares[0]) for e, s in pairs)
         )
 
-    def start(self, addresses: Sequence[str], cell: bytes) -> list[LocalAgent]:
-        stdio.flush()  # what the program has written comes before what its replicas write
-        agents: list[LocalAgent] = []
-        try:
-            for index, address in enumerate(addresses):
-                agents.append(LocalAgent(index, address, cell))
-        except OSError as error:
-            for agent in agents:
-                agent.kill()
-                agent.end()
-            raise StartError(
-                f"the agent of host {len(agents)} of {len(addresses)} did not start: {error}"
-            ) from error
-        return agents
-
 
 def _says_threads(given: Mapping[str, str]) -> bool:
     """Whether ``env=`` or this program's environment says how many threads a replica has."""
@@ -112,100 +117,94 @@ def _hosts_of(request: Request) -> int:
     return len(getattr(request.world, "addresses", ())) or 1
 
 
-class LocalAgent:
-    """An agent, this process's child, and one end of a pair of sockets that it has inherited."""
+class LocalGroup:
+    """So many hosts of this machine, and their agents once they are needed."""
 
-    def __init__(self, index: int, address: str, cell: bytes) -> None:
-        """Raises OSError if it cannot be started."""
-        self.index, self.name, self.address = index, address, address
-        self._output: CellOutput | None = None
-        self._connection, theirs = pair()
-        streams = self._streams(cell)
-        watched, self._lifeline = os.pipe()
-        numbers = theirs.fileno(), watched
-        command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                pass_fds=numbers, env=for_agents(), start_new_session=True,
-            )  # fmt: skip
-        except OSError:
-            self._connection.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            for descriptor in (*streams, watched):
-                os.close(descriptor)
-        self.pid = self._process.pid
+    def __init__(self, count: int, pool: Pool[LocalGroup]) -> None:
+        self._agents: list[LocalAgent] = []
+        self.imports: tuple[str, ...] | None = None
+        """What templates of new agents can begin with."""
+        self._pool, self._env, self._maker = pool, for_agents(), _maker()
+        self.environment = new_job()
+        facts = self._facts()
+        addresses = [f"127.0.0.{2 + index}" for index in range(count)]
+        self.hosts = [HostFound(address, address, facts) for address in addresses]
 
-    def _streams(self, cell: bytes) -> list[int]:
-        streams = stdio.standard_streams()
-        if cell:
-            from xmp._processes.terminal.notebook_output import CellOutput
-
-            self._output = CellOutput(cell)
-            for number, end in enumerate(self._output.ends(), 1):
-                os.close(streams[number])
-                streams[number] = end
-        return streams
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def readable(self) -> bool:
-        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
-
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        self._connection.send(message, list(descriptors))
-
-    def recv(self) -> tuple[Message, list[int]]:
-        return self._connection.recv()
-
-    def kill(self) -> None:
-        found = _proc.alive(self.pid)
-        if self._process.poll() is None and found is not None:
-            self._process.kill()
-
-    def is_stopped(self) -> bool:
-        return processes.is_stopped(self.pid)
-
-    def how_it_ended(self) -> str:
-        code = self._ended()
-        if code is None:
-            return "has closed its connection"
-        return (
-            f"was killed by {processes.signal_name(-code)}"
-            if code < 0
-            else f"ended with exit code {code}"
+    def _facts(self) -> HostFacts:
+        return replace(
+            _host.host_facts(), env=self._env, env_at_start={}, initialised=(), loaded=()
         )
 
-    def _ended(self) -> int | None:
+    @property
+    def usable(self) -> bool:
+        """Whether all agents wait for the next launch, which may change what a request can."""
+        return self._maker == _maker() and all_answer(self._agents, _PATIENCE)
+
+    def begin(self) -> None:
+        """Another launch takes the group: this process may have other variables and cores."""
+        self._env = for_agents()
+        facts = self._facts()
+        self.hosts = [host._replace(facts=facts) for host in self.hosts]
+
+    def refuse(self, plan: JobPlan) -> None:
+        for replica in plan.hosts[0].replicas:
+            if replica.device.partition(":")[0] not in DEVICES:
+                raise PlanError(
+                    f'engine="local" with runtime={plan.runtime!r}: several hosts on one machine '
+                    f'would use the same devices ({replica.device}). Give runtime="cpu", or set '
+                    "JAX_PLATFORMS=cpu for JAX; for this host with its devices, use xmp.spawn"
+                )
+
+    def inherited(self) -> dict[str, str]:
+        return self._env
+
+    def search_path(self, index: int) -> list[str]:
+        return search_path()
+
+    def program_path(self, index: int) -> list[str]:
+        return list(sys.path)
+
+    def imports_script(self) -> bool:
+        return True
+
+    def files(self, index: int) -> None:
+        return None
+
+    def advice(self, missing: Missing, command: bool) -> str:
+        return ""
+
+    def agents(self) -> list[LocalAgent]:
+        stdio.flush()  # what the program has written comes before what its replicas write
         try:
-            return self._process.wait(_END_WAIT)
-        except subprocess.TimeoutExpired:
-            return None
+            for index in range(len(self._agents), len(self.hosts)):
+                agent = LocalAgent(index, self.hosts[index].address, self._env)
+                self._agents.append(agent)
+                if self.imports is not None:
+                    with contextlib.suppress(Closed):  # what is read next says why
+                        agent.send(Prepare(self.imports))
+        except OSError as error:
+            index = len(self._agents)
+            raise StartError(
+                f"the agent of host {index} of {len(self.hosts)} did not start: {error}"
+            ) from error
+        return self._agents
 
-    def end(self) -> None:
-        self._connection.close()
-        if self._ended() is None:
-            self._process.kill()
-            self._process.wait()
-        self._cut()
-        if self._output is not None:
-            self._output.finish()
-            self._output = None
+    def release(self, lost: bool) -> None:
+        self._pool.give_back(self, not lost)
 
-    def _cut(self) -> None:
-        """Close the lifeline, once: the kernel kills an agent that still runs, or is stopped."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+    def close(self) -> None:
+        self._pool.forget(self)
+        for agent in self._agents:
+            agent.end()
 
     def drop(self) -> None:
-        self._connection.close()
-        self._cut()
-        self._process.returncode = 0  # the child of another process: this one must not wait
+        for agent in self._agents:
+            agent.drop()
+
+
+def _maker() -> tuple[Any, ...]:
+    """What agents take from this process when it starts them, and no order can change."""
+    return (*identity_key(), interpreter.executable())
 
 
 engine = LocalEngine()

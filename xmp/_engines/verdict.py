@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _errors, _log
+from xmp import _errors
 from xmp._errors import HostLost, ReplicaError, ReplicaTimeout, StartError, XmpError
 from xmp._host_words import HostFailure
 from xmp._limits import START, Overdue
-from xmp._processes.launcher.restarts import restart_words
+from xmp._processes.launcher import restart_rules
 from xmp._processes.messages.launch import Done
+from xmp._processes.report.replica_error import not_loaded
 from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN, is_victim
+
+from .missing import missing_in
 
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
+    from . import Group
     from .host import Host
     from .hosts_launch import HostsLaunch
 
-__all__ = ["history_of", "host_of", "not_the_cause", "settle"]
+__all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
 
 _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
@@ -30,14 +33,26 @@ _NOT_OF_REPLICAS = ("HostLost", "Ended")
 def settle(launch: HostsLaunch) -> None:
     """Put into the outcome what the launch has failed with, if it has."""
     hosts, outcome = launch.hosts, launch.outcome
-    verdict = next((host.verdict for host in hosts if host.verdict is not None), None)
+    heard = next((host.verdict for host in hosts if host.verdict is not None), None)
+    verdict = heard and by_name(hosts, heard)
     outcome.leftovers = "\n".join(filter(None, (host.leftovers for host in hosts)))
+    unloaded = [host for host in hosts if host.unloaded is not None]
+    if unloaded and outcome.broken is None:
+        outcome.broken = _not_loaded(unloaded)
+    is_missed = verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end
+    missed = verdict if is_missed else None
     lost = [host for host in hosts if host.lost and not host.was_asked]
+    if missed is not None and not lost:  # the others have noticed first that its agent has ended
+        lost = [host for host in hosts if host.lost and host.agent.index == missed.host]
     if lost and _is_cause(lost, verdict):
         outcome.broken = _host_lost(lost[0])
         return
-    if verdict is not None and verdict.kind == "HostLost" and not launch.asked_to_end:
-        outcome.elsewhere = verdict  # a link, or the carrier of a host, and no agent
+    if missed is not None:
+        named = next((host for host in hosts if host.agent.index == missed.host), None)
+        if named is not None and _says_why(named):
+            outcome.broken = _as_error(named)
+            return
+        outcome.elsewhere = missed  # a link, or the carrier of a host, and no agent
         return
     cause = host_of(hosts, verdict)
     if cause is not None:
@@ -46,9 +61,35 @@ def settle(launch: HostsLaunch) -> None:
         _without_replicas(launch, verdict)
 
 
+def by_name(hosts: Sequence[Host], verdict: HostFailure) -> HostFailure:
+    """The verdict with the driver's name of its host: another host may know its address alone."""
+    for host in hosts:
+        index, name = host.agent.index, host.agent.name
+        if index == verdict.host:
+            text = verdict.text
+            if name not in text:
+                text = text.replace(f"host {index},", f"host {index} ({name}),", 1)
+            return replace(verdict, name=name, text=text)
+    return verdict
+
+
+def _says_why(host: Host) -> bool:
+    """Whether its agent has reported why it has left the others before it had replicas."""
+    return host.over is not None and host.over.kind not in ("", "HostLost") and host.done is None
+
+
 def _is_cause(lost: Sequence[Host], verdict: HostFailure | None) -> bool:
     gone = {host.agent.index for host in lost}
     return verdict is None or verdict.kind in _NOT_OF_REPLICAS or verdict.host in gone
+
+
+def _not_loaded(hosts: Sequence[Host]) -> StartError:
+    """The error of the first host, with the names of all that have the same one."""
+    found = hosts[0].unloaded
+    assert found is not None
+    alike = [host for host in hosts if host.unloaded and host.unloaded.message == found.message]
+    names = ", ".join(f"host {host.agent.index} ({host.agent.name})" for host in alike)
+    return not_loaded(*found, where=f"on {names}: ")
 
 
 def _host_lost(host: Host) -> HostLost:
@@ -96,6 +137,8 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
             stacks |= host.done.stacks or host.stacks or {}
     launch.outcome.host = cause.agent.name
     launch.outcome.done(Done(own.overdue and _whole(launch, own.overdue), failures, stacks))
+    if cause.over is not None and cause.over.memory is not None:
+        launch.outcome.memory = cause.over.memory  # the kernel counts kills on each host
 
 
 def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
@@ -126,10 +169,11 @@ def not_the_cause(failure: Failure) -> Failure:
 def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
     """No replica has failed: a host could not start, or the launch was ended before."""
     failed = [host for host in launch.hosts if host.over is not None and host.over.kind]
-    if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS:
+    named = [host for host in failed if verdict is not None and verdict.host == host.agent.index]
+    if verdict is not None and verdict.kind not in _NOT_OF_REPLICAS and not named:
         launch.outcome.elsewhere = verdict
     elif failed:
-        launch.outcome.broken = _as_error(failed[0])
+        launch.outcome.broken = _as_error([*named, *failed][0])
     elif launch.asked_to_end and any(host.lost for host in launch.hosts):
         why = launch.outcome.ended_by or "its launcher got a signal"
         launch.outcome.broken = StartError(f"the launch was ended before its replicas ran: {why}")
@@ -138,30 +182,34 @@ def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
 def _as_error(host: Host) -> BaseException:
     """The error that a host has reported: of its class, with the host's name where it helps."""
     assert host.over is not None
-    kind, text = host.over.kind, host.over.text
+    kind, where = host.over.kind, f"host {host.agent.index} ({host.agent.name})"
+    text = host.over.text if where in host.over.text else f"on {where}: {host.over.text}"
     if kind == "TypeError":
         return TypeError(text)
     found = getattr(_errors, kind, None)
     if found is None or not issubclass(found, XmpError) or issubclass(found, ReplicaError):
-        where = f"host {host.agent.index} ({host.agent.name})"
-        timed_out = kind == "ReplicaTimeout"
-        return (ReplicaTimeout if timed_out else StartError)(f"on {where}: {text}")
+        return (ReplicaTimeout if kind == "ReplicaTimeout" else StartError)(text)
     error: XmpError = found(text)
     if isinstance(error, HostLost):
         error.host, error.host_index = host.agent.name, host.agent.index
     return error
 
 
-def history_of(launch: HostsLaunch) -> tuple[str, Exception]:
-    """When and how the present attempt has failed, which another one follows."""
-    settle(launch)
-    error = launch.outcome.error()
-    if not isinstance(error, Exception):
-        error = XmpError("an attempt failed")
-    lasted = (time.monotonic_ns() - launch.job.called) / 1e9
-    when = time.strftime("%Y-%m-%d %H:%M:%S")
-    words = restart_words(error)
-    _log.warning("restart %d of %d: %s", len(launch.past) + 1, launch.job.max_restarts, words)
-    if isinstance(error, ReplicaError):
-        error.results = {}
-    return f"  {len(launch.past) + 1}: {when}, {lasted:.1f} s after the call: {words}", error
+def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
+    """Add to an error what only the driver knows: a host's name, and how a module gets there."""
+    if isinstance(error, ReplicaTimeout) and error.rank >= 0:
+        error.host = launch.host_of(error.rank).agent.name
+    of_host = isinstance(error, (StartError, ReplicaError))
+    if of_host and (missing := missing_in(str(error))):
+        error._add(group.advice(missing, launch.job.program))
+
+
+def may_mend(error: BaseException, launch: HostsLaunch) -> bool:
+    """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+    if isinstance(error, HostLost):
+        return True
+    verdict = launch.outcome.elsewhere
+    if verdict is not None:
+        return not verdict.final
+    reports = [host.over for host in launch.hosts if host.over is not None and host.over.kind]
+    return any(over.mends for over in reports) or restart_rules.may_mend(launch.outcome, error)

@@ -8,13 +8,15 @@ while it is imported: the import stops there, and what is above the call is enou
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import io
+import linecache
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from xmp import _signals
@@ -22,22 +24,27 @@ from xmp import _signals
 __all__ = [
     "MainReached",
     "MainSource",
+    "apart",
     "belongs_to_an_app",
     "import_main",
     "imported_names",
     "importing_main",
     "is_below_guard",
+    "is_guard",
+    "line_outside_guard",
     "main_is_shared",
     "main_source",
 ]
 
 
 class MainSource(NamedTuple):
-    """How to import the script: ``kind`` is "path" or "name" (python -m)."""
+    """How to import the script: ``kind`` is "path", "name" (python -m) or "text"."""
 
     kind: str
     value: str
     path: str
+    package: str | None = None
+    """Which package a text belongs to, under ``python -m``: for relative imports."""
 
 
 _DYNAMIC = frozenset({"exec", "globals", "locals", "setattr", "vars"})
@@ -52,6 +59,7 @@ _importing = False
 _stops = 0
 """The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
 _shared = False
+_apart = False
 
 
 def main_is_shared(is_shared: bool | None = None) -> bool:
@@ -65,6 +73,17 @@ def main_is_shared(is_shared: bool | None = None) -> bool:
     return _shared
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Meanwhile nothing is imported from the script again: what it defines travels by value."""
+    global _apart
+    before, _apart = _apart, True
+    try:
+        yield
+    finally:
+        _apart = before
+
+
 def importing_main() -> bool:
     """Whether this process is importing a script for a launch."""
     return _importing
@@ -75,7 +94,7 @@ def main_source() -> MainSource | None:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None)
-    if main is None or path is None or getattr(sys, "frozen", False):
+    if main is None or path is None or getattr(sys, "frozen", False) or _apart:
         return None
     # /dev/stdin is a file where the shell has redirected it, and another one in each process.
     if os.path.abspath(path).startswith(("/dev/", "/proc/")) or belongs_to_an_app():
@@ -111,12 +130,12 @@ def imported_names(path: str) -> frozenset[str] | None:
     value.
     """
     global _stops
-    _stops = _stops or _line_outside_guard(path)
+    _stops = _stops or line_outside_guard(path)
     found = _defined(_statements(path), _stops or sys.maxsize)
     return None if "*" in found or not _statements(path) else frozenset(found)
 
 
-def _line_outside_guard(path: str) -> int:
+def line_outside_guard(path: str) -> int:
     """The line of the script that is running now, as calling a function; 0 if under its guard."""
     main, frame = sys.modules["__main__"].__dict__, sys._getframe()
     if os.path.abspath(main.get("__file__") or "") != path:
@@ -128,7 +147,7 @@ def _line_outside_guard(path: str) -> int:
     line = frame.f_lineno
     for node in _statements(path):
         if node.lineno <= line <= (node.end_lineno or 0):
-            return 0 if isinstance(node, ast.If) and _is_guard(node.test) else line
+            return 0 if isinstance(node, ast.If) and is_guard(node.test) else line
     return 0
 
 
@@ -150,7 +169,8 @@ def is_below_guard(path: str, name: str) -> bool:
     return known is not None and name not in known and name in main
 
 
-def _is_guard(test: ast.expr) -> bool:
+def is_guard(test: ast.expr) -> bool:
+    """Whether a condition is that of a script's main part."""
     return isinstance(test, ast.Compare) and ast.unparse(test).replace("'", '"') in (
         '__name__ == "__main__"',
         '"__main__" == __name__',
@@ -167,7 +187,7 @@ def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
             continue
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
-        elif isinstance(node, ast.If) and _is_guard(node.test):
+        elif isinstance(node, ast.If) and is_guard(node.test):
             waiting += node.orelse
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             # What ``*`` brings belongs to another module, and is found there.
@@ -207,6 +227,11 @@ def import_main(source: MainSource) -> None:
 
 def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
     module.__file__ = source.path
+    if source.kind == "text":
+        module.__package__ = source.package
+        lines = source.value.splitlines(keepends=True)
+        linecache.cache[source.path] = (len(source.value), None, lines, source.path)
+        return compile(source.value, source.path, "exec", dont_inherit=True)
     if source.kind == "name":
         spec = importlib.util.find_spec(source.value)
         get_code = getattr(getattr(spec, "loader", None), "get_code", None)

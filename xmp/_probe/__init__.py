@@ -24,7 +24,10 @@ from .holders import TPU_FILES
 from .host_files import host_files
 from .initialised import initialised
 
-__all__ = ["facts"]
+__all__ = ["facts", "variables_replaced"]
+
+_began_with: dict[str, str] | None = None
+"""What counts as the variables of this process's start, where it has got others since."""
 
 
 def facts(
@@ -70,11 +73,17 @@ def facts(
 
 def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
     """What the variables that imports write were at this process's start, if they changed."""
-    began = _began(root)
+    began = _began(root) if _began_with is None else _began_with
     if not began:
         return {}
     changed = [name for name in NAMES if env.get(name, "") != began.get(name, "")]
     return {name: began.get(name, "") for name in changed}
+
+
+def variables_replaced() -> None:
+    """No import has written the present variables: this process has been given them."""
+    global _began_with
+    _began_with = dict(os.environ)
 
 
 @functools.lru_cache(maxsize=8)

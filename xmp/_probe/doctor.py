@@ -6,7 +6,7 @@ another host, by connecting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from .leftovers import described, leftovers
 from .meeting import Reach
 from .room import Load
 
-__all__ = ["Finding", "Load", "examine"]
+__all__ = ["Finding", "Load", "examine", "in_order"]
 
 Lease = Callable[[Sequence[PortNeed]], AbstractContextManager[Any]]
 TUNED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -64,6 +64,11 @@ def examine(
     found += [Finding("problem", why)] if (why := _proc.refusal()) else []
     if not _proc.foreign():  # the pids there are no advice
         found += _held("problem" if on_chips else "warning", base)
+    return in_order(found)
+
+
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """Problems first."""
     order = {"problem": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 

@@ -50,9 +50,12 @@ __all__ = [
     "event_stream",
     "fresh_interpreter",
     "launch",
+    "make_log_files",
     "on_quit",
+    "ready",
     "render",
     "said_here",
+    "search_path_changed",
     "seed_all",
     "settled",
     "shutdown",
@@ -89,19 +92,22 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
 
 def launch(
-    call: Call, attempt: Callable[[Call], Launch], join: bool
+    call: Call,
+    attempt: Callable[[Call], Launch],
+    join: bool,
+    handle: Callable[[Launch | RestartingLaunch], ProcessContext[Any]] | None = None,
 ) -> ProcessContext[Any] | Results[Any]:
     """Make the first attempt, and further ones while ``call.max_restarts`` allows.
 
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
-    number of attempts before it. ``join``: wait for the results. An exception from a signal
-    handler of the program ends the launch, in order, before it goes on: the caller gets no handle.
+    number of attempts before it. ``join``: wait for the results; else ``handle`` makes what is
+    returned. An exception from a signal handler of the program ends the launch, in order, before it
+    goes on: the caller gets no handle.
     """
     context: ProcessContext[Any] | None = None
     try:
         with _signals.deferred():
-            _refuse_bare_host()
-            context = _launched(_without_forks(call), attempt)
+            context = (handle or _handle)(_launched(ready(call), attempt))
             if join:
                 return context._results(owned=True)
             context._launch.watch_alone()
@@ -113,15 +119,22 @@ def launch(
         raise
 
 
-def _launched(call: Call, attempt: Callable[[Call], Launch]) -> ProcessContext[Any]:
-    launch: Launch | RestartingLaunch
-    if call.max_restarts:
-        from .launcher.restarts import RestartingLaunch
+def ready(call: Call) -> Call:
+    """The call as this process can launch it; raises StartError where it cannot launch at all."""
+    _refuse_bare_host()
+    return _without_forks(call)
 
-        call = replace(call, telling=event_stream(call.observer, several=True))
-        launch = RestartingLaunch(call, attempt)
-    else:
-        launch = attempt(call)
+
+def _launched(call: Call, attempt: Callable[[Call], Launch]) -> Launch | RestartingLaunch:
+    if not call.max_restarts:
+        return attempt(call)
+    from .launcher.restarts import RestartingLaunch
+
+    call = replace(call, telling=event_stream(call.observer, several=True))
+    return RestartingLaunch(call, attempt)
+
+
+def _handle(launch: Launch | RestartingLaunch) -> ProcessContext[Any]:
     from .launcher.context import ProcessContext  # not above: see _head_start
 
     return ProcessContext(launch)
@@ -145,10 +158,7 @@ def start(
     _refuse_foreign_pids()
     if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
         raise StartError(why)
-    if call.output is not None:
-        from .output.log_files import prepare
-
-        prepare(call.output, plan, truncate=not call.restart_count)
+    make_log_files(call, plan)
     with _head_start(plan, call.method):
         from .launcher.job import Job
         from .launcher.launch import Launch
@@ -163,6 +173,14 @@ def start(
                 raise
             # An attempt that failed, as it would have a moment later.
     return launch
+
+
+def make_log_files(call: Call, plan: JobPlan) -> None:
+    """The files of ``log_dir`` on this host; PlanError for what its output cannot be."""
+    if call.output is not None:
+        from .output.log_files import prepare
+
+        prepare(call.output, plan, truncate=not call.restart_count)
 
 
 def settled(call: Call, plan: JobPlan) -> Call:
@@ -207,6 +225,13 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
         needs = TemplateKey.of(plan, packages)
         templates.get(needs).prepare(needs)
         importlib.import_module(_HANDLES)
+
+
+def search_path_changed() -> None:
+    """End the templates with a package that an import would now take from elsewhere."""
+    templates = sys.modules.get(f"{__name__}.launcher.template_pool")
+    if templates is not None:
+        templates.templates.end_moved()
 
 
 def _without_forks(call: Call) -> Call:

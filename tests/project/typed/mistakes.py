@@ -47,7 +47,12 @@ xmp.spawn(train, (1,))[0].upper()  # refused
 xmp.spawn(train, (1,), join=False)[0]  # refused
 xmp.launch(train, (1,), nproc=2)  # refused
 xmp.launch(no_rank)  # refused
-xmp.launch(train, (1,), hosts="2", engine="local")  # refused
+xmp.launch(train, (1,), hosts=2.5, engine="ray")  # refused
+xmp.launch(train, (1,), hosts=[1, 2], engine="ray")  # refused
+xmp.launch(train, (1,), hosts=2, engine=3)  # refused
+xmp.launch(train, (1,), hosts=2, engine="ray", log_dir="x", gather_logs="yes")  # refused
+xmp.launch(train, (1,), log_dir="x", gather_logs=True)  # refused
+xmp.spawn(train, (1,), log_dir="x", gather_logs=True)  # refused
 xmp.launch(train, (1,), hosts=2, engine="local").stacks()  # refused
 xmp.launch(train, (1,), hosts=2, engine="local", join=False).upper()  # refused
 xmp.run_script("train.py")  # refused

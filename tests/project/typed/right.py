@@ -34,6 +34,12 @@ def spawns(join: bool) -> None:
     assert_type(xmp.spawn(train, (1,), join=False), "xmp.ProcessContext[float]")
     assert_type(xmp.spawn(train, (1,), 2, join), "xmp.Results[float] | xmp.ProcessContext[float]")
     assert_type(xmp.launch(train, (1,), hosts=2, engine="local"), "xmp.Results[float]")
+    assert_type(xmp.launch(train, (1,), hosts="v6e:4x4", engine="ray"), "xmp.Results[float]")
+    nodes = ["6c5d", "0f31"]
+    placed = xmp.launch(train, (1,), 2, join, hosts=nodes, engine="ray", runtime_env={"pip": []})
+    assert_type(placed, "xmp.Results[float] | xmp.Job[float]")
+    logs = xmp.launch(train, (1,), hosts=2, engine="ray", log_dir=Path("x"), gather_logs=True)
+    assert_type(logs, "xmp.Results[float]")
     job = xmp.launch(train, (1,), hosts=2, engine="local", join=False, timeout=60)
     assert_type(job, "xmp.Job[float]")
     assert_type(job.results()[0], float)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .restarts import RestartingLaunch
 
-__all__ = ["ProcessContext"]
+__all__ = ["ProcessContext", "end_before_others"]
 
 R = TypeVar("R")
 _MOST_NAMES = 8
@@ -218,6 +218,12 @@ def _at_exit() -> None:
         except BaseException as error:
             _log.error(str(error) or type(error).__name__)  # no caller is left to raise it to
     templates.close()
+
+
+def end_before_others() -> None:
+    """Wait for the replicas before the handlers of atexit run that are registered by now."""
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
 
 if TYPE_CHECKING:
-    from xmp._host_words import HostFailure
     from xmp._processes.messages.catalog import Message
     from xmp._processes.messages.hosts import PackedCall
 
@@ -27,9 +26,7 @@ class Relay(Protocol):
     phases: bool
     """Whether it wants to know what replicas do before the function."""
 
-    def begins(self, number: int) -> None: ...
-
-    def ends(self, verdict: HostFailure | None, leftovers: str) -> None: ...
+    def begins(self) -> None: ...
 
     def take(self, message: Message, descriptors: Sequence[int]) -> None: ...
 

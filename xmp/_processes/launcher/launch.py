@@ -29,6 +29,7 @@ from .other_hosts import OtherHosts
 from .outcome import Outcome
 from .preemption import Sigterm
 from .replica_process import Reports
+from .restart_rules import may_mend
 from .shared_reader import SharedReader, seconds_to
 from .supervisor_link import SupervisorLink
 
@@ -83,7 +84,7 @@ class Launch:
             try:
                 self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
                 if self.job.relay is not None:
-                    self.job.relay.begins(self.job.restart_count)
+                    self.job.relay.begins()
                 self.link.prepare()
                 self.link.begin()
                 self.outcome.begin()
@@ -281,8 +282,6 @@ class Launch:
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
-        if self.job.relay is not None:
-            self.job.relay.ends(outcome.elsewhere, outcome.leftovers)
         error = outcome.error() if self.job.telling or self.others else None
         if self.others is not None:
             self.others.over(self, error)
@@ -303,6 +302,12 @@ class Launch:
     def start_timeline(self) -> StartTimeline:
         """How long each part of the start took."""
         return self.outcome.start_timeline(self.link.start_method.imports())
+
+    def may_mend(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed, after this error."""
+        elsewhere = self.outcome.elsewhere
+        # All hosts of a launch must decide alike, and so by the one verdict.
+        return may_mend(self.outcome, error) if elsewhere is None else not elsewhere.final
 
     def raise_error(self) -> None:
         """Raise the error that the launch has ended with, if there is one."""

@@ -66,7 +66,8 @@ class Outcome:
         self._timelines: dict[int, Timeline] = {}
         self._returned: set[int] = set()
         self._stacks: dict[int, str] = {}
-        self._oom_finding = OomFinding()
+        self.memory = OomFinding()
+        """What the kernel has counted on the host of the first failure."""
 
     def begin(self) -> None:
         """Count out-of-memory kills from now on."""
@@ -127,7 +128,7 @@ class Outcome:
         if self.overdue is None:
             self.failures = real_first(self.failures)
         if self.failures:
-            self._oom_finding = self._oom_counters.look()
+            self.memory = self._oom_counters.look()
 
     def _unopened(self, failure: Failure) -> Failure:
         """In an agent, without the exception: to load it runs code that the driver is to run."""
@@ -215,7 +216,7 @@ class Outcome:
             return host_error.build(self.elsewhere)
         size = self._job.plan.world_size
         known = (self.failures, size, self._where, self.results, self._stacks)
-        memory = self._oom_finding
+        memory = self.memory
         if self.overdue is not None:
             pids = {rank: process.pid for rank, process in self.processes.items()}
             error = timeout_error.build(self.overdue, *known, self._plans, pids, memory)

@@ -108,10 +108,10 @@ def packed_for_hosts(call: Call) -> tuple[PackedCall, Packed]:
 
     Raises TypeError for what cannot be sent to other hosts.
     """
-    main = main_source()
+    main = None if call.program else main_source()
     state, _ = launcher_state.capture()
     packed = pack(call.fn, call.args, call.kwargs, linux.memory_file, for_hosts=True)
-    logging = _logging() if main is None else None
+    logging = _logging() if main is None and not call.program else None
     return _described(call, packed, state, main, logging), packed
 
 

@@ -23,7 +23,6 @@ from .job import Call, Job
 from .launch import ENDINGS, Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
-from .restart_rules import may_mend
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
@@ -200,10 +199,9 @@ class RestartingLaunch:
         past, paused_for = self._past, self._paused_for
         self._past = [*past, self._described(attempt, error)]
         self._paused_for += attempt.deadlines.paused_for
-        if self._call.relay is None:  # else its driver says so, once for all hosts
-            most = self._call.max_restarts
-            words = restart_words(error, attempt.outcome.failed_on)
-            _log.warning("restart %d of %d: %s", len(past) + 1, most, words)
+        most = self._call.max_restarts
+        words = restart_words(error, attempt.outcome.failed_on)
+        _log.warning("restart %d of %d: %s", len(past) + 1, most, words)
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
@@ -236,9 +234,7 @@ class RestartingLaunch:
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
             return "timeout= is over"
-        elsewhere = attempt.outcome.elsewhere
-        # All hosts of a launch must decide alike, and so by the one verdict.
-        helps = may_mend(attempt.outcome, error) if elsewhere is None else not elsewhere.final
+        helps = attempt.may_mend(error)
         return "" if helps else "the next attempt would fail in the same way"
 
     def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:

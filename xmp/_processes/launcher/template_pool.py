@@ -82,6 +82,12 @@ class TemplatePool:
         template.close()
         return written
 
+    def end_moved(self) -> None:
+        """End those with packages that ``sys.path`` has elsewhere by now."""
+        with self._lock:
+            for template in [t for t in self._warm if t.alive and t.has_moved()]:
+                self.discard(template)
+
     def close(self) -> None:
         """End them and wait; one on which launches still run ends with the last of them."""
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.machinery import PathFinder
 
 from xmp._payload.script import MainSource
 from xmp._processes.messages.connection import Connection
@@ -56,6 +57,15 @@ class WarmTemplate(ForkServerHandle):
         packages = self.imported.packages.items()
         others = [name for name, file in packages if _file_here(name) not in ("", file)]
         return f"{others[0]} comes from another file here" if others else ""
+
+    def has_moved(self) -> bool:
+        """Whether an import would take one of its packages from another file, in a fresh process.
+
+        For a launcher that imports none of them itself.
+        """
+        known = [(name, file) for name, file in self.imported.packages.items() if file]
+        found = ((file, PathFinder.find_spec(name)) for name, file in known)
+        return any(spec is not None and spec.origin not in (None, file) for file, spec in found)
 
     def _changed_variable(self, key: TemplateKey) -> str:
         """A variable that has another value for this launch, on which an import may depend."""

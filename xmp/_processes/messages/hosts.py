@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmp._host_words import HostFailure
 from xmp._payload.script import MainSource
-from xmp._types import Limits, Request
+from xmp._types import HostFacts, Limits, Request
 
 from .launcher_state import LauncherState
 
 if TYPE_CHECKING:
+    from xmp._processes.report.out_of_memory import OomFinding
+
     from .logging_setup import LoggingSetup
 
 __all__ = [
-    "AttemptBegins",
-    "AttemptOver",
+    "Describe",
+    "Described",
+    "HostCame",
     "HostOrder",
     "HostOver",
     "PackedCall",
+    "Ping",
+    "Pong",
     "PortsHeld",
+    "Prepare",
     "StartHost",
 ]
 
@@ -59,12 +65,16 @@ class HostOrder:
     options: dict[str, Any]
     """Fields of ``Call``."""
     limits: Limits | None
-    elapsed: int
-    """Nanoseconds since the user's call: clocks of hosts differ."""
+    called: int
+    """When the user called: monotonic nanoseconds, by the clock of the host when it is sent."""
+    inherited: dict[str, str] | None
+    """The variables of the host; None: those that its agent was started with."""
     environment: dict[str, str]
-    """Variables for this host beside those that its agent has."""
-    search_path: list[str]
-    """``sys.path`` for processes that run no code of the user's."""
+    """Variables for this launch beside them."""
+    search_path: list[str] | None
+    """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
+    program_path: list[str]
+    """``sys.path`` of the replicas of another machine than the driver's."""
     host_name: str
     events: bool
     """Whether the driver reports events (``events=``)."""
@@ -75,8 +85,25 @@ class HostOrder:
 # --- driver -> agent ----------------------------------------------------------------------------
 
 
+class Describe(NamedTuple):
+    """Answer ``Described``."""
+
+
+class Ping(NamedTuple):
+    """Answer ``Pong``: asked of an agent that waits for a launch."""
+
+
+class Prepare(NamedTuple):
+    """Start a template that imports these packages: a launch follows."""
+
+    packages: tuple[str, ...]
+
+
 class StartHost(NamedTuple):
-    """The first message. Descriptor: the image of the call, if it is a file."""
+    """One attempt of a launch.
+
+    Descriptors: the image of the call, if it is a file; then three standard streams, if any.
+    """
 
     order: HostOrder
     port: int
@@ -86,25 +113,26 @@ class StartHost(NamedTuple):
 # --- agent -> driver ----------------------------------------------------------------------------
 
 
+class Described(NamedTuple):
+    """What the host is."""
+
+    facts: HostFacts
+    pid: int
+    """Of the agent."""
+
+
+class Pong(NamedTuple):
+    """The agent is there, and waits."""
+
+
 class PortsHeld(NamedTuple):
     """Host 0 holds the ports of the launch, of which this one is the first."""
 
     port: int
 
 
-class AttemptBegins(NamedTuple):
-    """All hosts have come, and this one starts its replicas; the messages before are of another."""
-
-    number: int
-
-
-class AttemptOver(NamedTuple):
-    """No process of the attempt is left on this host."""
-
-    verdict: HostFailure | None
-    """How it has failed, on whichever host."""
-    leftovers: str
-    """Which processes of it still exist all the same."""
+class HostCame(NamedTuple):
+    """All hosts have come, and this one starts its replicas."""
 
 
 class HostOver(NamedTuple):
@@ -113,3 +141,11 @@ class HostOver(NamedTuple):
     kind: str
     """The class of the error here, if there is one."""
     text: str
+    mends: bool = False
+    """Whether another attempt may succeed."""
+    verdict: HostFailure | None = None
+    """How the launch has failed, on whichever host."""
+    leftovers: str = ""
+    """Which processes of it still exist all the same."""
+    memory: OomFinding | None = None
+    """Whether the kernel has killed processes of the host for lack of memory."""

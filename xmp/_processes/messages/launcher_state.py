@@ -7,6 +7,7 @@ see (interpreter, user, namespaces, some variables) is not here: it is part of t
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # 64 enums a launch cost 0.2 ms
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -25,6 +26,7 @@ from xmp._processes.system.interpreter import TRACING, traced_frames
 __all__ = [
     "LauncherState",
     "apply",
+    "apply_surroundings",
     "capture",
     "restore_mask",
     "restore_signals",
@@ -158,8 +160,7 @@ def _umask() -> int:
 
 def apply(state: LauncherState, tracker: int | None) -> None:
     """Give this process the launcher's state, as far as the kernel lets it."""
-    if state.cwd is not None:
-        os.chdir(state.cwd)
+    os.chdir("/" if state.cwd is None else state.cwd)
     sys.path[:] = state.path
     sys.argv[:] = state.argv
     sys.dont_write_bytecode = not state.write_bytecode
@@ -176,6 +177,15 @@ def apply(state: LauncherState, tracker: int | None) -> None:
     process.current_process().authkey = state.authkey
     # Without the launcher's own tracker a second one would remove the launcher's segments.
     _tracker._fd, _tracker._pid = tracker, None
+
+
+def apply_surroundings(state: LauncherState) -> None:
+    """Give an agent what it would inherit if the launcher started it now."""
+    if state.cwd is not None:
+        with contextlib.suppress(OSError):  # the supervisor says so
+            os.chdir(state.cwd)
+    os.umask(state.umask)
+    _apply_scheduling(state)
 
 
 def begin_tracing(state: LauncherState) -> None:

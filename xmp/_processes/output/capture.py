@@ -97,7 +97,7 @@ class Capture(Outlets):
         super().__init__(errors)
         self._output = output
         self._plain = errors
-        self._host = host or os.uname().nodename
+        self._host = output.host or host or os.uname().nodename
         if not os.path.sameopenfile(1, 2):
             self._plain = Sink(move_above(os.dup(1), above))
             self.sinks = [errors, self._plain]

@@ -38,6 +38,11 @@ class EventLoop:
             if mask & selectors.EVENT_READ and key.fd in self._handlers:
                 self._handlers[key.fd]()
 
+    def close(self) -> None:
+        """Forget all."""
+        self._handlers.clear()
+        self._selector.close()
+
     def wake_for_write(self, descriptor: int, wanted: bool) -> None:
         """Begin or stop to wake up when the descriptor takes more."""
         if wanted == (descriptor in self._writing):

@@ -93,7 +93,7 @@ class LogFile:
         self.size = os.fstat(self.descriptor).st_size
         self.failed: OSError | None = None
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Append; returns how much is in the file. A full disk is noted and ends no replica."""
         left = memoryview(data)
         while left and self.failed is None:

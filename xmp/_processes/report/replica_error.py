@@ -55,9 +55,10 @@ _LINES_AFTER_TRACEBACK = 10
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
 
 
-def not_loaded(text: str, words: str, pickled: bytes | None) -> StartError:
-    """The exception for a function or arguments that cannot be loaded."""
-    error = StartError(f"loading the function and its arguments failed: {words}\n\n{text.rstrip()}")
+def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") -> StartError:
+    """The exception for a function or arguments that cannot be loaded ``where``."""
+    failed = f"{where}loading the function and its arguments failed: {words}"
+    error = StartError(f"{failed}\n\n{text.rstrip()}")
     error.__cause__ = load_exception(pickled)
     return error
 

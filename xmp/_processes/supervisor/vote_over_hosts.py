@@ -22,12 +22,17 @@ class VoteOverHosts(PreemptionVote):
         self._post = post
         self._answered = False
         self._signalled = False
+        self._looked = False
+        """Whether a replica of this host has ever called."""
         self._proposed = 0
         self._held: list[Callable[[int], None]] = []
 
     def begin(self) -> bool:
-        """The launcher of this host got the signal; a second one is not voted on any more."""
-        if self._signalled or not (super().begin() or self._begun):
+        """The launcher of this host got the signal; a second one is not voted on any more.
+
+        Replicas that never look would not end, although another host has begun the vote.
+        """
+        if self._signalled or not (super().begin() or (self._begun and self._looked)):
             return False
         self._signalled = True
         self._decide()
@@ -52,6 +57,7 @@ class VoteOverHosts(PreemptionVote):
 
     def answer(self, local_rank: int, count: int, answer: Callable[[int], None]) -> None:
         """Note a call and answer it, now or with the next proposal."""
+        self._looked = True
         number = self.report(local_rank, count)
         if not number and self._proposed and count >= self._proposed:
             self._held.append(answer)

@@ -26,11 +26,12 @@ def in_notebook() -> bool:
 def signals_of_the_user(
     ask: Callable[[Interrupt | Pause | Resume], None],
     show: Callable[[], None],
-    preempt: Callable[[], None],
+    preempt: Callable[[], None] | None = None,
 ) -> AbstractContextManager[None]:
     """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``.
 
-    Ctrl-C is asked about: ``Interrupt`` raises KeyboardInterrupt, unless it was for a debugger.
+    Without ``preempt`` SIGTERM does what it does outside. Ctrl-C is asked about: ``Interrupt``
+    raises KeyboardInterrupt, unless it was for a debugger.
     Leaves a signal alone for which the program has its own handler.
     """
 
@@ -39,14 +40,14 @@ def signals_of_the_user(
         _own_handlers.by_default(number)  # stops here, and goes on from here
         ask(Resume())
 
-    return _own_handlers.handled(
-        {
-            signal.SIGTSTP: stop,
-            signal.SIGQUIT: lambda *_: show(),
-            signal.SIGTERM: lambda *_: preempt(),
-            signal.SIGINT: lambda *_: ask(Interrupt()),
-        }
-    )
+    handlers: dict[int, Callable[[int, object], None]] = {
+        signal.SIGTSTP: stop,
+        signal.SIGQUIT: lambda *_: show(),
+        signal.SIGINT: lambda *_: ask(Interrupt()),
+    }
+    if preempt is not None:
+        handlers[signal.SIGTERM] = lambda *_: preempt()
+    return _own_handlers.handled(handlers)
 
 
 def on_quit(show: Callable[[], None]) -> AbstractContextManager[None]:

@@ -1,0 +1,138 @@
+"""``xmp run --engine ray --hosts 2``: the script on hosts of an engine, from this one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmp import _engines
+from xmp._errors import PlanError
+from xmp._script_runs import ScriptRun
+
+if TYPE_CHECKING:
+    from xmp._processes import Call
+    from xmp._types import Request
+
+__all__ = ["Chosen", "chosen", "with_text"]
+
+_OF_PLACED_HOSTS = ("nnodes", "node_rank", "master_addr", "master_port", "standalone")
+_OF_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf")
+_NODE_ID = re.compile(r"[0-9a-f]{56}")
+"""Of Ray 2.60: 28 random bytes, as `ray list nodes` prints them."""
+
+
+class Chosen(NamedTuple):
+    """An engine, and what ``--hosts`` asks it for."""
+
+    engine: _engines.Engine
+    hosts: Any
+
+    def launch(self, request: Request, call: Call) -> None:
+        """Run the call on the hosts; raises as ``xmp.launch`` does. No agent waits afterwards."""
+        try:
+            _engines.launch(self.engine, self.hosts, request, call, True)
+        finally:
+            _engines.shutdown()  # before Ray's own exit handler, which would cut its threads off
+
+
+def chosen(options: argparse.Namespace) -> Chosen | None:
+    """What ``--engine`` and ``--hosts`` name; None without both. Raises PlanError."""
+    _refuse_to_gather(options)
+    if options.engine is None and options.hosts is None and options.runtime_env is None:
+        return None
+    if options.hosts is None and options.engine is None:
+        raise PlanError("--runtime-env without --engine ray: Ray alone prepares hosts by it")
+    if options.engine is None:
+        raise PlanError(
+            f"--hosts {options.hosts}: give --engine too: ray (hosts of a Ray cluster) or local "
+            "(hosts that this machine plays, for tests). Where you start xmp run on each host "
+            "yourself, give --nnodes"
+        )
+    _refuse(options)
+    try:
+        return Chosen(
+            *_engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
+        )
+    except TypeError as error:
+        raise PlanError(f"xmp run: {error}") from None
+
+
+def _refuse_to_gather(options: argparse.Namespace) -> None:
+    """Raise PlanError for ``--gather-logs`` without what it needs."""
+    if options.gather_logs and options.engine is None:
+        raise PlanError(
+            "--gather-logs without --engine: the log files of this host are in --log-dir anyway. "
+            "Give --engine ray and --hosts, or leave it out"
+        )
+    if options.gather_logs and options.log_dir is None:
+        raise PlanError(
+            "--gather-logs without --log-dir: it brings the files of --log-dir from the hosts to "
+            "this machine. Give --log-dir FOLDER, or leave it out"
+        )
+
+
+def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:
+    """``--runtime-env`` as ``xmp.launch`` takes it: from JSON, or a file of JSON."""
+    text: str | None = options.runtime_env
+    if text is None:
+        return None
+    what = f"--runtime-env {text}"
+    try:
+        if not text.lstrip().startswith("{"):
+            with open(text, encoding="utf-8") as file:
+                text = file.read()
+        found = json.loads(text)
+    except OSError as error:
+        raise PlanError(f"{what}: give JSON, or the path of a file with it ({error})") from None
+    except ValueError as error:
+        raise PlanError(f"{what}: no JSON that can be read: {error}") from None
+    if not isinstance(found, dict):
+        raise PlanError(f'{what}: give an object, as in {{"working_dir": "."}}')
+    return found
+
+
+def _hosts(text: str | None) -> int | str | list[str] | None:
+    """``--hosts`` as ``xmp.launch`` takes it: a number, a slice, or ids of nodes."""
+    if text is None:
+        return None
+    if re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        return int(text)
+    if "," in text or _NODE_ID.fullmatch(text.strip()):
+        return [each.strip() for each in text.split(",") if each.strip()]
+    return text
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """Raise PlanError for what names other hosts, or counts what this one has."""
+    engine = f"--engine {options.engine}"
+    for name in (*_OF_PLACED_HOSTS, *_OF_RENDEZVOUS):
+        if getattr(options, name) not in (None, False):
+            raise PlanError(
+                f"--{name.replace('_', '-')} and {engine}: it is for hosts on each of which you "
+                f"start xmp run. With {engine} one command starts all; give --hosts N alone"
+            )
+    if options.nprocs in ("cpu", "gpu"):
+        raise PlanError(
+            f"-n {options.nprocs} and {engine}: it counts what this host has, and the hosts of "
+            "the engine may have more or less. Give a number, or leave it out: one per device"
+        )
+    if options.local_ranks_filter:
+        raise PlanError(
+            f"--local-ranks-filter {options.local_ranks_filter} and {engine}: give --show and the "
+            "global ranks, of all hosts"
+        )
+
+
+def with_text(run: ScriptRun) -> ScriptRun:
+    """The run of a script whose file the hosts need not have."""
+    if run.kind != "path":
+        return run
+    try:
+        with open(run.target, "rb") as file:
+            return replace(run, source=file.read(), origin=os.path.abspath(run.target))
+    except OSError as error:
+        raise PlanError(f"{run.target} cannot be read: {error.strerror}") from None
