@@ -33,8 +33,8 @@ _SIGNALS = {"ctrl-c": signal.SIGINT, "sigterm": signal.SIGTERM, "driver-killed":
 _INTERRUPTED = 130
 _RETURN = 5.0
 """Seconds after the end of a driver in which Ray has back what it has lent."""
-_AFTER_CUT = 20.0
-"""The same after a cut: Ray may still count as lent what no group of the lost host has any more."""
+_AFTER_LOSS = 20.0
+"""The same where Ray has lost a host: it may still count as lent what no group has any more."""
 _MOST = 1500
 """Characters of a text in a failure."""
 
@@ -77,7 +77,8 @@ class Rounds:
             self._broken = False
             one.play()
             self._cluster.end_drivers()
-            one.found += self._left.found(_AFTER_CUT if round.kind == "cut" else _RETURN)
+            loses = round.kind in ("cut", "raylet-killed")
+            one.found += self._left.found(_AFTER_LOSS if loses else _RETURN)
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
             where = traceback.extract_tb(error.__traceback__)[1:]
             steps = ", ".join(f"{each.name} line {each.lineno}" for each in where)
