@@ -107,14 +107,16 @@ def test_a_replica_dies(tmp_path: Path) -> None:
     assert info.value.signal_name == "SIGKILL"
 
 
-def exits(rank: int) -> None:
+def exits(rank: int, folder: Path) -> None:
+    (folder / f"here-{rank}").touch()
     if rank == 3:
+        until(lambda: len(list(folder.glob("here-*"))) == 4, 60)
         sys.exit(7)
     never_returns()
 
 
-def test_torchs_names_have_the_place_in_the_processes_of_all_hosts() -> None:
-    job = xmp.launch(exits, join=False, **TWO)
+def test_torchs_names_have_the_place_in_the_processes_of_all_hosts(tmp_path: Path) -> None:
+    job = xmp.launch(exits, (tmp_path,), join=False, **TWO)
     with pytest.raises(xmp.ReplicaDied, match=r"process 3 terminated with exit code 7$") as info:
         job.join()
     assert (info.value.error_index, info.value.rank, info.value.local_rank) == (3, 3, 1)
