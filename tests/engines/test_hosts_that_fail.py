@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -312,9 +313,15 @@ def test_a_ctrl_c_ends_all_hosts_in_order(stage: Stage) -> None:
     stage.gone()
 
 
+def has_started(driver: subprocess.Popen[str]) -> None:
+    """Until it waits for the end: while hosts start, a SIGTERM ends it at once."""
+    until(lambda: signal.SIGTERM in signals(driver.pid, "SigCgt"), 30, "the driver waits")
+
+
 def test_all_hosts_are_preempted_at_the_same_call(stage: Stage) -> None:
     driver = stage.start(PROGRAM, "steps")
     stage.in_function(driver, 4)
+    has_started(driver)
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "1 True\n"), outcome
@@ -325,6 +332,7 @@ def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
     driver = stage.start(PROGRAM, "ends_later_on_host_0")
     stage.in_function(driver, 4)
     until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    has_started(driver)
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
@@ -335,6 +343,7 @@ def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage:
     driver = stage.start(PROGRAM, "stays_on_host_0")
     stage.in_function(driver, 4)
     until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
+    has_started(driver)
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver)
     assert outcome.code == -signal.SIGTERM, outcome

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.in_script import signals
 from tests.support.ray_hosts import RAY
 from tests.support.stage import Outcome, Stage
 from tests.support.waiting import until
@@ -174,6 +175,8 @@ def test_a_sigterm_asks_the_replicas(stage: Stage, ray_folder: str) -> None:
     """
     driver = start(stage, ray_folder, source)
     stage.reached(driver, "in-fn-0", "in-fn-1", seconds=90)
+    # While hosts start, the signal ends the driver at once.
+    until(lambda: signal.SIGTERM in signals(driver.pid, "SigCgt"), 30, "the driver waits")
     driver.send_signal(signal.SIGTERM)
     outcome = stage.outcome(driver, 60)
     assert (outcome.code, outcome.out) == (0, "[0, 1] True\n"), outcome
