@@ -19,7 +19,7 @@ from xmp._processes.system import linux, seals
 from . import files
 from .answers import Connected, DisconnectedError
 from .failed_hosts import first_line
-from .relay import ENDED, OUTPUT, PACKET, STOPPED
+from .relay import ENDED, OUTPUT, PACKET, STOPPED, received
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _SILENCE = 10
 """So many waits of a second, without an answer, after which a host is given up: with Ray itself
 that takes 64 s where the network is cut (Ray 2.60), and 3 s where the raylet is killed. Of the time
 for which this process is stopped (Ctrl-Z, a debugger) only one wait is lost."""
-_ROOM, _FILES = 128 * 1024, 64
 
 
 class RayAgent:
@@ -152,15 +151,10 @@ class RayAgent:
         self._relayed.close()
 
     def _send_next(self) -> bool:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._relayed, _ROOM, _FILES, socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
+        packet = received(self._relayed)
+        if packet is None:
             return False
-        if not data:
-            return False
-        self._pass_on(data, descriptors)
+        self._pass_on(*packet)
         return True
 
     def _pass_on(self, data: bytes, descriptors: Sequence[int]) -> None:

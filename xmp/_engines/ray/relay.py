@@ -25,7 +25,7 @@ from . import files
 from .silence import DriverWatch
 from .surroundings import for_agent
 
-__all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay"]
+__all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay", "received"]
 
 PACKET, OUTPUT, ENDED, STOPPED = "packet", "output", "ended", "stopped"
 _ROOM, _FILES = 128 * 1024, 64
@@ -42,6 +42,15 @@ def _nothing_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def received(end: socket.socket) -> tuple[bytes, list[int]] | None:
+    """The next packet, and the files beside it; None at the end of the connection."""
+    try:
+        data, files, _, _ = socket.recv_fds(end, _ROOM, _FILES, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return None
+    return (data, files) if data else None
 
 
 def _raylet() -> list[int]:
@@ -178,14 +187,10 @@ class Relay:
         return bool(data)
 
     def _read_packet(self) -> bool:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._socket, _ROOM, _FILES, socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
+        packet = received(self._socket)
+        if packet is None:
             return False
-        if not data:
-            return False
+        data, descriptors = packet
         self._put((PACKET, data, [self._files.add(each) for each in descriptors]), len(data))
         return True
 
