@@ -20,6 +20,7 @@ HERE = platform.node()
 OPTIONS = """
     import json, os, random, sys, time
     import xmp
+    from in_script import never_returns
 
     TWO = {"hosts": 2, "engine": "ray", "nprocs": 2, "runtime": "cpu", "progress": False}
 
@@ -33,7 +34,7 @@ OPTIONS = """
         return xmp.host_index(), xmp.local_rank()
 
     def waits(rank):
-        time.sleep(600)
+        never_returns()
 
     def interpreter(rank):
         return open("/proc/self/cmdline").read().count("resource_tracker"), os.environ["LOCAL"]

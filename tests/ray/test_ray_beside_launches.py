@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ray
 BEGIN = """
 import os, sys, threading, time
 import ray, xmp
-from in_script import is_alive, say
+from in_script import is_alive, never_returns, say
 from waiting import until
 
 TWO = dict(engine="ray", hosts=2, nprocs=1, runtime="cpu", progress=False)
@@ -28,7 +28,7 @@ def rank_of(rank):
 
 def waits(rank, folder):
     open(f"{folder}/in-fn-{rank}", "w").close()
-    time.sleep(600)
+    never_returns()
 
 def failure(call):
     begun = time.monotonic()

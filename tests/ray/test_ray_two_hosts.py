@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.netns, pytest.mark.root]
 
 REPLICA, PROCESS, RAYLET, SILENCE = 1.0 + GRACE, 2.0 + GRACE, 5.0 + GRACE, 15.0
 """Seconds from a fault to the driver's error."""
+STACKS = "where the living replicas are"
 STOPPED = 16.0
 """Seconds for which a driver stands still: longer than any silence that ends a launch."""
 
@@ -144,7 +145,10 @@ def test_a_driver_that_stands_still_finds_its_job_going_on(whole: RayCluster) ->
     driver.signal(signal.SIGSTOP)
     time.sleep(STOPPED)  # that nothing ends is what is tested
     driver.signal(signal.SIGCONT)
-    time.sleep(3)  # two beats
+    for number in (1, 2):  # it hears both hosts again, and still
+        driver.signal(signal.SIGQUIT)
+        until(lambda n=number: driver.wrote().count(STACKS) == n, 30 * slowness(), driver.wrote)
+    assert "no stacks" not in driver.wrote()
     assert not (driver.marks / "said").exists()
     assert whole.replicas(1) == replicas
     (driver.marks / "go").touch()

@@ -218,6 +218,10 @@ class RayDriver:
         """Wait until all replicas are in their function."""
         self.reached(*(f"in-fn-{rank}" for rank in range(replicas)))
 
+    def wrote(self) -> str:
+        """Standard output and error of the program so far."""
+        return (self.folder / f"driver-{self.number}").read_text()
+
     def fault(self) -> int:
         """When the planned failure happened, in monotonic nanoseconds."""
         return int((self.marks / "fault").read_text())
