@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ import pytest
 
 import xmp
 from tests.support.in_script import never_returns, signals, state
-from tests.support.stage import Stage, slowness
+from tests.support.stage import Outcome, Stage, slowness
 from tests.support.waiting import until
 from xmp._engines import driver
 from xmp._engines.host import Host
@@ -313,41 +312,37 @@ def test_a_ctrl_c_ends_all_hosts_in_order(stage: Stage) -> None:
     stage.gone()
 
 
-def has_started(driver: subprocess.Popen[str]) -> None:
-    """Until it waits for the end: while hosts start, a SIGTERM ends it at once."""
+def after_sigterm(stage: Stage, function: str, *ended: str) -> Outcome:
+    """How the driver ends by SIGTERM, once these replicas have ended.
+
+    It waits for the end of the launch by then: while hosts start, the signal ends it at once.
+    """
+    driver = stage.start(PROGRAM, function)
+    stage.in_function(driver, 4)
+    until(lambda: not (ended and stage.named(*ended)))
     until(lambda: signal.SIGTERM in signals(driver.pid, "SigCgt"), 30, "the driver waits")
+    driver.send_signal(signal.SIGTERM)
+    outcome = stage.outcome(driver)
+    stage.gone()
+    return outcome
+
+
+OF_HOST_1 = ("xmp-replica-2", "xmp-replica-3")
 
 
 def test_all_hosts_are_preempted_at_the_same_call(stage: Stage) -> None:
-    driver = stage.start(PROGRAM, "steps")
-    stage.in_function(driver, 4)
-    has_started(driver)
-    driver.send_signal(signal.SIGTERM)
-    outcome = stage.outcome(driver)
+    outcome = after_sigterm(stage, "steps")
     assert (outcome.code, outcome.out) == (0, "1 True\n"), outcome
-    stage.gone()
 
 
 def test_a_preemption_when_a_host_has_nothing_more_to_do(stage: Stage) -> None:
-    driver = stage.start(PROGRAM, "ends_later_on_host_0")
-    stage.in_function(driver, 4)
-    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
-    has_started(driver)
-    driver.send_signal(signal.SIGTERM)
-    outcome = stage.outcome(driver)
+    outcome = after_sigterm(stage, "ends_later_on_host_0", *OF_HOST_1)
     assert (outcome.code, outcome.out) == (0, "2 True\n"), outcome
-    stage.gone()
 
 
 def test_a_sigterm_when_a_host_has_nothing_more_to_do_and_no_replica_asks(stage: Stage) -> None:
-    driver = stage.start(PROGRAM, "stays_on_host_0")
-    stage.in_function(driver, 4)
-    until(lambda: not stage.named("xmp-replica-2", "xmp-replica-3"))
-    has_started(driver)
-    driver.send_signal(signal.SIGTERM)
-    outcome = stage.outcome(driver)
+    outcome = after_sigterm(stage, "stays_on_host_0", *OF_HOST_1)
     assert outcome.code == -signal.SIGTERM, outcome
-    stage.gone()
 
 
 def test_a_sigterm_while_hosts_are_awaited(stage: Stage) -> None:

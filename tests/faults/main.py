@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import culprit
@@ -91,13 +92,7 @@ def over_hosts(rounds: list[host_kinds.HostRound]) -> int:
             outcome = done.result()
             print(outcome, flush=True)
             missed += [outcome.round] if outcome.misses else []
-    for round in missed:
-        again = f"./scripts/faults --hosts 1 --seed {round.seed} --round {round.number}"
-        print(f"missed: {round}; again: {again}")
-    failed = f"{len(missed)} failed, " if missed else ""
-    good = len(rounds) - len(missed)
-    print(f"=== hosts: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
-    return 1 if missed else 0
+    return closing("hosts", missed, len(rounds), began)
 
 
 def over_ray(rounds: list[ray_kinds.RayRound]) -> int:
@@ -109,12 +104,22 @@ def over_ray(rounds: list[ray_kinds.RayRound]) -> int:
     for line in ray_rounds.times(outcomes):
         print(line)
     missed = [outcome.round for outcome in outcomes if outcome.misses]
+    return closing("ray", missed, len(rounds), began)
+
+
+def closing(
+    name: str,
+    missed: Sequence[host_kinds.HostRound | ray_kinds.RayRound],
+    count: int,
+    began: float,
+) -> int:
+    """Print which rounds were missed, and how to repeat them; the exit status."""
     for each in missed:
-        again = f"./scripts/faults --ray 1 --seed {each.seed} --round {each.number}"
+        again = f"./scripts/faults --{name} 1 --seed {each.seed} --round {each.number}"
         print(f"missed: {each}; again: {again}")
     failed = f"{len(missed)} failed, " if missed else ""
-    good = len(rounds) - len(missed)
-    print(f"=== ray: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
+    good = count - len(missed)
+    print(f"=== {name}: {failed}{good} passed in {time.monotonic() - began:.1f}s ===")
     return 1 if missed else 0
 
 
