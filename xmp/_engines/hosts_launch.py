@@ -10,7 +10,6 @@ import contextlib
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmp import _signals
@@ -94,6 +93,8 @@ class HostsLaunch:
         self.output = HostsOutput(len(orders), packed.cell)
         self.stacks = StacksOfHosts(self)
         self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
+        self._port = 0
+        """Which host 0 has found, once it has."""
         self._late = LateHosts()
         self._reader = SharedReader(self._readable, self._read)
 
@@ -143,7 +144,7 @@ class HostsLaunch:
 
     def start_others(self, port: int) -> None:
         """Host 0 holds the ports: the others may come there."""
-        self.job = replace(self.job, plan=self._planned(port))
+        self._port = port
         for host in self.hosts[1:]:
             self.start_host(host.agent.index, port)
 
@@ -328,6 +329,10 @@ class HostsLaunch:
         self.events.drop()
 
     # --- questions -----------------------------------------------------------------------------
+
+    def plan(self) -> JobPlan:
+        """With the ports that host 0 has found; made when it is asked for, as few programs do."""
+        return self._planned(self._port) if self._port else self.job.plan
 
     def start_timeline(self) -> StartTimeline:
         """How long each part of the start took."""

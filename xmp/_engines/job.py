@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from xmp._processes import ProcessContext
+
+if TYPE_CHECKING:
+    from xmp._types import JobPlan
+
+    from .hosts_launch import HostsLaunch
 
 __all__ = ["Job", "JobHost"]
 
@@ -38,9 +43,17 @@ class Job(ProcessContext[R]):
         )
 
     @property
+    def _attempt(self) -> HostsLaunch:
+        """The launch, or its present attempt."""
+        found: Any = getattr(self._launch, "attempt", self._launch)
+        return cast("HostsLaunch", found)
+
+    @property
+    def plan(self) -> JobPlan:
+        return self._attempt.plan()
+
+    @property
     def hosts(self) -> list[JobHost]:
         """The hosts in the order of their indices; after a restart, those of the last attempt."""
-        launch: Any = getattr(self._launch, "attempt", self._launch)
-        return [
-            JobHost(agent.index, agent.name, agent.address, agent.pid) for agent in launch.agents
-        ]
+        agents = self._attempt.agents
+        return [JobHost(agent.index, agent.name, agent.address, agent.pid) for agent in agents]
