@@ -110,11 +110,13 @@ class ForkServerHandle:
 
         The supervisor that the keeper forks runs ``call``, which need not be packed.
         """
+        from xmp._processes.system import finalisation
         from xmp._processes.template import main as template
 
         ours, theirs = pair()
         watched, lifeline = os.pipe()
         mark = str(_marks.mine())
+        finalisation.before_fork()
         birth = Birth()
         try:
             pid = linux.fork_quietly()

@@ -11,17 +11,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from multiprocessing import util
+from multiprocessing import process, util
 from typing import Any, NoReturn
 
 from xmp import _log, _signals
 from xmp._framework import Framework
+from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
-from xmp._processes.system import stdio
+from xmp._processes.system import finalisation
 
 from .channel import SupervisorChannel
 
@@ -29,10 +30,13 @@ __all__ = [
     "exit_called",
     "exit_code",
     "failed_code",
+    "finish_parent",
     "forget_exit_handlers",
     "has_exit_handlers",
     "leave",
     "record",
+    "report_failure",
+    "run_exit_handlers",
     "send_result",
 ]
 
@@ -158,30 +162,93 @@ def forget_exit_handlers() -> None:
     executors: Any = sys.modules.get("concurrent.futures.thread")
     if executors is not None:
         executors._threads_queues.clear()  # threads that exist in the parent alone
+    # The children of the launcher, and what multiprocessing ends for them, are not ours.
+    process._children = set()  # type: ignore[attr-defined]
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    finalisation.begin()
 
 
-def leave(framework: Framework | None, channel: SupervisorChannel, code: int) -> NoReturn:
-    """Leave the mesh, run what was registered here, flush, end."""
-    try:
-        with _signals.as_usual():  # code of the program, which may wait for ever
-            if framework is not None:
-                framework.leave()
-            threading._shutdown()  # type: ignore[attr-defined]
-            util._exit_function()  # type: ignore[attr-defined]  # joins its own children
-            _spare_coverage()
-            atexit._run_exitfuncs()
-            _save_coverage()
-    except BaseException as error:
+def run_exit_handlers() -> None:
+    """Run what this process has registered: multiprocessing's finalizers, then exit handlers.
+
+    logging has registered its handler in the parent; here it flushes what was logged since.
+    """
+    util._exit_function()  # type: ignore[attr-defined]  # joins its own children
+    _spare_coverage()
+    atexit._run_exitfuncs()
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:
+        logging.shutdown()
+
+
+def finish_parent(seconds: float) -> None:
+    """Finish what a process has begun from which replicas were forked."""
+
+    def hangs(what: str) -> NoReturn:
+        _say(f"the finaliser of {what}, has not ended within {seconds:g} s")
+        os._exit(1)
+
+    run_exit_handlers()
+    for line in finalisation.finish(seconds, hangs):
+        _say(f"what was written when the script was imported is lost: {line}")
+
+
+def report_failure(channel: SupervisorChannel, report: Message) -> None:
+    """Send it, and let the SIGTERM that follows it find this process at its end.
+
+    xmp ends all replicas after a failure, this one too, while it still writes out its files.
+    SIGKILL comes after ``grace``.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    channel.send(report)
+
+
+def leave(
+    framework: Framework | None, channel: SupervisorChannel, code: int, grace: float
+) -> NoReturn:
+    """Leave the mesh, run what was registered here, finish what was begun here, end.
+
+    A finaliser gets ``grace`` seconds.
+    """
+    steps: list[Callable[[], Any]] = [framework.leave] if framework is not None else []
+    steps += [_wait_for_others] if code else []
+    steps += [threading._shutdown, run_exit_handlers, _save_coverage]  # type: ignore[attr-defined]
+    for step in steps:
+        try:
+            with _signals.as_usual():  # code of the program, which may wait for ever
+                step()
+        except BaseException as error:
+            if not code:
+                report_failure(channel, record(error, -1, Timeline()))
+            code = code or 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # half a file is worse than none
+
+    def hangs(what: str) -> NoReturn:
+        words = f"the finaliser of {what}, has not ended within {grace:g} s (grace)"
         if not code:
-            channel.send(record(error, -1, Timeline()))
-        code = code or 1
-    for line in stdio.flush():
-        with contextlib.suppress(OSError):
-            os.write(2, f"xmp: what this replica has written is lost: {line}\n".encode())
-    c_stdio = sys.modules.get("xmp._processes.system.c_stdio")
-    if c_stdio is not None:  # loaded where output passes through the supervisor
-        c_stdio.flush()
+            channel.send(record(TimeoutError(words), -1, Timeline()))
+        _say(words)
+        os._exit(code or 1)
+
+    for line in finalisation.finish(grace, hangs):
+        _say(f"what this replica has written is lost: {line}")
     os._exit(code)
+
+
+def _wait_for_others() -> None:
+    """After a failure: wait for this process's threads and children until a SIGTERM ends it."""
+    threads = [each for each in threading.enumerate() if not each.daemon]
+    if len(threads) > 1 or process.active_children():
+        finalisation.write_out()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        threading._shutdown()  # type: ignore[attr-defined]
+        util._exit_function()  # type: ignore[attr-defined]
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _say(words: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"xmp: {words}\n".encode())
 
 
 def _save_coverage() -> None:

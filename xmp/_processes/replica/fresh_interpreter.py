@@ -14,7 +14,13 @@ from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
 from xmp._processes.messages.timeline import Timeline
-from xmp._processes.system import environment, launcher_mark, linux, thread_pools
+from xmp._processes.system import (
+    environment,
+    finalisation,
+    launcher_mark,
+    linux,
+    thread_pools,
+)
 from xmp._processes.system.descriptors import keep_from_exec
 from xmp._processes.system.stack_dump import enable_stacks
 from xmp._types import ReplicaPlan
@@ -32,6 +38,7 @@ def main(channel: int, lifeline: int, stacks: int) -> None:
     """The first lines of the fresh interpreter; never returns."""
     timeline = Timeline(born=time.monotonic_ns())
     keep_from_exec((channel, lifeline, stacks))
+    finalisation.begin()
     try:
         layout = DescriptorLayout(channel, lifeline, stacks)
         role = _receive(layout, timeline)

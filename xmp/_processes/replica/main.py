@@ -29,7 +29,15 @@ from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 
 from . import seeding
-from .exit import exit_called, failed_code, forget_exit_handlers, leave, record, send_result
+from .exit import (
+    exit_called,
+    failed_code,
+    forget_exit_handlers,
+    leave,
+    record,
+    report_failure,
+    send_result,
+)
 from .role import Call, Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
 from .threads import run_threads
@@ -107,12 +115,12 @@ def run(role: Role) -> None:
         _signals.keep_deferred()
         report = exit_called(error, timeline)
         code = report.code
-        channel.send(report)
+        report_failure(channel, report) if code else channel.send(report)
     except BaseException as error:
         _signals.keep_deferred()
         code = failed_code(framework, error)
-        channel.send(record(error, role.failing_rank, timeline, final=sending))
-    leave(framework if code == 0 else None, channel, code)
+        report_failure(channel, record(error, role.failing_rank, timeline, final=sending))
+    leave(framework if code == 0 else None, channel, code, common.order.grace)
 
 
 def _called(role: Role, framework: Framework | None, call: Call) -> Any:

@@ -17,7 +17,7 @@ from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.replica import breakpoints
 from xmp._processes.replica.role import Call
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
-from xmp._processes.system import environment, fork_safety, stdio
+from xmp._processes.system import environment, finalisation, fork_safety, stdio
 from xmp._processes.system.variables_read import VariablesRead, differs
 
 from .descriptors import Received
@@ -73,6 +73,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     if not inherits:
         environment.restore_environment(while_loading, order.state.environment)
     launcher_state.restore_signals(order.state)
+    finalisation.before_fork()
     gc.freeze()  # a collection in a replica would unshare what was loaded here
     return call
 

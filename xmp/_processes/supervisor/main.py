@@ -13,7 +13,6 @@ replicas, when the launcher is gone. If it is killed, the kernel kills the repli
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import time
@@ -23,9 +22,9 @@ from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.output.streams import Outlets, Sink
-from xmp._processes.replica.exit import forget_exit_handlers
+from xmp._processes.replica.exit import finish_parent, forget_exit_handlers
 from xmp._processes.replica.role import Call, DescriptorLayout
-from xmp._processes.system import linux, stack_dump, thread_pools
+from xmp._processes.system import finalisation, linux, stack_dump, thread_pools
 from xmp._processes.system.descriptors import (
     move_above,
     raise_descriptor_limit,
@@ -65,7 +64,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
         loop = _start(received, call, connection, lifeline)
         if loop is not None:
             loop.run()
-    atexit._run_exitfuncs()
+    finish_parent(order.grace)
 
 
 def _start(
@@ -98,7 +97,7 @@ def _start(
     os.close(own.replicas_lifeline)
     # What came with the arguments, the leases, under "inherit" whatever the launcher had open:
     # a reader of them must see end-of-file when the replicas close theirs.
-    redirect_others_to_null((), below=layout.above)
+    redirect_others_to_null(finalisation.descriptors(), below=layout.above)
     pids = [(replica.rank, replica.pid, replica.forked) for replica in maker.replicas]
     own.connection.post(
         launch.ReplicasStarted(os.getpid(), pids, timeline.received, timeline.loaded)
@@ -115,5 +114,5 @@ def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
     from xmp._processes.output.capture import Capture
     from xmp._processes.system.c_stdio import buffer_lines
 
-    buffer_lines(inherited=order.method == "inherit")
+    buffer_lines()
     return Capture(errors, order.output, layout.above, order.host_name)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from xmp import _proc
 from xmp._imports import without_collections
-from xmp._processes.system import linux, stdio, thread_pools
+from xmp._processes.system import finalisation, linux, thread_pools
 from xmp._processes.system.variables_read import VariablesRead
 
 __all__ = ["files_of", "import_all", "settle", "variables_read"]
@@ -36,7 +36,7 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
             except BaseException as error:
                 failed[name] = f"{type(error).__name__}: {error}"
             took.append((name, time.perf_counter() - start))
-    stdio.flush()  # what they have printed would be in the buffer of each fork, which writes it out
+    finalisation.before_fork()
     if why := _proc.refusal():
         raise RuntimeError(why)
     took.sort(key=lambda item: -item[1])

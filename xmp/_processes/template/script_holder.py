@@ -13,18 +13,16 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 
 from xmp._payload.script import import_main
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import ForkUnsafe, ImportFailed, Ready, StartScriptHolder
 from xmp._processes.replica import breakpoints
-from xmp._processes.replica.exit import forget_exit_handlers
+from xmp._processes.replica.exit import finish_parent, forget_exit_handlers
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
-from xmp._processes.system import environment, fork_safety, linux, stdio
+from xmp._processes.system import environment, finalisation, fork_safety, linux, stdio
 
 from .imports import settle, variables_read
 from .server import ForkServer
@@ -32,6 +30,9 @@ from .spare import Become
 from .trial_import import silence
 
 __all__ = ["hold_script"]
+
+_GRACE = 0.25
+"""Seconds. Shorter than the template's, which would end this process before its exit handlers."""
 
 
 def hold_script(
@@ -60,7 +61,7 @@ def hold_script(
         connection.send(ImportFailed(format_error(error), f"{name_of(error)}: {message_of(error)}"))
         return
     finally:
-        sys.stdout.flush()
+        finalisation.before_fork()
         silence()
     culprits = fork_safety.culprits(rules, sockets)
     if culprits:
@@ -69,6 +70,5 @@ def hold_script(
     settle()
     connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
     linux.disarm(lifeline)
-    # Shorter than the template's grace, which would end this process before its exit handlers.
-    ForkServer(connection, lifeline, launcher.pid, idle, become, grace=0.25).run()
-    atexit._run_exitfuncs()
+    ForkServer(connection, lifeline, launcher.pid, idle, become, grace=_GRACE).run()
+    finish_parent(_GRACE)

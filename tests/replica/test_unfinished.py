@@ -1,0 +1,167 @@
+"""Files and finalisers that a program leaves open: xmp leaves what ``python script.py`` leaves."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import unfinished
+from tests.support.launching import METHODS, failure, launch
+from tests.support.unfinished import ENDINGS
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+AT_MODULE_LEVEL = """
+import os, sys
+import xmp
+from tests.support import unfinished
+
+HERE = sys.argv[1]
+unfinished.begin(f"{HERE}/{os.getpid()}")
+LOG = open(f"{HERE}/log", "a")
+LOG.write(f"imported by {os.getpid()}\\n")
+
+def fn(rank):
+    LOG.write(f"rank {rank}\\n")
+    return os.getpid()
+
+if __name__ == "__main__":
+    print(*xmp.spawn(fn, nprocs=2, runtime="cpu", start_method=sys.argv[2]))
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+
+
+@functools.lru_cache
+def by_python(how: str) -> dict[str, Any]:
+    """The table: what Python leaves of everything that ``unfinished`` begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        python(unfinished.__file__, folder, how)
+        return unfinished.left(Path(folder))
+
+
+def begins(rank: int, folder: str, how: str) -> None:
+    unfinished.begin(f"{folder}/{rank}")
+    unfinished.end(how)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_replica_has_begun_is_finished(method: str, how: str, tmp_path: Path) -> None:
+    table = by_python(how)
+    assert table["text"] == b"loss,1.0\n", "Python itself must have finished it"
+    ends_well = how in ("return", "handler returns")
+    # When one replica fails, xmp ends others by SIGTERM: there Python writes nothing, either.
+    if ends_well:
+        launch(method, begins, str(tmp_path), how)
+    else:
+        failure(method, begins, str(tmp_path), how, nprocs=1, timeout=60)
+    for folder in tmp_path.iterdir():
+        assert unfinished.left(folder) == table
+    assert len(list(tmp_path.iterdir())) == (2 if ends_well else 1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_begun_before_the_fork_is_finished_once(method: str, tmp_path: Path) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "left"
+    program.write_text(AT_MODULE_LEVEL)
+    folder.mkdir()
+    done = python(str(program), str(folder), method)
+    assert done.returncode == 0, done.stderr
+    pids = {path.name for path in folder.iterdir() if path.is_dir()}
+    # The holder of the script outlives its launcher for a moment.
+    for pid in pids:
+        until(lambda pid=pid: unfinished.left(folder / pid) == by_python("return"))
+    lines = (folder / "log").read_text().splitlines()
+    ranks = [line for line in lines if line.startswith("rank")]
+    assert sorted(ranks) == ["rank 0", "rank 1"]
+    imports = [line for line in lines if line.startswith("imported")]
+    assert sorted(imports) == sorted(f"imported by {pid}" for pid in pids)
+    replicas = set(done.stdout.split())
+    assert replicas <= pids if method == "spawn" else not replicas & pids
+
+
+@pytest.mark.parametrize("options", [(), ("--no-python", sys.executable)])
+def test_a_script_under_xmp_run_leaves_what_python_leaves(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "from tests.support import unfinished\n"
+        "unfinished.begin(f'{sys.argv[1]}/' + os.environ['RANK'])\n"
+    )
+    folder = tmp_path / "left"
+    done = python("-m", "xmp", "run", "-n", "2", *options, str(script), str(folder))
+    assert done.returncode == 0, done.stderr
+    assert [unfinished.left(folder / rank) for rank in "01"] == [by_python("return")] * 2
+
+
+class Waits:
+    """Waits for ever when it is finalised."""
+
+    def __del__(self) -> None:
+        threading.Event().wait()
+
+
+def keeps(rank: int, thing: str) -> int:
+    unfinished.kept.append(Waits())
+    if thing == "raises":
+        raise ValueError("before")
+    return rank
+
+
+def test_a_finaliser_that_hangs_is_ended_and_named() -> None:
+    error = failure("forkserver", keeps, "returns", grace=0.5)
+    assert "the finaliser of test_unfinished.Waits" in str(error)
+    assert "in __del__, has not ended within 0.5 s (grace)" in str(error)
+    assert "ValueError: before" in str(failure("forkserver", keeps, "raises", grace=0.5))
+
+
+def freezes(rank: int, folder: str) -> None:
+    unfinished.begin(f"{folder}/{rank}")
+    gc.freeze()
+    gc.unfreeze() if rank else None
+
+
+def test_a_heap_that_the_program_freezes_is_finished_too(tmp_path: Path) -> None:
+    launch("forkserver", freezes, str(tmp_path))
+    assert [unfinished.left(tmp_path / rank) for rank in "01"] == [by_python("return")] * 2
+
+
+def fails_beside_a_thread(rank: int, folder: str) -> None:
+    unfinished.kept.append(open(f"{folder}/log", "w"))
+    unfinished.kept[-1].write("loss,1.0\n")
+    threading.Thread(target=threading.Event().wait).start()
+    raise ValueError("beside a thread that never ends")
+
+
+def test_files_of_a_replica_that_fails_beside_its_threads(tmp_path: Path) -> None:
+    """Python would wait for the thread for ever; xmp ends it, and has written the file before."""
+    failure("forkserver", fails_beside_a_thread, str(tmp_path), nprocs=1, timeout=60)
+    assert (tmp_path / "log").read_text() == "loss,1.0\n"
+
+
+def full(rank: int) -> None:
+    unfinished.kept.append(open("/dev/full", "w"))
+    unfinished.kept[-1].write("loss,1.0\n")
+
+
+def test_what_cannot_be_written_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    launch("forkserver", full)
+    assert "No space left on device" in capfd.readouterr().err
