@@ -139,8 +139,8 @@ def freezes(rank: int, folder: str) -> None:
     gc.unfreeze() if rank else None
 
 
-def test_a_heap_that_the_program_freezes_is_finished_too(tmp_path: Path) -> None:
-    launch("forkserver", freezes, str(tmp_path))
+def test_a_heap_that_the_program_freezes_is_finished_too_without_any_grace(tmp_path: Path) -> None:
+    launch("forkserver", freezes, str(tmp_path), grace=0)
     assert [unfinished.left(tmp_path / rank) for rank in "01"] == [by_python("return")] * 2
 
 

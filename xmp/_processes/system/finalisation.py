@@ -41,6 +41,8 @@ __all__ = ["before_fork", "begin", "descriptors", "finish", "write_out"]
 
 _MOST = 100_000
 """Objects that are followed to find out who owns whom; behind them the order is that of age."""
+_LEAST = 0.5
+"""Seconds for a finaliser: a ``grace`` of 0 is meant for those that would go on after a failure."""
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 """They lead to everything, and own no file."""
@@ -271,7 +273,7 @@ class _Watch:
     """Waits in a thread for each finaliser; there is none while nothing has to be finished."""
 
     def __init__(self, seconds: float, hangs: Callable[[str], NoReturn]) -> None:
-        self._seconds = seconds
+        self._seconds = max(seconds, _LEAST)
         self._hangs = hangs
         self._over = threading.Event()
         self._begun = time.monotonic()
