@@ -95,6 +95,7 @@ CASES = {
         Case("data parallel", "work_data_parallel.py", ("xmp",), counts=(2,)),
         Case("idle", "work_entered.py", ("xmp",), probe=driver.idle, once=True),
         Case("import", "work_import.py", ("xmp", "multiprocessing")),
+        Case("facts", "work_facts.py", ("xmp", "python")),
     )
 }  # fmt: skip
 
@@ -228,6 +229,11 @@ ROWS = (
     Row(
         "import xmp, above a bare interpreter (beside import multiprocessing)",
         (Target(_cost("import", "xmp"), _cost("import", "multiprocessing"), at_most=1.5),),
+        quick=True,
+    ),
+    Row(
+        "facts of the host, read once more (beside a bare interpreter)",
+        (Target(_cost("facts", "xmp"), _cost("facts", "python"), at_most=0.2),),
         quick=True,
     ),
 )  # fmt: skip
