@@ -79,7 +79,7 @@ PY
 }
 
 # low_bounds DIR EXTRA...: the oldest versions that pyproject.toml allows of what xmp and these extras
-# need, as pip's constraints. tomllib came with Python 3.11; pip brings its own.
+# need, as pip's requirements. tomllib came with Python 3.11; pip brings its own.
 low_bounds() {
     dir=$1
     shift
