@@ -78,6 +78,26 @@ PY
     fi
 }
 
+# low_bounds DIR EXTRA...: the oldest versions that pyproject.toml allows of what xmp and these extras
+# need, as pip's requirements. tomllib came with Python 3.11; pip brings its own.
+low_bounds() {
+    dir=$1
+    shift
+    "$dir/bin/python" - "$@" <<'PY'
+import sys
+from pip._vendor import tomli
+from pip._vendor.packaging.requirements import Requirement
+
+with open("pyproject.toml", "rb") as file:
+    project = tomli.load(file)["project"]
+lists = [project["optional-dependencies"][extra] for extra in sys.argv[1:]]
+for requirement in map(Requirement, sum(lists, project["dependencies"])):
+    for bound in requirement.specifier:
+        if bound.operator == ">=":
+            print(f"{requirement.name}=={bound.version}.*")
+PY
+}
+
 # unpack_slurm DIR: Slurm, munge and the libraries that this system lacks, into DIR/unpacked, unless
 # they are there. Nothing is installed. The lists of packages are brought up to date in DIR too: a
 # system without any, or with old ones, finds none of the files.

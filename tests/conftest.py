@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 # With it print() writes a text and its line end apart, and lines of two ranks run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Under nohup, and in the background of a script, it is ignored: all that tests start would inherit
+# that, and no Ctrl-C of a test would reach it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a test must not leave (leaks.py), what it has and how it launches (fixtures.py).
 pytest_plugins = ["tests.support.leaks", "tests.support.fixtures"]

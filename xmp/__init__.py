@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import _signals
 from ._breakpoint import breakpoint
-from ._data_parallel import data_parallel
 from ._errors import (
     HostLost,
     PlanError,
@@ -55,14 +55,15 @@ from ._inside import (
 from ._launch import launch
 from ._launcher import launcher
 from ._preemption import preempted
-from ._run_script import run_script
-from ._sharing import MpModelWrapper, MpSerialExecutor
 from ._spawn import spawn
 from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
 
 if TYPE_CHECKING:
+    from ._data_parallel import data_parallel
     from ._engines.job import Job
     from ._processes import ProcessContext, Results
+    from ._run_script import run_script
+    from ._sharing import MpModelWrapper, MpSerialExecutor
     from ._types import Event, HostFacts, JobPlan
 
 __version__ = "0.1.0"  # read by the build, too
@@ -122,8 +123,12 @@ _LAZY = {
     "HostFacts": "_types",
     "Job": "_engines.job",
     "JobPlan": "_types",
+    "MpModelWrapper": "_sharing",
+    "MpSerialExecutor": "_sharing",
     "ProcessContext": "_processes",
     "Results": "_processes",
+    "data_parallel": "_data_parallel",
+    "run_script": "_run_script",
 }
 for _name in __all__:
     # Tracebacks and reprs show the public name, not the file that it lives in.
@@ -134,12 +139,13 @@ for _name in __all__:
 if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
     def __getattr__(name: str) -> Any:
-        """Import a class whose module takes longer to import than many programs want to wait."""
+        """Import what takes longer to import than many programs want to wait."""
         if name not in _LAZY:
             raise AttributeError(f"module 'xmp' has no attribute {name!r}")
         import importlib
 
-        value = getattr(importlib.import_module(f"xmp.{_LAZY[name]}"), name)
+        with _signals.deferred():  # importlib would swallow a TimeoutError of a handler
+            value = getattr(importlib.import_module(f"xmp.{_LAZY[name]}"), name)
         value.__module__ = "xmp"
         globals()[name] = value
         return value

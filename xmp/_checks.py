@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex, cast
 
 from ._call_checks import check_function
 from ._errors import PlanError
-from ._limits import number_of_seconds
+from ._numbers import number_of_seconds
 from ._types import HostsByHand, Limits, Observer, Output, Request, WorldByHand
 
 __all__ = [

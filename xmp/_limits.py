@@ -6,32 +6,18 @@ All times are monotonic nanoseconds. The clocks do not run while the user has st
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from xmp._types import Limits
 
-__all__ = ["HANG", "SAY_AFTER", "START", "TOTAL", "Clocks", "Overdue", "number_of_seconds"]
+__all__ = ["HANG", "SAY_AFTER", "START", "TOTAL", "Clocks", "Overdue"]
 
 TOTAL = "timeout"
 START = "start_timeout"
 HANG = "hang_timeout"
 SAY_AFTER = 30_000_000_000
 """When not all replicas are in the function after this time, xmp reports once where each one is."""
-
-
-def number_of_seconds(name: str, value: object, or_none: bool = False) -> float:
-    """The value as a float, of whatever kind of real number it is; TypeError for anything else."""
-    # numpy.float32 and Fraction are numbers.Real; Decimal is only a Number.
-    unreal = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
-    if isinstance(value, bool) or not isinstance(value, numbers.Number) or unreal:
-        allowed = "a number of seconds or None" if or_none else "a number of seconds"
-        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}: {value!r}")
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (OverflowError, ValueError):  # 10**400; Decimal("sNaN")
-        return float("nan")
 
 
 @dataclass(frozen=True)

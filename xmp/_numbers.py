@@ -1,8 +1,10 @@
-"""Numbers in the texts of variables, which any program may have written."""
+"""Numbers that are not xmp's own: in the texts of variables, and as arguments."""
 
 from __future__ import annotations
 
-__all__ = ["MOST", "is_number"]
+import numbers
+
+__all__ = ["MOST", "is_number", "number_of_seconds"]
 
 MOST = 2**20
 """Of hosts, ranks, devices and threads: more are a mistake, and would be a list without end."""
@@ -15,3 +17,16 @@ def is_number(text: str) -> bool:
     """
     short = len(text.lstrip("0")) <= len(str(MOST))
     return text.isascii() and text.isdigit() and short and int(text) <= MOST
+
+
+def number_of_seconds(name: str, value: object, or_none: bool = False) -> float:
+    """The value as a float, of whatever kind of real number it is; TypeError for anything else."""
+    # numpy.float32 and Fraction are numbers.Real; Decimal is only a Number.
+    unreal = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
+    if isinstance(value, bool) or not isinstance(value, numbers.Number) or unreal:
+        allowed = "a number of seconds or None" if or_none else "a number of seconds"
+        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}: {value!r}")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (OverflowError, ValueError):  # 10**400; Decimal("sNaN")
+        return float("nan")

@@ -249,7 +249,7 @@ class Watch:
         if self._ending():
             return self._kill(now)
         self.phase, self._step = "interrupting", now + self.grace
-        self._sent.add(SIGINT)
+        self._sent |= {SIGINT, SIGTERM}  # those that ignore the one get the other
         return [Action("stacks", self._living()), Action("SIGINT", self._living())]
 
     def _stop(self, now: int) -> list[Action]:

@@ -94,6 +94,8 @@ CASES = {
         Case("steps", "work_steps.py", ("xmp", "torch"), counts=(4,)),
         Case("data parallel", "work_data_parallel.py", ("xmp",), counts=(2,)),
         Case("idle", "work_entered.py", ("xmp",), probe=driver.idle, once=True),
+        Case("import", "work_import.py", ("xmp", "multiprocessing")),
+        Case("facts", "work_facts.py", ("xmp", "python")),
     )
 }  # fmt: skip
 
@@ -223,5 +225,15 @@ ROWS = (
     Row(
         "idle launcher, template and supervisor over 10 s",
         (Target(_cost("idle", "xmp", "percent"), at_most=0.05, unit="%"),),
+    ),
+    Row(
+        "import xmp, above a bare interpreter (beside import multiprocessing)",
+        (Target(_cost("import", "xmp"), _cost("import", "multiprocessing"), at_most=1.5),),
+        quick=True,
+    ),
+    Row(
+        "facts of the host, read once more (beside a bare interpreter)",
+        (Target(_cost("facts", "xmp"), _cost("facts", "python"), at_most=0.2),),
+        quick=True,
     ),
 )  # fmt: skip

@@ -156,11 +156,9 @@ def test_one_that_connects_all_the_time_keeps_no_host_out(job: Job) -> None:
 
 def test_one_that_is_slow_is_sent_away(job: Job) -> None:
     connection = job.connect()
-    began = time.monotonic()
     exactly(connection, GREETING_SIZE)
     connection.settimeout(0.5)
     while not closed(connection):
-        assert time.monotonic() - began < 8
         connection.sendall(b"x")
     job.runs()
 
@@ -293,7 +291,7 @@ def test_a_host_that_leaves_without_a_word_is_lost(job: Job) -> None:
     job.links[0].come(0, print)
     connection.sendall(frames.frame(kinds.LEAVE))
     connection.close()
-    until(lambda: (job.links[0].take_in(), job.links[0].verdict)[1], 3)
+    until(lambda: (job.links[0].take_in(), job.links[0].verdict)[1])
     assert job.links[0].verdict is not None
     assert "host 1 (n1) is lost: it has left the launch" in job.links[0].verdict.text
 

@@ -28,9 +28,8 @@ from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
 
 pytestmark = pytest.mark.hosts
 
-GRACE = 1.0
 FOUR: dict[str, Any] = {
-    "engine": "local", "hosts": 4, "nprocs": 2, "runtime": "cpu", "progress": False, "grace": GRACE,
+    "engine": "local", "hosts": 4, "nprocs": 2, "runtime": "cpu", "progress": False, "grace": 600.0,
 }  # fmt: skip
 TWO = {**FOUR, "hosts": 2}
 
@@ -43,28 +42,21 @@ def note(folder: Path, rank: int) -> None:
     (folder / f"in-fn-{rank}").touch()
 
 
-def moment_of(folder: Path) -> float:
-    return float((folder / "moment").read_text())
-
-
 def raises(rank: int, folder: Path) -> str:
     note(folder, rank)
     if rank == 6:
         return "early"
     if rank == 5:
         until(lambda: len(list(folder.glob("in-fn-*"))) == 8, 30)
-        (folder / "moment").write_text(str(time.monotonic()))
         raise NoLabelError("no such label")
     return never_returns()
 
 
 def test_a_replica_raises(tmp_path: Path) -> None:
-    slow = slowness()
     with pytest.raises(
         xmp.ReplicaRaised, match=r"rank 5 of 8 .*127\.0\.0\.4\) raised .*NoLabel"
     ) as info:
         xmp.launch(raises, (tmp_path,), **FOUR)
-    assert time.monotonic() - moment_of(tmp_path) < (1 + GRACE) * slow
     error = info.value
     assert isinstance(error.__cause__, NoLabelError)
     assert error.__cause__.args == ("no such label",)
@@ -83,27 +75,23 @@ class Never:
 
 def test_start_timeout_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that takes 20 s to find the hosts leaves them 1 s of 21."""
-    called, begun = time.monotonic_ns() - 20_000_000_000, time.monotonic()
+    called = time.monotonic_ns() - 20_000_000_000
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic_ns=lambda: called))
     with pytest.raises(xmp.ReplicaTimeout, match=r"start_timeout=21\b"):
         xmp.launch(print, (Never(),), start_timeout=21, **TWO)
-    assert time.monotonic() - begun < 15
 
 
 def dies(rank: int, folder: Path) -> None:
     if rank == 3:
-        (folder / "moment").write_text(str(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
     never_returns()
 
 
 def test_a_replica_dies(tmp_path: Path) -> None:
-    slow = slowness()
     with pytest.raises(
         xmp.ReplicaDied, match=r"rank 3 of 8 .*127\.0\.0\.3\) was killed by SIGKILL"
     ) as info:
         xmp.launch(dies, (tmp_path,), **FOUR)
-    assert time.monotonic() - moment_of(tmp_path) < (1 + GRACE) * slow
     assert info.value.signal_name == "SIGKILL"
 
 
@@ -177,26 +165,23 @@ def waits(rank: int, folder: Path) -> None:
 def test_an_agent_is_killed(tmp_path: Path, index: int, ending: signal.Signals) -> None:
     with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
         pids = job.pids()
-        slow, start = slowness(), time.monotonic()
         os.kill(job.hosts[index].pid, ending)
         name = f"127.0.0.{2 + index}"
         with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*{ending.name}") as info:
             job.join()
-        assert time.monotonic() - start < (2 + GRACE) * slow
     assert (info.value.host, info.value.host_index) == (name, index)
-    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 1 * slow)
+    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_agent_that_is_stopped_is_given_up(tmp_path: Path, index: int) -> None:
-    with xmp.launch(waits, (tmp_path,), join=False, **TWO) as job:
-        pids, slow, start = job.pids(), slowness(), time.monotonic()
+    with xmp.launch(waits, (tmp_path,), join=False, **{**TWO, "grace": 1.0}) as job:
+        pids = job.pids()
         os.kill(job.hosts[index].pid, signal.SIGSTOP)
         name = f"127.0.0.{2 + index}"
         with pytest.raises(xmp.HostLost, match=rf"host {index} \({name}\).*was stopped"):
             job.join()
-        assert time.monotonic() - start < 20 * slow
-    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids), 2 * slow)
+    until(lambda: not any(Path(f"/proc/{pid}/root").exists() for pid in pids))
 
 
 def fails_at_first(rank: int, folder: Path) -> tuple[int, int]:
@@ -305,7 +290,7 @@ def test_a_ctrl_c_ends_all_hosts_in_order(stage: Stage) -> None:
     driver = stage.start(PROGRAM, "cleans")
     stage.in_function(driver, 4)
     driver.send_signal(signal.SIGINT)
-    outcome = stage.outcome(driver, timeout=4 * slowness())
+    outcome = stage.outcome(driver)
     assert outcome.code == -signal.SIGINT
     assert "KeyboardInterrupt" in outcome.err
     assert len(list(stage.folder.glob("cleaned-*"))) == 4

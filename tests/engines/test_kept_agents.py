@@ -267,7 +267,7 @@ def test_shutdown_leaves_nothing() -> None:
     below = [pid for agent in agents for _, pid in name_of_children(agent)]
     xmp.shutdown()
     assert not any(is_alive(pid) for pid in agents)
-    until(lambda: not any(is_alive(pid) for pid in below), 1)
+    until(lambda: not any(is_alive(pid) for pid in below))
 
 
 ENDS = """

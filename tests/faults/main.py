@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
     options = arguments()
     seed = random.randrange(100_000) if options.seed is None else options.seed
     numbers = range(options.rounds) if options.round is None else [options.round]

@@ -213,16 +213,13 @@ def test_a_short_value_takes_one_round() -> None:
 
 def test_entering_torch_is_free_until_torch_is_used() -> None:
     code = """
-import os, sys, time
+import os, sys
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
 from xmp._replica_info import ReplicaInfo
 from xmp._frameworks import torch_dist
 info = ReplicaInfo(0, 0, 1, 1, settings={"device_type": "cpu"})
-began = time.perf_counter()
 framework = torch_dist.enter(info)
-took = time.perf_counter() - began
 assert not {"torch", "numpy", "jax"} & set(sys.modules), "torch was imported"
-assert took < 0.001, took
 import torch.distributed
 module = sys.modules["torch.distributed.rendezvous"]
 assert module._create_c10d_store.__module__.startswith("xmp."), "torch was not readied"

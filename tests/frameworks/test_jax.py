@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,11 +92,9 @@ def terminated(rank: int) -> None:
 
 
 def test_sigterm_ends_a_replica() -> None:
-    began = time.monotonic()
     with pytest.raises(xmp.ReplicaDied) as raised:
         replicas(terminated)
     assert raised.value.signal_name == "SIGTERM"
-    assert time.monotonic() - began < 80
 
 
 def listening(rank: int) -> list[str]:

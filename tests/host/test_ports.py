@@ -6,7 +6,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -200,10 +199,8 @@ def test_a_port_is_held_again_at_once(
 ) -> None:
     """As after a launch of xmp's with torch (address), JAX or libtpu (both)."""
     port, _ = ended_server(OPTIONS[before], client_ends=True)
-    began = time.monotonic()
     with lease([PortNeed("p", how, "127.0.0.2", port)]) as held:
         assert held.ports == {"p": port}
-        assert time.monotonic() - began < 1
         if how == "hold":  # not by a program of another user, which SO_REUSEADDR would allow
             with socket.socket() as other:
                 other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -260,23 +257,22 @@ def test_a_signal_handler_ends_the_wait() -> None:
     before = signal.signal(signal.SIGALRM, late)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-        began = time.monotonic()
         with pytest.raises(TimeoutError, match="late"), _signals.deferred():
             lease([PortNeed("p", "listen", "127.0.0.2", port)])
-        assert time.monotonic() - began < 5
     finally:
         signal.signal(signal.SIGALRM, before)
         client.close()
 
 
 @pytest.mark.parametrize("how", ["listen", "hold"])
-def test_a_port_that_is_bound_is_not_waited_for(how: str) -> None:
+def test_a_port_that_is_bound_is_not_waited_for(
+    how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.2", 0))
-        began = time.monotonic()
         with pytest.raises(PortError, match="Another program uses it"):
             lease([PortNeed("p", how, "127.0.0.2", port_of(other))])
-        assert time.monotonic() - began < 1
+    assert "waiting until the kernel frees it" not in capfd.readouterr().err
 
 
 def test_the_probe_is_no_server_and_leaves_nothing() -> None:

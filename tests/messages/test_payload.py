@@ -28,6 +28,14 @@ def through(value: Any, inline: bool = True) -> Any:
         image.close()
 
 
+def test_a_function_by_value_keeps_the_name_of_its_cell() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("def outer():\n    return lambda: 1", "<cell 3>", "exec"), names)
+    outer = through(names["outer"])
+    assert outer is not names["outer"]
+    assert outer.__code__.co_filename == outer().__code__.co_filename == "<cell 3>"
+
+
 @pytest.mark.parametrize("inline", [True, False])
 def test_arrays_travel_out_of_band_and_arrive_writable(inline: bool) -> None:
     array = np.arange(1000.0)

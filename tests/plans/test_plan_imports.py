@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
+
+import pytest
 
 from tests.support.fresh import in_fresh_interpreter
 from xmp import _planner, _ports, _probe, _runtimes
 from xmp._runtimes import _imports, _tpu
 from xmp._types import HostFacts, Request
 
+SKIP = "TPU_SKIP_MDS_QUERY"
 PROGRAM = """
 import json, os
 before = dict(os.environ)
@@ -22,10 +26,32 @@ def test_a_jax_replica_has_what_importing_jax_writes() -> None:
     clean = {k: v for k, v in os.environ.items() if k not in _imports.NAMES}
     done = in_fresh_interpreter(PROGRAM, {**clean, "JAX_PLATFORMS": "cpu"})
     written = json.loads(done.stdout)
+    written.pop("TPU_LIBRARY_PATH", None)  # the path of libtpu.so, the same in every process
     made = _planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
     ours = dict(made.hosts[0].replicas[0].set)
     assert {name: ours.get(name) for name in written} == written
     assert set(written) <= set(_imports.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        ({"frameworks": {"libtpu": "0.0.52"}}, "1"),
+        ({"frameworks": {"libtpu": "0.0.52"}, "env": {SKIP: "0"}}, "0"),
+        ({"frameworks": {"libtpu": "0.0.52"}, "tpu": {"chips": 4}}, None),
+        ({"frameworks": {"libtpu": None}}, None),
+    ],
+)
+def test_libtpu_asks_no_server_where_there_is_no_tpu(
+    facts: dict[str, Any], wanted: str | None
+) -> None:
+    """Where a replica of another runtime uses JAX, which says so at its import."""
+    known = HostFacts(**facts)
+    replica = _planner.plan(Request(runtime="cpu", nprocs=2), known).hosts[0].replicas[0]
+    assert dict(replica.set).get(SKIP, known.env.get(SKIP)) == wanted
+    imported = HostFacts(**{**facts, "env": {SKIP: "1"}, "env_at_start": {SKIP: ""}})
+    replica = _planner.plan(Request(runtime="cpu", nprocs=2), imported).hosts[0].replicas[0]
+    assert (SKIP in replica.unset) is (wanted is None)
 
 
 def test_this_host_plans_leases_and_plans_again() -> None:

@@ -67,6 +67,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
     text = run(["./scripts/test", "--help"], checkout)
     for lane in (
         "--py310",
+        "--newest",
         "--xla",
         "--torch-tpu",
         "--libtpu",
@@ -92,6 +93,18 @@ def test_what_has_a_lane_is_not_in_the_default_one() -> None:
     assert environments
     assert environments[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
     assert 'in_a_lane="peers or methods or failing or hosts or $of_an_environment"' in source
+
+
+def test_the_oldest_versions_are_those_of_the_project_file() -> None:
+    folder = Path(sys.prefix)
+    text = run(["sh", "-c", f". scripts/_env.sh; low_bounds {folder} torch ray"], ROOT)
+    pinned = text.splitlines()[:-1]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert {re.match(r"[\w-]+", line)[0] for line in pinned} == {  # type: ignore[index]
+        "cloudpickle", "psutil", "torch", "ray",
+    }  # fmt: skip
+    for line in pinned:
+        assert f'"{line.removesuffix(".*").replace("==", ">=")}' in project, line
 
 
 def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:

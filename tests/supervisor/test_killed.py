@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
         try:
             xmp.spawn(globals()[fn], nprocs=3, runtime="cpu", start_method=method)
         except xmp.XmpError as error:
-            in_script.say(raised=f"{type(error).__name__}: {error}", at=time.monotonic())
+            in_script.say(raised=f"{type(error).__name__}: {error}")
         left = in_script.belongings()["processes"]
         again = list(xmp.spawn(quick, nprocs=2, runtime="cpu", start_method=method))
         in_script.say(left=left, again=again)
@@ -44,7 +43,6 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     )
     running(stage, method, fn, source=source)
     (supervisor,) = stage.supervisors()
-    killed = time.monotonic()
     os.kill(supervisor, signal.SIGKILL)
     outcome = stage.outcome(stage.last)
     assert outcome.code == 0, outcome.err
@@ -54,7 +52,7 @@ def test_supervisor_killed(stage: Stage, method: str, fn: str) -> None:
     assert said["again"] == [0, 1]
     assert set(said["left"]) <= {"xmp-template", "xmp-script"}
     stage.gone()
-    assert said["at"] - killed < 4  # an answer is waited for longer
+    assert "does not answer" not in outcome.err
 
 
 @pytest.mark.parametrize("without", ["", "pidfd"])
@@ -274,5 +272,5 @@ def test_supervisor_killed_on_a_kernel_that_can_less(stage: Stage, method: str) 
     os.kill(supervisor, signal.SIGKILL)
     outcome = stage.outcome(stage.last)
     assert "supervisor" in outcome.err
-    assert outcome.seconds < 4
+    assert "does not answer" not in outcome.err
     stage.gone()

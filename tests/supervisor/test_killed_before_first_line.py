@@ -68,7 +68,7 @@ def test_parent_killed(stage: Stage, method: str, at: str) -> None:
     """The launcher is alive, and may try again: what hung is gone."""
     launcher, stuck = hangs(stage, method, at)
     kill(parent(stuck))
-    until(lambda: not is_alive(stuck), 2, "the end of what hangs")
+    until(lambda: not is_alive(stuck), what="the end of what hangs")
     if is_alive(launcher):
         kill(launcher)
     stage.gone()
@@ -140,7 +140,7 @@ def test_what_an_idle_fork_server_forks_ends_too(stage: Stage, victims: str) -> 
         kill(forker)
     if victims != "forker":
         kill(launcher)
-    until(lambda: not is_alive(stuck), 2, "the end of what hangs")
+    until(lambda: not is_alive(stuck), what="the end of what hangs")
     if victims == "forker":
         kill(launcher)
     stage.gone()

@@ -346,10 +346,7 @@ def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
         import in_script, xmp
 
         def look(rank):
-            start = time.process_time()
-            had = "sklearn.linear_model" in sys.modules
-            from sklearn.linear_model import LogisticRegression
-            return [had, in_script.forked(), time.process_time() - start]
+            return ["sklearn.linear_model" in sys.modules, in_script.forked()]
 
         if __name__ == "__main__":
             import sklearn.linear_model
@@ -361,10 +358,7 @@ def test_installed_packages_are_taken_as_they_are(stage: Stage) -> None:
             in_script.say(found=found)
     """
     said = stage.run(source, timeout=60).said
-    for had, forked, seconds in said["found"]:
-        assert had
-        assert forked
-        assert seconds < 0.2
+    assert said["found"] == [[True, True]] * 2
 
 
 WRITES = """

@@ -65,16 +65,13 @@ def test_a_launch_that_runs_goes_on(stage: Stage, method: str) -> None:
         options = dict(nprocs=2, runtime="cpu", start_method=sys.argv[1])
         context = xmp.spawn(work, join=False, **options)
         replicas = context.pids()
-        start = time.monotonic()
         xmp.shutdown()
-        seconds = time.monotonic() - start
         assert all(map(in_script.is_alive, replicas))
         go()
         other = xmp.spawn(work, **options)
         results = context.results()
         xmp.shutdown()
         in_script.say(
-            seconds=seconds,
             ranks=[each[0] for each in (*results, *other)],
             same=results[0][1] == other[0][1],
             left=in_script.belongings()["processes"],
@@ -83,7 +80,6 @@ def test_a_launch_that_runs_goes_on(stage: Stage, method: str) -> None:
     )
     said = stage.run(source, method).said
     assert said["ranks"] == [0, 1, 0, 1]
-    assert said["seconds"] < 2
     assert said["left"] == []
     if method == "forkserver":
         assert not said["same"]

@@ -75,18 +75,17 @@ def test_killed_while_a_launch_runs(stage: Stage, moment: str) -> None:
         for name in victims.get(sys.argv[1], ["xmp-template", "xmp-script"]):
             for pid in in_script.called(name):
                 os.kill(pid, signal.SIGKILL)
-        start = time.monotonic()
-        results = [each[0] for each in context.results()]
-        in_script.say(results=results, seconds=time.monotonic() - start)
+        in_script.say(results=[each[0] for each in context.results()])
         again = spawn()
         in_script.say(again=[each[0] for each in again], other=again[0][1] != first)
         xmp.shutdown()
         in_script.say(left=in_script.belongings()["processes"])
     """
     )
-    said = stage.run(source, moment).said
+    outcome = stage.run(source, moment)
+    said = outcome.said
     assert said["results"] == said["again"] == [0, 1]
-    assert said["seconds"] < 4.5
+    assert "does not answer" not in outcome.err
     assert said["left"] == []
     assert said["other"] == (moment != "script")
 
@@ -148,17 +147,14 @@ def test_stopped_while_idle_is_killed_and_named(stage: Stage, who: str) -> None:
         spawn()
         for pid in in_script.called(sys.argv[1]):
             os.kill(pid, signal.SIGSTOP)
-        start = time.monotonic()
         try:
             in_script.say(ranks=[each[0] for each in spawn()])
         except xmp.StartError as error:
             in_script.say(error=str(error))
-        in_script.say(seconds=time.monotonic() - start)
         in_script.say(again=[each[0] for each in spawn()])
     """
     )
     outcome = stage.run(source, who, timeout=40)
-    assert outcome.said["seconds"] < 15
     assert outcome.said["again"] == [0, 1]
     assert outcome.said.get("ranks") == [0, 1] or "does not answer" in outcome.err
 
@@ -173,17 +169,12 @@ def test_stopped_while_a_launch_ends(stage: Stage) -> None:
         context = xmp.spawn(work, (0.3,), nprocs=2, runtime="cpu", join=False)
         for pid in in_script.called("xmp-template"):
             os.kill(pid, signal.SIGSTOP)
-        start = time.monotonic()
         in_script.say(ranks=[each[0] for each in context.results()])
-        in_script.say(seconds=time.monotonic() - start)
         in_script.say(again=[each[0] for each in spawn()])
-        in_script.say(all=time.monotonic() - start)
     """
     )
     said = stage.run(source, timeout=60).said
     assert said["ranks"] == said["again"] == [0, 1]
-    assert said["seconds"] < 12
-    assert said["all"] < 25
 
 
 @pytest.mark.parametrize("without", [""])
@@ -311,11 +302,10 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
         in_script.say(masks=[number in in_script.signals(template, field)
                              for field in ("SigBlk", "SigIgn")
                              for number in (signal.SIGCHLD, signal.SIGALRM)])
-        start = time.monotonic()
         try:
-            xmp.spawn(wait, nprocs=2, runtime="cpu")
-        except xmp.ReplicaRaised:
-            in_script.say(seconds=time.monotonic() - start)
+            xmp.spawn(wait, nprocs=2, runtime="cpu", grace=600)
+        except xmp.ReplicaRaised as error:
+            in_script.say(signal=error.failures[1].signal_name)
         in_script.say(own=signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)
     """
     )
@@ -323,7 +313,7 @@ def test_what_the_launcher_ignores_or_blocks_does_not_reach_it(stage: Stage) -> 
     assert said["ranks"] == [0, 1]
     assert said["code"] == 7
     assert said["masks"] == [False] * 4
-    assert said["seconds"] < 4  # grace is 5
+    assert said["signal"] == "SIGTERM"
     assert said["own"]
 
 
@@ -364,12 +354,11 @@ def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: s
     if __name__ == "__main__":
         method, path = sys.argv[1:]
         multiprocessing.set_executable(path)
-        start = time.monotonic()
         for _ in range(5):
             try:
                 xmp.spawn(work, nprocs=2, runtime="cpu", start_method=method)
             except xmp.StartError as error:
-                in_script.say(error=str(error), seconds=time.monotonic() - start)
+                in_script.say(error=str(error))
         in_script.say(left=in_script.belongings()["processes"])
     """
     path = stage.folder / "interpreter"
@@ -381,5 +370,4 @@ def test_an_interpreter_that_does_not_come_up(stage: Stage, method: str, what: s
     assert str(path) in said["error"] if what == "missing" else said["error"]
     if what == "speaking":
         assert "no licence" in said["error"]
-    assert said["seconds"] < 20
     assert said["left"] == []

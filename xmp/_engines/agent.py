@@ -263,7 +263,7 @@ def _state_here(driver: LauncherState, path: list[str]) -> LauncherState:
     own, _ = launcher_state.capture()
     return replace(
         own, name=driver.name, path=path, argv=driver.argv, authkey=driver.authkey,
-        traced=driver.traced, write_bytecode=driver.write_bytecode,
+        ignored=driver.ignored, traced=driver.traced, write_bytecode=driver.write_bytecode,
         shadows=driver.shadows,
     )  # fmt: skip
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import operator
-import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from xmp._limits import number_of_seconds
+from xmp._numbers import number_of_seconds
 
 from .groups import members, needed, rank
 from .identity import ReplicaState, current, framework_of
@@ -228,6 +227,8 @@ def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
 
 def _travelling(error: BaseException) -> BaseException:
     """The exception, or its text where it does not pickle."""
+    import pickle  # 2 ms, which `import xmp` need not take
+
     try:
         if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
             return error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xmp._types import PortNeed, ReplicaPlan
 
 from ._base import Job, Place, Runtime, matches
-from ._imports import undone
+from ._imports import undone, without_chips
 from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER, SECRETS
 
 __all__ = ["STORE_PORT", "common", "dropped", "gloo_interface", "replaced", "store_need", "unset"]
@@ -20,6 +20,7 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
     """The variables that all replicas of a host share: the size of the job, its rendezvous."""
     given, _ = undone(place.facts)
     given |= {
+        **without_chips(place.facts),
         "WORLD_SIZE": str(job.world),
         "LOCAL_WORLD_SIZE": str(job.local),
         "NODE_RANK": str(place.index),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from xmp._types import HostFacts
 
-__all__ = ["NAMES", "after_import", "undone"]
+__all__ = ["NAMES", "after_import", "undone", "without_chips"]
 
 FLAGS = {
     "XLA_FLAGS": ("--xla_cpu_enable_fast_math=false",),
@@ -60,6 +60,18 @@ def after_import(
         words += [flag for flag in wanted if flag.partition("=")[0] not in named]
         given[name] = " ".join(words)
     return given
+
+
+def without_chips(facts: HostFacts) -> dict[str, str]:
+    """What ``import jax`` writes where libtpu is installed and there is no TPU.
+
+    For replicas of every runtime: a template that has imported JAX does not write it again, and JAX
+    in the function would have libtpu ask for metadata, which takes 30 s for each attribute where
+    another server answers (libtpu 0.0.52).
+    """
+    if facts.tpu or not facts.frameworks.get("libtpu"):
+        return {}
+    return after_import(facts, {"TPU_SKIP_MDS_QUERY": "1"}, {})
 
 
 def undone(facts: HostFacts) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
 from xmp._errors import XmpError
-from xmp._limits import number_of_seconds
+from xmp._numbers import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._test_outcomes import is_skip
 

@@ -22,6 +22,7 @@ from typing import Any
 from xmp import _proc
 from xmp._processes.system.environment import replace_environment
 from xmp._processes.system.interpreter import TRACING, traced_frames
+from xmp._signals import DUMP_SIGNAL
 
 __all__ = [
     "LauncherState",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 _IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
+_KEPT = _IGNORED_BY_PYTHON | {DUMP_SIGNAL}
+"""Ignored where the launcher does not: the last one until it makes a replica write its stacks."""
 _NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals()))
 _LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
 _tracker: Any = resource_tracker._resource_tracker
@@ -230,7 +233,7 @@ def restore_signals(state: LauncherState) -> None:
         handler = _signal.getsignal(number)
         if number in state.ignored:
             _signal.signal(number, _signal.SIG_IGN)
-        elif callable(handler) and number != _signal.SIGINT:
+        elif number == _signal.SIGINT:
+            _signal.signal(number, _signal.default_int_handler)
+        elif callable(handler) or (handler == _signal.SIG_IGN and number not in _KEPT):
             _signal.signal(number, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)

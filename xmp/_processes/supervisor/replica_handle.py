@@ -87,11 +87,15 @@ class ReplicaHandle:
                 send(self.pid, number)
 
     def interrupt(self) -> None:
-        """SIGINT; one that ignores it and handles SIGTERM gets what it waits for."""
+        """SIGINT; one that ignores it gets SIGTERM, if it handles that or has not asked to ignore.
+
+        What a replica has not asked for is what the launcher ignores, and its supervisor with it.
+        """
         self.signal(signal.SIGINT)
         known = _proc.status(self.pid)
         ignores = _proc.has_signal(known, "SigIgn", signal.SIGINT)
-        if ignores and _proc.has_signal(known, "SigCgt", signal.SIGTERM):
+        inherited = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        if ignores and (inherited or _proc.has_signal(known, "SigCgt", signal.SIGTERM)):
             self.signal(signal.SIGTERM)
 
     def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
