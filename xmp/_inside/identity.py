@@ -231,7 +231,8 @@ def device() -> Any:
     """This replica's device, as its framework names it.
 
     ``torch.device("cuda", 3)``, ``torch.device("cpu")``, a ``jax.Device``; without a framework in
-    the replica, the name that the plan gives it (a string).
+    the replica, and in its children with an interpreter of their own (multiprocessing's "spawn"
+    and "forkserver"), the name that the plan gives it (a string).
     """
     state = current()
     framework = framework_of(state)
