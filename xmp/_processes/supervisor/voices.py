@@ -76,13 +76,15 @@ class Voices:
         except Closed:
             self.close(voice)
         except Malformed as why:
-            self.close(voice)
-            if not voice.of_child:  # the launch depends on no child
-                self._condemn(voice.replica, str(why))
+            self._end(voice, str(why))
         except OSError as error:  # no descriptor is left for what it asks for
-            self.close(voice)
-            if not voice.of_child:
-                self._condemn(voice.replica, f"it cannot be carried out: {error}")
+            self._end(voice, f"it cannot be carried out: {error}")
+
+    def _end(self, voice: Voice, why: str) -> None:
+        """The launch depends on no child; a replica is killed before it sees its voice closed."""
+        if not voice.of_child:
+            self._condemn(voice.replica, why)
+        self.close(voice)
 
     def waiting(self) -> Iterator[UntrustedConnection]:
         """The connections on which something is to be sent."""
