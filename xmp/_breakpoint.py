@@ -32,6 +32,8 @@ def breakpoint(rank: int = 0) -> None:
     until the program joins the launch. A plain ``breakpoint()`` in one replica does the same,
     unless the program sets its own ``sys.breakpointhook`` or PYTHONBREAKPOINT names another
     debugger; these get no terminal. Outside a launch this is the plain ``breakpoint()``.
+    A child of a replica stops as the replica would; one with an interpreter of its own, as
+    multiprocessing's "spawn" and "forkserver" make, does so by this function alone.
 
     Args:
         rank: 0 … ``world_size() - 1``.

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from ._errors import PlanError
 from ._framework import AveragingOptions
 from ._imports import loaded_framework
+from ._inside.groups import refuse_in_child
 from ._inside.identity import ReplicaState, current, framework_of
 
 __all__ = ["data_parallel", "wrap"]
@@ -186,6 +187,7 @@ def wrap(model: Any, options: AveragingOptions) -> Any:
 
 def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions], Any]:
     """What wraps ``model``: torch's way, unless it lies where XLA's own collectives reduce."""
+    refuse_in_child("data_parallel")
     framework: Any = framework_of(state)
     if not hasattr(framework, "data_parallel"):
         on_xla = any(parameter.device.type == "xla" for parameter in model.parameters())

@@ -14,13 +14,15 @@ def preempted() -> bool:
 
     Call it once a step, in the replica's main thread. After the launcher got SIGTERM it turns true
     in every replica at the same call, counted from the first, and stays true; no replica waits for
-    another. Until then a call costs less than a microsecond. In the launcher it is true once that
-    has happened in one of its launches; elsewhere it is false.
+    another. Until then a call costs less than a microsecond. In other threads of a replica and in
+    its children (workers of a data loader) calls do not count, and return what the replica's own
+    latest call has returned. In the launcher it is true once that has happened in one of its
+    launches; elsewhere it is false.
     """
-    if not _inside.in_a_replica():
+    state = _inside.installed()
+    if state is None or state.channel is None:
         return _noted
-    channel = _inside.channel()
-    return channel is not None and channel.preempted()
+    return state.channel.preempted(state.is_own())
 
 
 def note_preemption() -> None:

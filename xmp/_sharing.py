@@ -57,8 +57,13 @@ class MpSerialExecutor:
     def run(self, fn: Callable[[], T]) -> T:
         """Call ``fn`` when it is this replica's turn, and return its value.
 
-        The turn of a replica that dies ends. Calling ``run`` of the same object within ``fn``
-        is a deadlock.
+        The turn of a replica that dies ends. Threads and children of replicas take turns of their
+        own: a worker of a data loader waits for the turn of its replica, too, so ``fn`` must not
+        wait for a worker that calls ``run`` of the same object.
+
+        Raises:
+            RuntimeError: ``run`` of the same object was called within ``fn``, or by a signal
+                handler while this thread has the turn or waits for it.
         """
         with _turn(self._key):
             return fn()

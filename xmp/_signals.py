@@ -37,6 +37,7 @@ __all__ = [
     "from_handler",
     "give_up",
     "guard",
+    "in_handler",
     "in_main",
     "interruptible",
     "is_noted",
@@ -81,6 +82,25 @@ def _set(number: int, handler: Any) -> None:
 
 def in_main() -> bool:
     return threading.current_thread() is _main()
+
+
+def in_handler() -> bool:
+    """Whether this thread runs a handler of a signal now; in the main thread alone any runs."""
+    if not in_main():
+        return False
+    codes = {_code_of(handler) for handler in map(_signal.getsignal, _NUMBERS) if callable(handler)}
+    frame = sys._getframe(1) if codes else None
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _code_of(handler: Any) -> Any:
+    """The code of a function or method, or of the function behind a ``partial`` or an object."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    known = getattr(handler, "__code__", None)
+    return known or getattr(vars(type(handler)).get("__call__"), "__code__", None)
 
 
 class _Guard:

@@ -14,7 +14,7 @@ MARK = bytes(range(100, 116))
 
 
 def shown(text: str = "<b>ä</b>", kind: str = "display") -> ShowInCell:
-    return ShowInCell(3, kind, "id", ["text/html"], [text], "")
+    return ShowInCell(kind, "id", ["text/html"], [text], "")
 
 
 def read(pieces: Iterable[bytes]) -> list[bytes | ShowInCell]:

@@ -14,9 +14,9 @@ from xmp._processes.messages.plain_format import PICKLED, PLAIN, Malformed, deco
 from xmp._processes.messages.timeline import Timeline
 
 FROM_REPLICAS = {
-    *("AskPreempted", "BreakpointReached", "DebuggerLeft", "ExceptionRaised", "ExitCalled"),
-    *("FunctionEntered", "GiveValue", "LastStep", "PhaseBegun", "ResultReady", "ReturnTurn"),
-    *("ShowInCell", "Synchronise", "TakeTurn", "WantValue", "WithdrawValue"),
+    *("AskPreempted", "Beat", "BreakpointReached", "DebuggerLeft", "ExceptionRaised"),
+    *("ExitCalled", "FunctionEntered", "FunctionLeft", "GiveValue", "OpenVoice", "PhaseBegun"),
+    *("ResultReady", "ReturnTurn", "ShowInCell", "Synchronise", "TakeTurn", "WantValue"),
 }
 TO_SUPERVISORS = {
     *("AnswerDebugger", "Interrupt", "InterruptDebugger", "Kill", "Pause", "Preempt", "Resume"),
@@ -103,17 +103,17 @@ def test_a_pickle_is_not_opened(tmp_path: Any) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def withdraw(key: bytes, length: int) -> bytes:
-    head = encoded(replica.WithdrawValue("", 0))[:1]
-    return head + struct.pack("<I", length) + key + struct.pack("<q", 0)
+def phase(name: bytes, length: int) -> bytes:
+    head = encoded(replica.PhaseBegun("", 0))[:1]
+    return head + struct.pack("<I", length) + name + struct.pack("<q", 0)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (withdraw(b"key", 2**32 - 1), "4294967295 bytes are announced"),
-        (withdraw(b"\xff\xfe", 2), "is not UTF-8"),
-        (encoded(replica.WantValue(0, "", 0, True))[:-1] + b"\2", "neither 0 nor 1"),
+        (phase(b"key", 2**32 - 1), "4294967295 bytes are announced"),
+        (phase(b"\xff\xfe", 2), "is not UTF-8"),
+        (encoded(replica.WantValue("", 0, True))[:-1] + b"\2", "neither 0 nor 1"),
         (
             encoded(replica.ResultReady(0, None, 0, Timeline(), []))[:-4] + b"\xff" * 4,
             "4294967295 texts are announced",
@@ -122,6 +122,6 @@ def withdraw(key: bytes, length: int) -> bytes:
     ],
 )
 def test_lengths_and_values_are_checked(data: bytes, words: str) -> None:
-    assert decoded(withdraw(b"key", 3), opens_pickles=False)[0] == "key"
+    assert decoded(phase(b"key", 3), opens_pickles=False)[0] == "key"
     with pytest.raises(Malformed, match=words):
         decoded(data, opens_pickles=False)

@@ -28,7 +28,7 @@ from tests.support.stage import Stage
 from tests.support.waiting import until
 from xmp import _inside
 from xmp._processes.messages import replica as messages
-from xmp._processes.messages.connection import pair
+from xmp._processes.messages.connection import Closed, pair
 from xmp._processes.messages.launch import AnswerDebugger
 from xmp._processes.messages.timeline import Timeline
 
@@ -225,7 +225,11 @@ def test_what_a_child_reports_is_ignored(method: str, tmp_path: Path) -> None:
 
 def asks_as_another_user() -> str:
     os.setuid(ANOTHER_USER)
-    channel()._connection.send(messages.TakeTurn(77, "key"))
+    ours, theirs = pair()
+    channel().send_apart(messages.OpenVoice(_inside.local_rank()), [theirs.fileno()])
+    theirs.close()
+    with contextlib.suppress(Closed):  # refused already
+        ours.send(messages.TakeTurn("key"))
     return "sent"
 
 
@@ -280,7 +284,7 @@ def test_a_child_of_the_same_user_takes_turns_and_shares_values(method: str) -> 
 
 def at_breakpoint() -> str:
     ours, theirs = pair()
-    channel().send(messages.BreakpointReached(_inside.rank()), [theirs.fileno()])
+    channel().send_apart(messages.BreakpointReached(_inside.rank()), [theirs.fileno()])
     theirs.close()
     ours.expect(AnswerDebugger, 20)
     ours.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -318,3 +319,20 @@ def test_once_without_a_channel_goes_through_the_collectives() -> None:
     framework.zero = (False, KeyError("x"))
     with pytest.raises(KeyError):
         _inside.once_per_host(lambda: 5)
+
+
+def test_a_fork_is_a_child_until_it_takes_over() -> None:
+    """What a framework asks while a replica enters it is asked by the replica."""
+    _inside.install(info(1), None, FakeChannel())
+    assert _inside.whose_child() == ""
+    heard, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        words = _inside.whose_child()
+        _inside.take_over()
+        os.write(said, f"{words} {_inside.whose_child()!r}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(heard, 1000).decode() == f"process {pid}, a child of rank 1, ''"
+    os.close(heard)
+    os.close(said)

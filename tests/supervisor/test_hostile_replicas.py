@@ -55,6 +55,13 @@ def tell(message: Any, *files: int) -> None:
     channel().send(message, files)
 
 
+def ask(message: Any, *files: int) -> None:
+    known: Any = _inside.channel()
+    with known._voices.one(0) as voice:
+        voice.send(message, files)
+        never_returns()
+
+
 class Touch:
     """Unpickled, it makes a file."""
 
@@ -90,9 +97,10 @@ def endless_parts() -> None:
 
 def no_reader() -> None:
     """Ask and ask, and read no answer."""
-    own = channel()
-    while True:
-        own.send(messages.AskPreempted(0, 0, 1, True))
+    known: Any = _inside.channel()
+    with known._voices.one(0) as voice:
+        while True:
+            voice.send(messages.AskPreempted(1, True))
 
 
 def no_debugger() -> None:
@@ -109,7 +117,7 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an unknown kind": (lambda _: put(b".\xfe"), "its kind is 254"),
     "a truncated message": (lambda _: put(b"." + encoded(result(data=b""))[:-9]), "announced"),
     "a huge length": (
-        lambda _: put(b"." + encoded(messages.ReturnTurn(""))[:1] + b"\xff" * 4),
+        lambda _: put(b"." + encoded(messages.TakeTurn(""))[:1] + b"\xff" * 4),
         "4294967295 bytes are announced",
     ),
     "a packet that is too long": (lambda _: put(b"." + bytes(150_000)), "longer than a packet"),
@@ -144,7 +152,7 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a size without bytes": (lambda _: tell(result(data=b"12")), "but it has 2 bytes"),
     "a negative size": (lambda _: tell(result(-1), file_of(9)), "its size is -1"),
     "a fifo as value": (
-        lambda folder: tell(messages.GiveValue("key", True, None, 5), fifo(folder)),
+        lambda folder: ask(messages.GiveValue(True, None, 5), fifo(folder)),
         "is no memory file",
     ),
     "another rank's exception": (
@@ -161,22 +169,26 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "no end of a connection",
     ),
     "a debugger's pickle": (lambda _: no_debugger(), "its kind is 0"),
-    "another rank's steps": (
-        lambda _: tell(messages.AskPreempted(0, 1, 1, False)),
+    "steps below none": (lambda _: ask(messages.AskPreempted(-1, False)), "counts -1 calls"),
+    "another rank's end": (lambda _: tell(messages.FunctionLeft(7)), "local rank 7 is another"),
+    "another rank's voice": (
+        lambda _: tell(messages.OpenVoice(1), channel().fileno()),
         "local rank 1 is another",
     ),
-    "steps below none": (lambda _: tell(messages.AskPreempted(0, 0, 0, False)), "counts 0 calls"),
-    "another rank's last step": (lambda _: tell(messages.LastStep(7)), "local rank 7 is another"),
-    "another rank's question": (
-        lambda _: tell(messages.WantValue(0, "key", 1, True)),
-        "local rank 1 is another",
+    "a voice without a connection": (
+        lambda _: tell(messages.OpenVoice(0), file_of(1)),
+        "no end of a connection",
     ),
-    "another rank's withdrawal": (
-        lambda _: tell(messages.WithdrawValue("key", 1)),
-        "local rank 1 is another",
+    "a report on a voice": (
+        lambda _: ask(messages.FunctionEntered()),
+        "no voice of a replica sends a FunctionEntered",
+    ),
+    "a question that is no voice's": (
+        lambda _: tell(messages.WantValue("key", 0, False)),
+        "no replica sends a WantValue",
     ),
     "no such phase": (lambda _: tell(messages.PhaseBegun("\x1b[2J", 0)), "no such phase"),
-    "an answer": (lambda _: tell(messages.MakeValue(0)), "no replica sends a MakeValue"),
+    "an answer": (lambda _: tell(messages.MakeValue()), "no replica sends a MakeValue"),
     "no reader": (lambda _: no_reader(), "does not read the answers"),
     "endless reports": (
         lambda _: [tell(messages.FunctionEntered()) for _ in range(100)],

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from xmp import _signals
 from xmp._numbers import number_of_seconds
 
 from .groups import members, needed, rank
-from .identity import ReplicaState, current, framework_of
+from .identity import Channel, ReplicaState, child_apart, current, framework_of, whose_child
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -39,6 +41,16 @@ _YEARS = 1e9  # seconds: longer than any wait
 _on_heartbeat: Callable[[], None] | None = None
 
 
+class _Making(threading.local):
+    """The values of ``once_per_host`` that this thread is making, by key."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+
+_making = _Making()
+
+
 def init_process_group(
     backend: str | None = None, *, timeout: float | timedelta | None = None
 ) -> None:
@@ -57,7 +69,7 @@ def init_process_group(
         TypeError: an argument of a wrong type.
         ValueError: ``timeout`` is not positive, torch does not have ``backend``, the group is there
             already with another one, or the runtime connects the replicas without torch (JAX).
-        RuntimeError: there is no framework to connect the replicas.
+        RuntimeError: there is no framework to connect the replicas, or this is a child of one.
     """
     if backend is not None and not isinstance(backend, str):
         raise TypeError(
@@ -96,10 +108,13 @@ def heartbeat() -> None:
 
     For programs whose main thread stays in one native call, or waits for another thread, for
     longer than that. Call it from any thread, as often as you like: it costs a microsecond, and
-    does nothing without ``hang_timeout=``.
+    does nothing without ``hang_timeout=``. In a child of the replica, such as a worker of a data
+    loader, it counts as the replica's.
     """
     if _on_heartbeat is not None:
         _on_heartbeat()
+    elif (child := child_apart()) is not None:
+        child.beat()
 
 
 def barrier(group: Any = None) -> None:
@@ -107,7 +122,8 @@ def barrier(group: Any = None) -> None:
 
     Raises:
         TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
-        RuntimeError: the runtime has no groups, or no framework connects the replicas.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
+            child of a replica, such as a worker of a data loader.
     """
     state = current()
     if group is not None or state.info.world_size > 1:
@@ -127,7 +143,8 @@ def all_reduce(value: T, op: str = "sum", group: Any = None) -> T:
     Raises:
         ValueError: ``op`` is another word, or this replica is not in the group.
         TypeError: ``group`` is not a process group.
-        RuntimeError: the runtime has no groups, or no framework connects the replicas.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
+            child of a replica, such as a worker of a data loader.
     """
     if op not in OPS:
         raise ValueError(f"op is {op!r}; allowed are {', '.join(map(repr, OPS))}")
@@ -149,7 +166,8 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
     Raises:
         TypeError: ``src`` is not an integer, or ``group`` not a process group.
         ValueError: ``src`` is not a rank of this launch, or it or this replica not in the group.
-        RuntimeError: the runtime has no groups, or no framework connects the replicas.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
+            child of a replica, such as a worker of a data loader.
     """
     state = current()
     source = operator.index(src)
@@ -176,7 +194,8 @@ def all_gather(obj: T, group: Any = None) -> list[T]:
 
     Raises:
         TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
-        RuntimeError: the runtime has no groups, or no framework connects the replicas.
+        RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
+            child of a replica, such as a worker of a data loader.
     """
     state = current()
     if group is None and state.info.world_size == 1:
@@ -189,14 +208,46 @@ def once_per_host(fn: Callable[[], T]) -> T:
 
     For what a host needs once: a download, a tokenised data set. Every replica of a host must
     make the same calls of ``once_per_host`` in the same order. Large arrays in the value are
-    mapped, not copied. What ``fn`` raises is raised on every replica.
+    mapped, not copied. What ``fn`` raises, a ``BaseException`` too, is raised on every replica.
+    A call within ``fn`` just calls its own function.
+
+    In children of the replicas (workers of a data loader, whatever their start method), in threads
+    that a replica starts and in signal handlers there is no common order. A call there is known by
+    its function: the code of ``fn`` and the plain values that it holds (its closure, defaults, the
+    arguments of a ``partial``, the attributes of a method's object). The first to ask calls ``fn``,
+    all others of this host get the value, and so do later calls of the same function: it is kept
+    (the last 64 are). What ``fn`` raises there is raised in those that wait, and not kept. These
+    calls do not count among those of the replica itself.
+
+    Raises:
+        RuntimeError: the first replica has left its function without this call; or ``fn`` has
+            returned what cannot be pickled, on all others.
     """
     state = current()
-    if state.info.local_world_size == 1:
+    if state.channel is None and state.info.local_world_size > 1:
+        return _once_by_gathering(state, fn)
+    own, child = state.is_own(), bool(whose_child())
+    if state.channel is None or (state.info.local_world_size == 1 and not child):
         return fn()
-    if state.channel is not None:
-        return state.channel.share(f"once_per_host/{next(state.once_calls)}", fn, owner=0)
-    return _once_by_gathering(state, fn)
+    if own and not _signals.in_handler():
+        if _making.keys:
+            return fn()  # for all of this host already
+        return _shared(state.channel, f"once_per_host/{next(state.once_calls)}", fn, owner=0)
+    from .same_call import name_of  # most programs make no such call
+
+    name = f"once_per_host/{name_of(fn)}"
+    return fn() if name in _making.keys else _shared(state.channel, name, fn, kept=True)
+
+
+def _shared(channel: Channel, key: str, fn: Callable[[], T], **how: Any) -> T:
+    def make() -> T:
+        _making.keys.append(key)
+        try:
+            return fn()
+        finally:
+            _making.keys.remove(key)
+
+    return channel.share(key, make, **how)
 
 
 def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
@@ -210,13 +261,14 @@ def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
 
 
 def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
+    framework = _needed(state, "once_per_host")
     outcome: tuple[bool, Any] | None = None
     if state.info.local_rank == 0:
         try:
             outcome = True, fn()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # whatever it is: the others must not wait for ever
             outcome = False, _travelling(error)
-    outcomes = _needed(state, "once_per_host").all_gather(outcome)
+    outcomes = framework.all_gather(outcome)
     made = outcomes[state.info.rank - state.info.local_rank]  # a host's ranks are consecutive
     assert made is not None
     if made[0]:

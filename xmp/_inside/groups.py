@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .identity import ReplicaState, current, framework_of
+from .identity import ReplicaState, current, framework_of, whose_child
 
 if TYPE_CHECKING:
     from xmp._framework import Framework, Members
 
-__all__ = ["local_group", "members", "needed", "rank", "world_size"]
+__all__ = ["local_group", "members", "needed", "rank", "refuse_in_child", "world_size"]
 
 
 def rank(group: Any = None) -> int:
     """This replica's index among all replicas of all hosts: 0 … ``world_size() - 1``.
+
+    In a child of a replica (a worker of a data loader, a process of multiprocessing with any start
+    method) this and all that describes the replica is what it is in the replica.
 
     Args:
         group: a process group of torch's: the index among its replicas, -1 outside of it.
 
     Raises:
         TypeError: ``group`` is not a process group. ValueError: torch does not know it.
-        RuntimeError: the runtime has no groups.
+        RuntimeError: the runtime has no groups; or, with ``group``, this is a child of a replica.
     """
     state = current()
     return state.info.rank if group is None else _members(state, "rank", group).rank
@@ -34,7 +37,7 @@ def world_size(group: Any = None) -> int:
 
     Raises:
         TypeError: ``group`` is not a process group. ValueError: torch does not know it.
-        RuntimeError: the runtime has no groups.
+        RuntimeError: the runtime has no groups; or, with ``group``, this is a child of a replica.
     """
     state = current()
     if group is None:
@@ -50,7 +53,8 @@ def local_group() -> Any:
     together. Later calls return the same group. On a single host it is the default group itself.
 
     Raises:
-        RuntimeError: the runtime has no groups, or there is no framework.
+        RuntimeError: the runtime has no groups, there is no framework, or this is a child of a
+            replica.
     """
     state = current()
     framework = needed(state, "local_group")
@@ -77,7 +81,8 @@ def members(state: ReplicaState, what: str, group: Any) -> Members:
 
 
 def needed(state: ReplicaState, what: str) -> Framework:
-    """The framework; RuntimeError, for ``xmp.<what>()``, where there is none."""
+    """The framework; RuntimeError, for ``xmp.<what>()``, where there is none, and in children."""
+    refuse_in_child(what)
     framework = framework_of(state)
     if framework is not None:
         return framework
@@ -94,6 +99,17 @@ def needed(state: ReplicaState, what: str) -> Framework:
         "this process's environment announces (RANK and WORLD_SIZE, or Slurm's or MPI's "
         "variables); install one of them"
     )
+
+
+def refuse_in_child(what: str) -> None:
+    """Raise RuntimeError, for ``xmp.<what>()``, in a child of a replica."""
+    child = whose_child()
+    if child:
+        raise RuntimeError(
+            f"xmp.{what}() was called in {child} and connects the processes of the replicas alone. "
+            "Call it in the replica's function, and give the child what it returns: as an argument "
+            "or through a queue"
+        )
 
 
 def _members(state: ReplicaState, what: str, group: Any) -> Members:

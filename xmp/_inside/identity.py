@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from xmp._imports import loaded_framework
 
 if TYPE_CHECKING:
+    import socket
+
     from xmp._framework import Framework
     from xmp._replica_info import ReplicaInfo
 
@@ -30,12 +32,15 @@ __all__ = [
     "ReplicaState",
     "begin_script",
     "channel",
+    "child_apart",
     "current",
     "device",
+    "for_children",
     "framework_of",
     "host_index",
     "in_a_replica",
     "install",
+    "installed",
     "is_in_function",
     "is_replica",
     "is_thread",
@@ -45,11 +50,15 @@ __all__ = [
     "restart_count",
     "settle",
     "synchronize",
+    "take_over",
     "uninstall",
+    "whose_child",
 ]
 
 T = TypeVar("T")
 
+FOR_CHILDREN = "xmp"
+"""Under this name a process object of multiprocessing has what its replica's children must know."""
 _TORCH = "xmp._frameworks.torch_dist"
 _JAX = "xmp._frameworks.jax"
 
@@ -57,11 +66,23 @@ _JAX = "xmp._frameworks.jax"
 class Channel(Protocol):
     """What a replica asks of its supervisor; the engine provides it."""
 
-    def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
-        """One local replica calls ``make`` (``owner``, or the first to ask); all get the value."""
+    @property
+    def door(self) -> socket.socket:
+        """What its children need to ask."""
 
-    def preempted(self) -> bool:
-        """Whether all replicas have agreed that they end at this call."""
+    def share(
+        self, key: str, make: Callable[[], T], owner: int | None = None, kept: bool = False
+    ) -> T:
+        """One local replica calls ``make`` (``owner``, or the first to ask); all get the value.
+
+        It is dropped when each of them has it, unless it is ``kept``.
+        """
+
+    def preempted(self, counts: bool) -> bool:
+        """Whether all replicas have agreed that they end at this call, which may not count."""
+
+    def beat(self) -> None:
+        """Report progress from a child that shares no memory with the replica."""
 
     def turn(self, key: str) -> AbstractContextManager[None]:
         """Mutual exclusion between the local replicas; freed when its holder dies."""
@@ -82,14 +103,31 @@ class ReplicaState:
         self.channel = channel
         self.outside = outside  # no launch of xmp's made this process
         self.is_alone = False  # the caller itself, as nprocs=1 asks
+        self.is_apart = False  # a child of the replica that has none of its memory
         self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
+        self.pid, self.thread = _pid, _thread()
+
+    def is_own(self) -> bool:
+        """Whether this is the thread of this replica itself: none of its others, and no child."""
+        return self.thread == _thread() and self.pid == _pid
 
 
 _in_this_context: ContextVar[ReplicaState | None] = ContextVar("xmp_replica", default=None)
 _in_this_process: ReplicaState | None = None
 _outside: ReplicaState | None = None
 _lock = threading.Lock()
+_thread = threading.get_ident
+_pid = os.getpid()
+"""Of this process: where a sandbox handles system calls, each costs a microsecond."""
+
+
+def _note_pid() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_pid)
 
 
 def install(
@@ -114,6 +152,13 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
     assert state is not None
     state.info, state.framework = info, framework
     _in_this_process = state
+
+
+def take_over() -> None:
+    """In a replica that has inherited what ``install`` made: it is this process, no child of it."""
+    state = _in_this_context.get()
+    assert state is not None
+    state.pid, state.thread = _pid, _thread()
 
 
 def begin_script() -> None:
@@ -187,7 +232,8 @@ def device() -> Any:
     """This replica's device, as its framework names it.
 
     ``torch.device("cuda", 3)``, ``torch.device("cpu")``, a ``jax.Device``; without a framework in
-    the replica, the name that the plan gives it (a string).
+    the replica, and in its children with an interpreter of their own (multiprocessing's "spawn"
+    and "forkserver"), the name that the plan gives it (a string).
     """
     state = current()
     framework = framework_of(state)
@@ -201,19 +247,69 @@ def channel() -> Channel | None:
 
 def in_a_replica() -> bool:
     """Whether a launch has made this process; reads no environment variable."""
-    state = _in_this_context.get() or _in_this_process
+    state = installed()
     return state is not None and state.channel is not None
 
 
 def is_replica() -> bool:
     """Whether this thread is a replica, also one that ``nprocs=1`` runs in the caller."""
-    return (_in_this_context.get() or _in_this_process) is not None
+    return installed() is not None
+
+
+def whose_child() -> str:
+    """Which child of which replica this process is, for messages; empty if it is none."""
+    state = current()
+    if state.pid == _pid:
+        return ""
+    return f"process {_pid}, a child of rank {state.info.rank},"
+
+
+def child_apart() -> Channel | None:
+    """The channel of a child that shares no memory with its replica."""
+    state = installed()
+    return state.channel if state is not None and state.is_apart else None
+
+
+def installed() -> ReplicaState | None:
+    """The replica that this thread is, or whose child; None outside a launch."""
+    return _in_this_context.get() or _in_this_process or _of_the_parent()
+
+
+def _of_the_parent() -> ReplicaState | None:
+    """The replica that has made this process by multiprocessing, with an interpreter of its own."""
+    global _in_this_process
+    process = sys.modules.get("multiprocessing.process")
+    config = getattr(process.current_process(), "_config", {}) if process is not None else {}
+    facts = config.get(FOR_CHILDREN)
+    if facts is None:
+        return None
+    from xmp._replica_info import ReplicaInfo
+
+    info, engine = ReplicaInfo(**facts["info"]), importlib.import_module(facts["engine"])
+    state = ReplicaState(info, None, engine.in_child(facts["door"], info.local_rank))
+    state.pid, state.is_apart = facts["pid"], True
+    _in_this_process = state
+    return state
+
+
+def for_children() -> dict[str, Any]:
+    """What a child of this replica must know, for the configuration of its process object.
+
+    Multiprocessing copies that to every child, and to theirs. The environment says who a replica is
+    as well, but programs get it, too.
+    """
+    state = current()
+    if state.channel is None:
+        return {}
+    info = {**vars(state.info), "settings": dict(state.info.settings), "descriptors": {}}
+    door, engine = state.channel.door, type(state.channel).__module__
+    return {FOR_CHILDREN: {"info": info, "pid": state.pid, "door": door, "engine": engine}}
 
 
 def current() -> ReplicaState:
     """The replica that this thread is; outside a launch, what the environment says."""
     global _outside
-    state = _in_this_context.get() or _in_this_process
+    state = installed()
     if state is not None:
         return state
     from xmp._clusters import per_device  # a program that asks for nothing need not load it

@@ -17,12 +17,14 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
                                                 PreemptAnswer; AtBreakpoint, DebuggerLeft; Done,
                                                 or UnsafeToFork, LoadFailed, CannotMake
     replica -> supervisor        replica        PhaseBegun, FunctionEntered, then ResultReady,
-                                                ExitCalled or ExceptionRaised; BreakpointReached;
-                                                AskPreempted, LastStep; WantValue, GiveValue,
-                                                WithdrawValue; TakeTurn, ReturnTurn; ShowInCell
-    supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter); answers:
-                                                PreemptedAt, MakeValue, SharedValue, YourTurn,
-                                                ShownInCell
+                                                ExitCalled or ExceptionRaised; FunctionLeft (of
+                                                a thread); also from its children: OpenVoice,
+                                                BreakpointReached
+    supervisor -> replica        replica        FreshReplicaOrder (to a fresh interpreter)
+    voice -> supervisor          replica        AskPreempted; WantValue, GiveValue; TakeTurn,
+                                                ReturnTurn; ShowInCell; Beat
+    supervisor -> voice          replica        PreemptedAt; MakeValue, SharedValue or NoValue;
+                                                YourTurn; ShownInCell
     debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 

@@ -25,7 +25,7 @@ from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 
 from .catalog import Message
-from .packets import DESCRIPTORS, PIECE, WHOLE, Assembly, close_all, in_packets
+from .packets import APART, DESCRIPTORS, PIECE, WHOLE, Assembly, close_all, in_packets
 from .plain_format import PICKLED, Malformed, decoded, encoded
 
 __all__ = ["CREDENTIALS_ROOM", "KIND", "Closed", "Connection", "Sender", "pair", "prepared"]
@@ -82,6 +82,11 @@ class Connection:
         """The same end under a descriptor number that is at least ``base``."""
         return type(self)(move_above(self.detach(), base), self.opens_pickles)
 
+    @property
+    def end(self) -> socket.socket:
+        """This end, for what sends sockets to other processes itself."""
+        return self._socket
+
     def detach(self) -> int:
         """Give the descriptor to the caller; this object must not be used any more."""
         return self._socket.detach()
@@ -107,6 +112,22 @@ class Connection:
     def send_prepared(self, data: bytes) -> None:
         """Send what ``prepared`` made, while no posted message waits."""
         self._socket.send(data)
+
+    def send_apart(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
+        """Send a small message at once: no other thread, and nothing that is half sent, delays it.
+
+        A signal handler may call this wherever it has interrupted its thread.
+        """
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        data = APART + encoded(message)
+        while True:
+            try:
+                self._socket.sendmsg([data], rights if descriptors else [], socket.MSG_DONTWAIT)
+                return
+            except BlockingIOError:
+                linux.ready(self.descriptor, select.POLLOUT, None)
+            except OSError as error:
+                raise Closed(str(error)) from error
 
     def post(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
         """Queue a message; the descriptors are duplicated, the caller keeps its own."""

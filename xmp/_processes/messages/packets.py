@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from .plain_format import Malformed
 
-__all__ = ["DESCRIPTORS", "PIECE", "WHOLE", "Assembly", "close_all", "in_packets"]
+__all__ = ["APART", "DESCRIPTORS", "PIECE", "WHOLE", "Assembly", "close_all", "in_packets"]
 
 DESCRIPTORS = 250
 PIECE = 96 * 1024
 WHOLE = b"."
+APART = b"!"
+"""A whole message that may come between the packets of another."""
 _FIRST, _MORE, _LAST = b"(", b"+", b")"
 _TOTAL = struct.Struct("<Q")
 
@@ -57,6 +59,8 @@ class Assembly:
         about to send: what is not as long as announced is dropped.
         """
         mark, data = packet[:1], packet[1:]
+        if mark == APART:
+            return data, descriptors
         if mark in (WHOLE, _FIRST):
             self.drop()
         if mark == WHOLE:

@@ -1,7 +1,8 @@
-"""What a replica and its supervisor send each other; at a breakpoint on a connection for that.
+"""What a replica and its supervisor send each other: reports on the replica's own connection.
 
-Questions are numbered and the answer has the number of its question: a signal handler that raises
-may leave an answer unread.
+Questions go over a ``Voice``, a connection on which one thread asks one question at a time; its
+other end came beside a message. A replica opens as many as it needs, and so does each child of it.
+At a breakpoint there is a connection for that.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from .order import LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AskPreempted", "BreakpointReached", "ExceptionRaised", "ExitCalled", "FreshReplicaOrder",
-    "FunctionEntered", "GiveValue", "LastStep", "MakeValue", "PhaseBegun", "PreemptedAt",
-    "ResultReady", "ReturnTurn", "SharedValue", "ShowInCell", "ShownInCell", "Synced",
-    "Synchronise", "TakeTurn", "WantValue", "WithdrawValue", "YourTurn",
+    "AskPreempted", "Beat", "BreakpointReached", "ExceptionRaised", "ExitCalled",
+    "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "NoValue",
+    "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
+    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "WantValue", "YourTurn",
 ]  # fmt: skip
 
 
@@ -81,60 +82,64 @@ class BreakpointReached(NamedTuple):
     rank: int
 
 
-class AskPreempted(NamedTuple):
-    """``preempted()`` was called for the ``calls``-th time; ``PreemptedAt`` answers."""
+class FunctionLeft(NamedTuple):
+    """The function of this thread replica has returned; a process just reports its result."""
 
-    number: int
     local_rank: int
+
+
+class OpenVoice(NamedTuple):
+    """The replica, or a child of it, is about to ask. Descriptors: the supervisor's end."""
+
+    local_rank: int
+
+
+# --- on a voice: questions, and what follows from their answers -----------------------------------
+
+
+class AskPreempted(NamedTuple):
+    """``preempted()`` was called for the ``calls``-th time; ``PreemptedAt`` answers.
+
+    0: it only looks, as children do, and takes no part in the vote.
+    """
+
     calls: int
     wants_flag: bool
 
 
-class LastStep(NamedTuple):
-    """This thread replica calls ``preempted()`` no more."""
-
-    local_rank: int
-
-
 class WantValue(NamedTuple):
-    """A shared value by its key; ``MakeValue`` or ``SharedValue`` answers."""
+    """A shared value by its key; ``MakeValue``, ``SharedValue`` or ``NoValue`` answers."""
 
-    number: int
     key: str
-    local_rank: int
-    may_make: bool
+    owner: int
+    """The local rank that makes it; -1: the first to ask."""
+    kept: bool
+    """Whether it is kept for all who ask later, and not just until every replica has it."""
 
 
 class GiveValue(NamedTuple):
-    """The value was made (``good``), or the exception that making it raised.
+    """The value that this voice was to make (``good``), or the exception that making it raised.
 
     Descriptors: the memory file of a large one.
     """
 
-    key: str
     good: bool
     data: bytes | None
     size: int
 
 
-class WithdrawValue(NamedTuple):
-    """An interrupted replica neither waits for the value nor makes it."""
-
-    key: str
-    local_rank: int
-
-
 class TakeTurn(NamedTuple):
     """Wait for the turn of this key; ``YourTurn`` answers."""
 
-    number: int
     key: str
 
 
 class ReturnTurn(NamedTuple):
-    """The turn is over, or is not wanted any more."""
+    """The turn that this voice has is over."""
 
-    key: str
+
+class Beat(NamedTuple):
+    """A child that does not share the replica's memory makes progress."""
 
 
 class ShowInCell(NamedTuple):
@@ -143,7 +148,6 @@ class ShowInCell(NamedTuple):
     ``ShownInCell`` answers.
     """
 
-    number: int
     kind: str
     """"display", "update" what has this ``display_id``, "clear" the cell, or "clear and wait"."""
     display_id: str
@@ -154,7 +158,7 @@ class ShowInCell(NamedTuple):
     """A JSON object, or an empty string."""
 
 
-# --- supervisor -> replica ----------------------------------------------------------------------
+# --- supervisor -> replica; all but the first answer a question ----------------------------------
 
 
 class FreshReplicaOrder(NamedTuple):
@@ -172,35 +176,34 @@ class FreshReplicaOrder(NamedTuple):
 class PreemptedAt(NamedTuple):
     """The call at which ``preempted()`` turns true, or 0: not decided. Descriptors: the flag."""
 
-    number: int
     step: int
 
 
 class MakeValue(NamedTuple):
-    """This replica makes the value for all."""
-
-    number: int
+    """This voice makes the value for all."""
 
 
 class SharedValue(NamedTuple):
     """The value, or the exception that making it raised. Descriptors: a large one's memory file."""
 
-    number: int
     good: bool
     data: bytes | None
     size: int
 
 
+class NoValue(NamedTuple):
+    """The value will not come: the replica that makes it has left its function."""
+
+    owner: int
+    """Its local rank."""
+
+
 class ShownInCell(NamedTuple):
     """What was to be displayed has been passed on."""
 
-    number: int
-
 
 class YourTurn(NamedTuple):
-    """The replica has the turn."""
-
-    number: int
+    """The voice has the turn."""
 
 
 # --- on the debugger's connection, with launch.AnswerDebugger and launch.DebuggerLeft ------------

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .catalog import Message
 from .connection import CREDENTIALS_ROOM, KIND, Closed, Connection, Sender
-from .packets import WHOLE, Assembly, close_all
+from .packets import APART, WHOLE, Assembly, close_all
 from .plain_format import Malformed, decoded
 
 __all__ = ["MOST_BYTES", "Arrived", "UntrustedConnection"]
@@ -94,7 +94,7 @@ class UntrustedConnection(Connection):
     def _whole(
         self, packet: bytes, descriptors: list[int], pid: int, by_child: bool
     ) -> Arrived | None:
-        if by_child and packet[:1] != WHOLE:
+        if by_child and packet[:1] not in (APART, WHOLE):
             raise Malformed("a child of a replica sends no message in parts")
         if by_child:
             data = packet[1:]

@@ -1,34 +1,36 @@
-"""The replica's end of its connection to the supervisor: sends reports, asks for values and turns.
+"""What a replica, or a child of it, says to the supervisor: its reports, and its questions.
 
-The supervisor sends nothing but answers. It also keeps what local replicas share (``share``)
-and whose turn it is (``turn``); both survive the death of any replica.
-
-A signal's handler may raise while an answer is awaited. So questions are numbered, the replica
-drops an answer to any question but the last, and gives back what it had asked for.
+Reports go over the replica's own connection, and the supervisor believes them of the replica alone.
+Questions go over ``voices``. The supervisor keeps what local replicas share (``share``) and whose
+turn it is (``turn``); both survive the death of any replica and child.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from xmp import _inside
 from xmp._payload import load_image, map_file
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Connection, prepared
+from xmp._processes.messages.connection import Connection, pair, prepared
 from xmp._processes.messages.outcomes import packed_outcome, received_image
 
-__all__ = ["SupervisorChannel"]
+from .voices import Voice, Voices
+
+__all__ = ["SupervisorChannel", "in_child"]
 
 T = TypeVar("T")
 _ENTERED = prepared(messages.FunctionEntered())
 """Pickling it in a fork would cost 40 pages."""
+_BETWEEN_BEATS = 0.25  # seconds
 
 
 class SupervisorChannel:
@@ -36,20 +38,21 @@ class SupervisorChannel:
 
     def __init__(self, connection: Connection, local_rank: int = 0) -> None:
         self._connection = connection
-        connection.opens_pickles = False  # the answers are plain
-        self._lock = threading.Lock()
-        """Held from a question to its answer."""
-        self._numbers = itertools.count()
+        connection.opens_pickles = False
         self._sending = threading.Lock()
-        self._turns: dict[str, threading.Lock] = {}
-        self._given: dict[str, threading.Event] = {}
-        """By key: set once a thread of this process has given the value."""
-        self._other_threads: tuple[int, ...] = ()
-        """The local ranks of the other replicas of this process."""
+        self._voices = Voices(connection)
+        self._turns: set[tuple[int, int, str]] = set()
+        """Process, thread and key of those that have a turn, or wait for it."""
         self.local_rank = local_rank
         self._steps = 0
         self._flag: memoryview | None = None
         self._agreed = 0
+        self._next_beat = 0.0
+
+    @property
+    def door(self) -> socket.socket:
+        """What a child needs to ask, as an object that ``multiprocessing`` sends to children."""
+        return self._connection.end
 
     def close(self) -> None:
         """In the supervisor, which has prepared it for the replicas."""
@@ -61,7 +64,7 @@ class SupervisorChannel:
         for local_rank in local_ranks:
             channel = copy.copy(self)
             channel.local_rank = local_rank
-            channel._other_threads = tuple(each for each in local_ranks if each != local_rank)
+            channel._voices = Voices(self._connection)
             channels.append(channel)
         return channels
 
@@ -69,109 +72,149 @@ class SupervisorChannel:
         with self._sending:
             self._connection.send(message, descriptors)
 
-    def _ask(self, question: Callable[[int], Message]) -> tuple[Any, list[int]]:
-        """Number a question and send it; returns the answer and its descriptors."""
-        with self._lock:
-            number = next(self._numbers)
-            self.send(question(number))
-            while True:
-                answer, descriptors = self._connection.recv()
-                if answer[0] == number:
-                    return answer, descriptors
-                for descriptor in descriptors:
-                    os.close(descriptor)
+    def send_apart(self, message: Message, descriptors: Sequence[int]) -> None:
+        """For a small message of any thread, signal handler or child."""
+        self._connection.send_apart(message, list(descriptors))
 
     def report_entered(self) -> None:
         self._connection.send_prepared(_ENTERED)
 
-    def preempted(self) -> bool:
-        """Whether all replicas end at this call; asks the supervisor while they agree on it."""
-        self._steps += 1
-        if self._flag is not None and not self._flag[0]:
-            return False
-        if os.getpid() != os.getpgrp():
-            return False  # a child of the replica, whose connection this is not
-        if not self._agreed:
-            step = (self.local_rank, self._steps, self._flag is None)
-            answer, descriptors = self._ask(lambda number: messages.AskPreempted(number, *step))
-            self._agreed = answer.step
-            if descriptors:
-                self._flag = map_file(descriptors[0], 1).cast("B")
-                os.close(descriptors[0])
-        return 0 < self._agreed <= self._steps
-
-    def report_last_step(self) -> None:
-        """Report that this thread asks ``preempted`` no more; a process just ends."""
-        if self._steps:
-            self.send(messages.LastStep(self.local_rank))
+    def report_left(self) -> None:
+        """Report that the function of this thread replica has returned; a process just ends."""
+        self.send(messages.FunctionLeft(self.local_rank))
 
     def report_phase(self, name: str) -> None:
         """Report what begins now, before the function does."""
         self.send(messages.PhaseBegun(name, time.monotonic_ns()))
 
-    def share(self, key: str, make: Callable[[], T], owner: int | None = None) -> T:
-        """The value that one local replica makes, for all; its exception, if it raises."""
-        if owner in self._other_threads:
-            # A thread that waits for an answer holds the connection: the owner could not ask.
-            self._given.setdefault(key, threading.Event()).wait()
-        try:
-            return self._share(key, make, owner is None or owner == self.local_rank)
-        except BaseException:
-            # If it was to make it, another may.
-            self.send(messages.WithdrawValue(key, self.local_rank))
-            raise
+    def preempted(self, counts: bool) -> bool:
+        """Whether all replicas end at this call; asks the supervisor while they agree on it.
 
-    def _share(self, key: str, make: Callable[[], T], may_make: bool) -> T:
-        answer, descriptors = self._ask(
-            lambda number: messages.WantValue(number, key, self.local_rank, may_make)
-        )
-        if isinstance(answer, messages.SharedValue):
-            image = received_image(answer.data, answer.size, descriptors)
-            try:
-                value = load_image(image)
-            finally:
-                image.close()
-            if answer.good:
-                return value  # type: ignore[no-any-return]
-            raise value
-        try:
-            value = make()
-        except (Exception, SystemExit) as error:  # the others must not wait for ever
-            self._give(key, False, error)
-            raise
-        self._give(key, True, value)
-        return value
+        A call that does not count tells what the last one told that did.
+        """
+        if counts:
+            self._steps += 1
+        if self._flag is not None and not self._flag[0]:
+            return False
+        if not counts:
+            if self._flag is None:
+                self._ask_preempted(0)
+            return bool(self._flag and self._flag[1 + self.local_rank])
+        if not self._agreed or self._steps == self._agreed:  # then for those that only look
+            self._agreed = self._ask_preempted(self._steps)
+        return 0 < self._agreed <= self._steps
 
-    def _give(self, key: str, good: bool, value: Any) -> None:
-        try:
-            image = packed_outcome(value)
-        except Exception as error:
-            words = f"{key}: {value!r} cannot be sent to the other replicas: {error}"
-            good, image = False, packed_outcome(RuntimeError(words))
-        descriptors = [image.descriptor] if image.data is None else []
-        self.send(messages.GiveValue(key, good, image.data, image.size), descriptors)
-        image.close()
-        self._given.setdefault(key, threading.Event()).set()
+    def _ask_preempted(self, calls: int) -> int:
+        with self._voices.one(self.local_rank) as voice:
+            answer, descriptors = voice.ask(messages.AskPreempted(calls, self._flag is None))
+            if descriptors:
+                self._flag = map_file(descriptors[0], os.fstat(descriptors[0]).st_size).cast("B")
+                os.close(descriptors[0])
+        return int(answer.step)
+
+    def share(
+        self, key: str, make: Callable[[], T], owner: int | None = None, kept: bool = False
+    ) -> T:
+        """The value that one local replica makes, for all; what making it raises, if it raises."""
+        question = messages.WantValue(key, -1 if owner is None else owner, kept)
+        if _inside.whose_child():
+            question = question._replace(owner=-1, kept=True)  # which call is it, for others?
+        with self._voices.one(self.local_rank) as voice:
+            answer, descriptors = voice.ask(question)
+            if isinstance(answer, messages.MakeValue):
+                good, value = _outcome(make)
+                _give(voice, key, good, value)
+            elif isinstance(answer, messages.NoValue):
+                good, value = False, RuntimeError(_will_not_come(answer.owner))
+            else:
+                good, value = answer.good, _received(answer, descriptors)
+        if good:
+            return value  # type: ignore[no-any-return]
+        raise value
 
     def show_in_cell(
         self, kind: str, display_id: str, types: list[str], texts: list[str], metadata: str
     ) -> None:
         """Display this in the notebook's cell; returns when the supervisor has passed it on."""
-        fields = (kind, display_id, types, texts, metadata)
-        self._ask(lambda number: messages.ShowInCell(number, *fields))
+        with self._voices.one(self.local_rank) as voice:
+            voice.ask(messages.ShowInCell(kind, display_id, types, texts, metadata))
+
+    def beat(self) -> None:
+        """A sign of progress of the replica, from a child that does not share its memory."""
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + _BETWEEN_BEATS
+            with self._voices.one(self.local_rank) as voice:
+                voice.send(messages.Beat())
 
     @contextmanager
     def turn(self, key: str) -> Iterator[None]:
-        """Hold the turn: at most one local replica at a time is inside."""
-        with self._turns.setdefault(key, threading.Lock()):
-            try:
-                self._ask(lambda number: messages.TakeTurn(number, key))
-                yield
-            finally:
-                try:
-                    self.send(messages.ReturnTurn(key))
-                except BaseException:
-                    self.send(
-                        messages.ReturnTurn(key)
-                    )  # interrupted: to send it twice does no harm
-                    raise
+        """Hold the turn: at most one thread of all local replicas and their children is inside.
+
+        RuntimeError if this thread is already, or waits for it: it would wait for itself.
+        """
+        me = (os.getpid(), threading.get_ident(), key)
+        if me in self._turns:
+            raise RuntimeError(
+                "MpSerialExecutor.run, or MpModelWrapper.to, was called while the same thread had "
+                "the turn of the same object: within the function that it runs, or by a signal "
+                "handler. It would wait for itself for ever: call it when the turn is over"
+            )
+        self._turns.add(me)
+        try:
+            with self._voices.one(self.local_rank) as voice:
+                voice.ask(messages.TakeTurn(key))
+                yield  # an exception closes the voice, which ends the turn
+                voice.send(messages.ReturnTurn())
+        finally:
+            self._turns.discard(me)
+
+
+def in_child(door: socket.socket, local_rank: int) -> SupervisorChannel:
+    """The channel of a child that has inherited nothing but the replica's ``door``.
+
+    One that has closed all descriptors knows who it is, too; it cannot ask.
+    """
+    from . import breakpoints
+
+    breakpoints.install()
+    try:
+        os.set_inheritable(door.fileno(), False)  # no program that it starts inherits it
+        own = os.dup(door.fileno())
+    except OSError:
+        own = pair()[0].detach()
+    return SupervisorChannel(Connection(own), local_rank)
+
+
+def _outcome(make: Callable[[], Any]) -> tuple[bool, Any]:
+    try:
+        return True, make()
+    except BaseException as error:  # whatever it is: the others must not wait for ever
+        return False, error
+
+
+def _give(voice: Voice, key: str, good: bool, value: Any) -> None:
+    try:
+        image = packed_outcome(value)
+    except Exception as error:
+        words = f"{key}: {value!r} cannot be sent to the other replicas: {error}"
+        good, image = False, packed_outcome(RuntimeError(words))
+    descriptors = [image.descriptor] if image.data is None else []
+    voice.send(messages.GiveValue(good, image.data, image.size), descriptors)
+    image.close()
+
+
+def _received(answer: messages.SharedValue, descriptors: Sequence[int]) -> Any:
+    image = received_image(answer.data, answer.size, descriptors)
+    try:
+        return load_image(image)
+    finally:
+        image.close()
+
+
+def _will_not_come(owner: int) -> str:
+    return (
+        f"xmp.once_per_host: local rank {owner}, which runs the function for all of this host, has "
+        "left its own function without this call. Every replica of a host must make the same calls "
+        "of once_per_host in the same order"
+    )

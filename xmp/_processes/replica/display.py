@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -77,8 +76,8 @@ def _as_text(value: Any) -> str:
 
 def _send(kind: str, display_id: str, texts: Mapping[str, str], metadata: str) -> bool:
     channel: Any = _inside.channel()
-    if channel is None or os.getpid() != os.getpgrp():
-        return False  # a child of the replica, whose connection this is not
+    if channel is None or _inside.whose_child():
+        return False
     flush()
     c_stdio.flush()
     channel.show_in_cell(kind, display_id, [*texts], [*texts.values()], metadata)

@@ -90,6 +90,7 @@ def run(role: Role) -> None:
         # From here on an interrupt that came since the fork can be reported.
         launcher_state.restore_mask(common.order.state)
         role.identity.take()
+        _inside.take_over()
         if common.heartbeats is not None:
             common.heartbeats.begin(plan.local_rank, common.order.hang)
         # The framework first: a script that is imported only here may start a device.

@@ -8,12 +8,20 @@ from collections.abc import Callable
 from multiprocessing import process, util
 from typing import Any
 
+from xmp import _inside
 from xmp._processes.messages.launcher_state import LauncherState
 
 __all__ = ["AfterFork", "ReplicaIdentity", "after_fork"]
 
 _process: Any = process
 _util: Any = util
+
+
+class _Config(dict[str, Any]):
+    """What multiprocessing copies when a process makes another one, and sends to that."""
+
+    def copy(self) -> dict[str, Any]:
+        return {**self, **_inside.for_children()}
 
 
 class _ReplicaProcess(process.BaseProcess):
@@ -25,7 +33,7 @@ class _ReplicaProcess(process.BaseProcess):
         self._parent_pid = state.pid
         # Whatever ``daemon`` says of the launch, a replica may have children (DataLoader).
         authkey = type(process.current_process().authkey)(state.authkey)
-        self._config = {"authkey": authkey, "daemon": False, "semprefix": "/mp"}
+        self._config = _Config({"authkey": authkey, "daemon": False, "semprefix": "/mp"})
         self._popen = None
         self._closed = False
 

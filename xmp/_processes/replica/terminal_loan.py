@@ -46,7 +46,7 @@ class TerminalLoan:
         ours, theirs = pair()
         ours.opens_pickles = False
         try:
-            channel.send(BreakpointReached(self.rank), [theirs.fileno()])
+            channel.send_apart(BreakpointReached(self.rank), [theirs.fileno()])
             theirs.close()
             answer, descriptors = ours.expect(AnswerDebugger)
             if answer.refusal:

@@ -55,7 +55,7 @@ def run_threads(
             )
             _inside.install(info, beside(info), channel)
             value = call(each.rank)
-            channel.report_last_step()
+            channel.report_left()
             outcomes.put((each.rank, value, None))
         except BaseException as error:
             outcomes.put((each.rank, None, error))

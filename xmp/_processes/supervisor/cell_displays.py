@@ -14,7 +14,7 @@ from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Sink
 from xmp._types import Output
 
-from .replica_handle import ReplicaHandle
+from .voices import Voice
 
 __all__ = ["CellDisplays"]
 
@@ -32,22 +32,22 @@ class CellDisplays:
         self._output = output
         self._sink = sink
         self._pump = pump
-        self._waiting: deque[tuple[ReplicaHandle, ShowInCell]] = deque()
+        self._waiting: deque[tuple[Voice, ShowInCell]] = deque()
 
-    def take(self, message: ShowInCell, replica: ReplicaHandle) -> None:
+    def take(self, message: ShowInCell, voice: Voice) -> None:
         """Pass it on now, or when the launcher has read what is before it."""
-        if sum(each is replica for each, _ in self._waiting) >= _MOST_WAITING:
+        if sum(each is voice for each, _ in self._waiting) >= _MOST_WAITING:
             raise Malformed("it does not wait until what it displays is passed on")
-        self._pump.hurry(replica.sources)
-        self._waiting.append((replica, message))
+        self._pump.hurry(voice.replica.sources)
+        self._waiting.append((voice, message))
         self.pass_on()
 
     def pass_on(self) -> None:
         """Pass on what there is room for."""
         while self._waiting and not self._sink.full:
-            replica, message = self._waiting.popleft()
-            if self._output.shows(replica.plan):
+            voice, message = self._waiting.popleft()
+            if self._output.shows(voice.replica.plan):
                 data = frame(self._mark, message)
                 for start in range(0, len(data), _PIECE):
                     self._sink.put(data[start : start + _PIECE])
-            replica.connection.post(ShownInCell(message.number))
+            voice.answer(ShownInCell())

@@ -20,11 +20,8 @@ from .replica_handle import ReplicaHandle
 
 __all__ = ["check", "names_of_modules"]
 
-_BY_CHILDREN = (
-    messages.WantValue, messages.GiveValue, messages.WithdrawValue, messages.TakeTurn,
-    messages.ReturnTurn, messages.BreakpointReached,
-)  # fmt: skip
-"""What a child of a replica may send: a DataLoader's worker may take a turn, or be debugged.
+_BY_CHILDREN = (messages.OpenVoice, messages.BreakpointReached)
+"""What a child of a replica may send there: a DataLoader's worker may ask, or be debugged.
 
 How the replica itself fares, no child reports: one that was forked within the user's function and
 runs on to its end would pass for the replica.
@@ -46,10 +43,23 @@ _CLOCKS_DIFFER = 1_000_000_000
 """Nanoseconds by which the clocks of two cores may differ on some virtual machines."""
 
 
+def check_question(arrived: Arrived) -> None:
+    """Raise Malformed, and close the message's descriptors, if no voice sends it."""
+    message, descriptors = arrived.message, arrived.descriptors
+    try:
+        rule = _QUESTIONS.get(type(message))
+        if rule is None:
+            raise Malformed(f"no voice of a replica sends a {type(message).__name__}")
+        _check_files(message, descriptors, rule(message) or 0)
+    except Malformed:
+        close_all(descriptors)
+        raise
+
+
 def check(arrived: Arrived, replica: ReplicaHandle) -> Arrived | None:
     """What is to be handled, if anything; the message's descriptors are closed otherwise.
 
-    Raises Malformed if no replica of xmp sends it.
+    Raises Malformed if no replica of xmp sends it on its own connection.
     """
     message, descriptors, _, by_child = arrived
     try:
@@ -62,10 +72,7 @@ def check(arrived: Arrived, replica: ReplicaHandle) -> Arrived | None:
         if isinstance(message, _REPORTS):
             replica.reports += 1
             _need(replica.reports <= _MOST_REPORTS, "it is one of too many reports")
-        files = rule(message, replica) or 0
-        _need(len(descriptors) == files, f"it has {len(descriptors)} descriptors, not {files}")
-        if files and hasattr(message, "size"):
-            _check_file(descriptors[0], message.size)
+        _check_files(message, descriptors, rule(message, replica) or 0)
     except Malformed:
         close_all(descriptors)
         raise
@@ -127,7 +134,11 @@ def _phase(message: messages.PhaseBegun, _: ReplicaHandle) -> None:
     _need(message.name in PHASES, "there is no such phase")
 
 
-def _value(message: messages.ResultReady | messages.GiveValue, _: ReplicaHandle) -> int:
+def _result(message: messages.ResultReady, _: ReplicaHandle) -> int:
+    return _value(message)
+
+
+def _value(message: messages.ResultReady | messages.GiveValue) -> int:
     data, size = message.data, message.size
     if data is None:
         _need(size > 0, f"its size is {size}")
@@ -150,54 +161,57 @@ def _breakpoint(message: messages.BreakpointReached, replica: ReplicaHandle) -> 
     return 1
 
 
-def _step(message: messages.AskPreempted, replica: ReplicaHandle) -> None:
-    _local_rank(message.local_rank, replica)
-    _need(0 < message.calls < _LARGEST, f"it counts {message.calls} calls")
-
-
-def _last_step(message: messages.LastStep, replica: ReplicaHandle) -> None:
+def _left(message: messages.FunctionLeft, replica: ReplicaHandle) -> None:
     _local_rank(message.local_rank, replica)
 
 
-def _shared(message: messages.WantValue | messages.WithdrawValue, replica: ReplicaHandle) -> None:
-    _key(message.key)
+def _voice(message: messages.OpenVoice, replica: ReplicaHandle) -> int:
     _local_rank(message.local_rank, replica)
+    return 1
 
 
-def _given(message: messages.GiveValue, replica: ReplicaHandle) -> int:
-    _key(message.key)
-    return _value(message, replica)
+def _step(message: messages.AskPreempted) -> None:
+    _need(0 <= message.calls < _LARGEST, f"it counts {message.calls} calls")
 
 
-def _display(message: messages.ShowInCell, _: ReplicaHandle) -> None:
+def _display(message: messages.ShowInCell) -> None:
     from xmp._processes.messages.cell_frames import problem  # for notebooks only
 
     _need(not (why := problem(message)), why)
 
 
-def _turn(message: messages.TakeTurn | messages.ReturnTurn, _: ReplicaHandle) -> None:
+def _of_key(message: messages.TakeTurn | messages.WantValue) -> None:
     _key(message.key)
 
 
 _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.PhaseBegun: _phase,
     messages.FunctionEntered: _nothing,
-    messages.ResultReady: _value,
+    messages.ResultReady: _result,
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
     messages.BreakpointReached: _breakpoint,
+    messages.FunctionLeft: _left,
+    messages.OpenVoice: _voice,
+}
+_QUESTIONS: dict[Any, Callable[[Any], int | None]] = {
     messages.AskPreempted: _step,
-    messages.LastStep: _last_step,
-    messages.WantValue: _shared,
-    messages.GiveValue: _given,
-    messages.WithdrawValue: _shared,
-    messages.TakeTurn: _turn,
-    messages.ReturnTurn: _turn,
+    messages.WantValue: _of_key,
+    messages.GiveValue: _value,
+    messages.TakeTurn: _of_key,
+    messages.ReturnTurn: lambda _: 0,
+    messages.Beat: lambda _: 0,
     messages.ShowInCell: _display,
 }
 
 
 # --- files --------------------------------------------------------------------------------------
+
+
+def _check_files(message: Any, descriptors: Sequence[int], count: int) -> None:
+    _need(len(descriptors) == count, f"it has {len(descriptors)} descriptors, not {count}")
+    if count and hasattr(message, "size"):
+        _check_file(descriptors[0], message.size)
 
 
 def _check_file(descriptor: int, size: int) -> None:

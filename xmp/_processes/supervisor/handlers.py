@@ -19,6 +19,7 @@ from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
     from .monitor import Monitor
+    from .voices import Voice
     from .vote_over_hosts import VoteOverHosts
 
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
@@ -43,11 +44,19 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
         messages.BreakpointReached,
         lambda message, replica, arrived: monitor.debugger().arrive(replica, message.rank, arrived),
     )
-    table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
-    table.on(messages.LastStep, lambda message, *_: monitor.forget_steps(message.local_rank))
-    table.on(messages.ShowInCell, lambda message, replica, _: monitor.show(message, replica))
-    monitor.shared.add_to(table)
+    table.on(messages.FunctionLeft, lambda message, *_: monitor.left(message.local_rank))
+    table.on(messages.OpenVoice, monitor.voices.open)
+    _answer_questions(monitor)
     return table
+
+
+def _answer_questions(monitor: Monitor) -> None:
+    """Fill the table for what threads and children of replicas ask."""
+    table = monitor.voices.table
+    table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
+    table.on(messages.ShowInCell, lambda message, voice, _: monitor.show(message, voice))
+    table.on(messages.Beat, partial(_beat, monitor))
+    monitor.shared.add_to(table)
 
 
 def _entered(monitor: Monitor, _: object, replica: ReplicaHandle, __: Arrived) -> None:
@@ -73,7 +82,7 @@ def _returned(
     result = launch.ReplicaReturned(replica.rank, data, size, timeline, hint)
     monitor.connection.post(result, arrived.descriptors)
     close_all(arrived.descriptors)
-    monitor.forget_steps(*replica.local_ranks)
+    monitor.left(*replica.local_ranks)
     monitor.feed(_events.Returned(replica.rank, at))
 
 
@@ -83,6 +92,7 @@ def _exited(
     at, code, replica.timeline, words, traceback = message
     if code == 0:
         replica.returned = True
+        monitor.left(*replica.local_ranks)
         monitor.returned_nothing(replica)
         monitor.feed(_events.Returned(replica.rank, at))
     else:
@@ -105,15 +115,24 @@ def _raised(
 
 
 def _asked_preempted(
-    monitor: Monitor, message: messages.AskPreempted, replica: ReplicaHandle, _: Arrived
+    monitor: Monitor, message: messages.AskPreempted, voice: Voice, _: Arrived
 ) -> None:
     vote = monitor.preemption()
     flag = [vote.flag] if message.wants_flag else []
 
     def answer(step: int) -> None:
-        replica.connection.post(messages.PreemptedAt(message.number, step), flag)
+        if 0 < step <= message.calls:
+            vote.note_turned(voice.local_rank)
+        voice.answer(messages.PreemptedAt(step), *flag)
 
-    vote.answer(message.local_rank, message.calls, answer)
+    if message.calls and not voice.of_child:
+        vote.answer(voice.local_rank, message.calls, answer)
+    else:
+        answer(0)
+
+
+def _beat(monitor: Monitor, _: messages.Beat, voice: Voice, __: Arrived) -> None:
+    monitor.feed(_events.Progress(voice.replica.rank, time.monotonic_ns()))
 
 
 # --- from the launcher --------------------------------------------------------------------------

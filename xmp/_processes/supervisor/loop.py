@@ -114,7 +114,8 @@ class SupervisorLoop:
         if self._monitor.displays is not None:
             self._monitor.displays.pass_on()
         live = [replica.connection for replica in self._monitor.replicas if not replica.ended]
-        for connection in (self._connection, *(each for each in live if each.waiting)):
+        waiting = [*(each for each in live if each.waiting), *self._monitor.voices.waiting()]
+        for connection in (self._connection, *waiting):
             try:
                 wants = not connection.flush()
             except Closed:
@@ -141,6 +142,7 @@ class SupervisorLoop:
 
     def _hear(self, replica: ReplicaHandle) -> None:
         """Take in one packet, and what it completes; the rest of a message is not waited for."""
+        arrived = None
         try:
             arrived = replica.connection.take()
             checked = check(arrived, replica) if arrived is not None else None
@@ -150,7 +152,8 @@ class SupervisorLoop:
             self._loop.forget(replica.connection.fileno())
             replica.hang_up()
         except Malformed as why:
-            self._monitor.condemn(replica, str(why))
+            if arrived is None or not arrived.by_child:  # the launch depends on no child
+                self._monitor.condemn(replica, str(why))
         except OSError as error:  # no descriptor is left for what the replica asks for
             self._monitor.condemn(replica, f"it cannot be carried out: {error}")
 

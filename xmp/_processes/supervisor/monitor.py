@@ -25,6 +25,7 @@ from xmp._watch import Action, Watch
 
 from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues
+from .voices import Voice, Voices
 
 if TYPE_CHECKING:
     from xmp._processes.messages.replica import ShowInCell
@@ -54,6 +55,7 @@ class Monitor:
         self.loop = EventLoop()
         self.pump = OutputPump(self.loop, outlets.sinks)
         self.shared = SharedValues(order.host.replicas)
+        self.voices = Voices(self.loop, self.condemn, self.shared.forget)
         self.watch = Watch(
             [replica.rank for replica in replicas],
             int(order.grace * 1e9),
@@ -100,8 +102,10 @@ class Monitor:
     def ended(self, replica: ReplicaHandle, at: int, status: int, peak: int, why: str = "") -> None:
         """A replica has ended: when, its wait status, its largest size in bytes, and why."""
         replica.note_end(at, status, why)
-        self.shared.forget(replica)
-        self.forget_steps(*replica.local_ranks)
+        self.voices.forget(replica)
+        if replica.failure is None:  # otherwise it ends the others
+            self.shared.leave(*replica.local_ranks)
+        self._forget_steps(*replica.local_ranks)
         if self._debugger is not None:
             self._debugger.forget(replica)
         code = os.waitstatus_to_exitcode(status)
@@ -132,11 +136,11 @@ class Monitor:
             )
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
 
-    def show(self, message: ShowInCell, replica: ReplicaHandle) -> None:
+    def show(self, message: ShowInCell, voice: Voice) -> None:
         """Pass on what a replica displays in a notebook."""
         if self.displays is None:
             raise Malformed("its launcher is no notebook")
-        self.displays.take(message, replica)
+        self.displays.take(message, voice)
 
     def take_stacks(self, ranks: Collection[int]) -> dict[int, str]:
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
@@ -156,7 +160,12 @@ class Monitor:
 
         return PreemptionVote()
 
-    def forget_steps(self, *local_ranks: int) -> None:
+    def left(self, *local_ranks: int) -> None:
+        """These replicas have left their function: no other need wait for a call of theirs."""
+        self.shared.leave(*local_ranks)
+        self._forget_steps(*local_ranks)
+
+    def _forget_steps(self, *local_ranks: int) -> None:
         """These replicas call ``preempted()`` no more."""
         if self.vote is not None:
             self.vote.forget(*local_ranks)

@@ -9,6 +9,9 @@ from xmp._processes.system import linux
 
 __all__ = ["PreemptionVote"]
 
+_MOST_REPLICAS = 4095
+"""Of one host: the file has one page."""
+
 
 class PreemptionVote:
     """Counts the calls of each replica and finds the first number that none has reached.
@@ -20,8 +23,11 @@ class PreemptionVote:
 
     def __init__(self) -> None:
         self.flag = linux.memory_file("xmp-preempted")
-        """A memory file: replicas read its one byte instead of asking."""
-        os.write(self.flag, b"\0")
+        """A memory file: replicas read its first byte instead of asking.
+
+        Behind it is one for each replica, by local rank: whether it has turned true there.
+        """
+        os.ftruncate(self.flag, 1 + _MOST_REPLICAS)
         self._counts: dict[int, int] = {}
         """The number of each replica's latest call, by local rank."""
         self._silent: set[int] = set()
@@ -47,6 +53,11 @@ class PreemptionVote:
         self._silent.discard(local_rank)
         self._decide()
         return self._number
+
+    def note_turned(self, local_rank: int) -> None:
+        """Let the children and other threads of this replica know it, too."""
+        if local_rank < _MOST_REPLICAS:
+            os.pwrite(self.flag, b"\1", 1 + local_rank)
 
     def forget(self, *local_ranks: int) -> None:
         """These replicas will make no further call."""

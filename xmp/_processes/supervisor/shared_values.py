@@ -1,10 +1,9 @@
-"""Values that one local replica makes for all, and turns that one replica at a time takes."""
+"""Values that one local replica makes for all, and turns that one at a time takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages import thread_replicas
@@ -13,112 +12,147 @@ from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.untrusted import Arrived
 from xmp._types import ReplicaPlan
 
-if TYPE_CHECKING:
-    from .replica_handle import ReplicaHandle
+from .voices import Voice
 
-__all__ = ["SharedValues"]
+__all__ = ["MOST_KEPT", "SharedValues"]
+
+MOST_KEPT = 64
+"""How many values are kept that nothing else limits; those go that were wanted longest ago."""
 
 
 @dataclass
 class _Shared:
-    maker: int | None = None
-    answer: tuple[list[Any], list[int]] | None = None
-    """The fields of ``SharedValue`` behind its number, and its descriptors."""
-    waiting: list[tuple[ReplicaHandle, messages.WantValue]] = field(default_factory=list)
+    key: tuple[bool, str]
+    maker: Voice | None = None
+    answer: messages.SharedValue | None = None
+    descriptors: Sequence[int] = ()
+    waiting: list[tuple[Voice, messages.WantValue]] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
     """The local ranks that have it; one that was interrupted asks again."""
 
 
 class SharedValues:
-    """Only posts: the supervisor's loop sends, and watches for room to write meanwhile."""
+    """Who asks first makes the value, or its owner; who is gone makes and waits for nothing."""
 
     def __init__(self, plans: Sequence[ReplicaPlan]) -> None:
         self._count = thread_replicas.count(plans)
-        self._values: dict[str, _Shared] = {}
-        self._turns: dict[str, dict[ReplicaHandle, int]] = {}
-        """The replicas that wait, with the numbers of their questions; the first has the turn."""
+        self._values: dict[tuple[bool, str], _Shared] = {}
+        """By what is to be kept, and the key; in the order in which they were wanted last."""
+        self._left: set[int] = set()
+        """The local ranks that have left their function: they make nothing for others."""
+        self._turns: dict[str, list[Voice]] = {}
+        """Those that wait; the first has the turn."""
 
-    def add_to(self, table: Handlers[[ReplicaHandle, Arrived]]) -> None:
-        """Handle the messages of replicas that concern values and turns."""
+    def add_to(self, table: Handlers[[Voice, Arrived]]) -> None:
+        """Handle the questions that concern values and turns."""
         table.on(messages.WantValue, self._want)
         table.on(messages.GiveValue, self._give)
-        table.on(messages.WithdrawValue, self._withdraw)
         table.on(messages.TakeTurn, self._take_turn)
-        table.on(messages.ReturnTurn, lambda message, who, _: self._pass_on(who, message.key))
+        table.on(messages.ReturnTurn, lambda _, voice, __: self._return_turn(voice))
 
-    def _want(self, message: messages.WantValue, replica: ReplicaHandle, _: Arrived) -> None:
-        shared = self._values.setdefault(message.key, _Shared())
+    def _want(self, message: messages.WantValue, voice: Voice, _: Arrived) -> None:
+        key = message.kept, message.key
+        shared = self._values.pop(key, None) or _Shared(key)
+        self._values[key] = shared
         if shared.answer is not None:
-            self._serve(shared, replica, message)
-        elif shared.maker is None and message.may_make:
-            _ask_to_make(shared, replica, message)
+            _serve(shared, voice)
+            self._drop_served(shared)
         else:
-            shared.waiting.append((replica, message))
+            shared.waiting.append((voice, message))
+            self._find_maker(shared)
 
-    def _give(self, message: messages.GiveValue, maker: ReplicaHandle, arrived: Arrived) -> None:
-        key, *answer = message
-        shared = self._values.get(key)
-        asked = shared is not None and shared.maker in maker.local_ranks
-        if shared is None or not asked or shared.answer is not None:
+    def _find_maker(self, shared: _Shared) -> None:
+        """Ask the first that may make it; where none will, say so to those that wait."""
+        if shared.maker is not None:
+            return
+        for waits in shared.waiting:
+            voice, question = waits
+            if question.owner in (-1, voice.local_rank):
+                shared.waiting.remove(waits)
+                shared.maker = voice
+                shared.served.add(voice.local_rank)
+                voice.answer(messages.MakeValue())
+                return
+        # Those that leave it may meet their owner there: a framework's replicas do.
+        lost = [
+            (voice, question)
+            for voice, question in shared.waiting
+            if question.owner in self._left and voice.local_rank not in self._left
+        ]
+        for voice, question in lost:
+            shared.waiting.remove((voice, question))
+            voice.answer(messages.NoValue(question.owner))
+
+    def _give(self, message: messages.GiveValue, maker: Voice, arrived: Arrived) -> None:
+        shared = next((each for each in self._values.values() if each.maker is maker), None)
+        if shared is None:
             close_all(arrived.descriptors)
             return
-        shared.answer = (answer, arrived.descriptors)
+        shared.maker = None
+        shared.answer = messages.SharedValue(*message)
+        shared.descriptors = arrived.descriptors
         waiting, shared.waiting = shared.waiting, []
-        for replica, question in waiting:
-            self._serve(shared, replica, question)
-        self._forget_served(key, shared)
+        for voice, _ in waiting:
+            _serve(shared, voice)
+        self._drop_served(shared)
 
-    def _withdraw(self, message: messages.WithdrawValue, _: ReplicaHandle, __: Arrived) -> None:
-        """An interrupted replica neither waits for the value nor makes it."""
-        key, local_rank = message
-        shared = self._values.get(key)
-        if shared is None or shared.answer is not None:
-            return
-        shared.waiting = [each for each in shared.waiting if each[1].local_rank != local_rank]
-        if shared.maker == local_rank:
-            shared.maker = None
-            shared.served.discard(local_rank)
-            able = next((each for each in shared.waiting if each[1].may_make), None)
-            if able is not None:
-                shared.waiting.remove(able)
-                _ask_to_make(shared, *able)
+    def _drop_served(self, shared: _Shared) -> None:
+        """Drop the value once every replica has it; of those that are kept, failures and the old.
 
-    def _serve(self, shared: _Shared, replica: ReplicaHandle, question: messages.WantValue) -> None:
+        A failure that is kept goes to those that wait for it, and a later call tries again.
+        """
         assert shared.answer is not None
-        fields, descriptors = shared.answer
-        shared.served.add(question.local_rank)
-        replica.connection.post(messages.SharedValue(question.number, *fields), descriptors)
-        self._forget_served(question.key, shared)
-
-    def _forget_served(self, key: str, shared: _Shared) -> None:
-        """Drop the value once every replica has it."""
-        if len(shared.served) < self._count or self._values.pop(key, None) is None:
+        if not shared.key[0]:
+            if len(shared.served) == self._count:
+                self._drop(shared)
             return
-        close_all(shared.answer[1] if shared.answer is not None else ())
+        if not shared.answer.good:
+            self._drop(shared)
+        kept = [each for key, each in self._values.items() if key[0] and each.answer is not None]
+        for each in kept[:-MOST_KEPT]:
+            self._drop(each)
 
-    def _take_turn(self, message: messages.TakeTurn, replica: ReplicaHandle, _: Arrived) -> None:
-        number, key = message
-        queue = self._turns.setdefault(key, {})
-        queue[replica] = number
-        if next(iter(queue)) is replica:
-            replica.connection.post(messages.YourTurn(number))
+    def _drop(self, shared: _Shared) -> None:
+        if self._values.pop(shared.key, None) is not None:
+            close_all(shared.descriptors)
 
-    def _pass_on(self, replica: ReplicaHandle, key: str) -> None:
-        """Its turn is over, or it waits no more."""
-        queue = self._turns.get(key, {})
-        had_it = next(iter(queue), None) is replica
-        queue.pop(replica, None)
-        if had_it and queue:
-            first, number = next(iter(queue.items()))
-            first.connection.post(messages.YourTurn(number))
+    def _take_turn(self, message: messages.TakeTurn, voice: Voice, _: Arrived) -> None:
+        queue = self._turns.setdefault(message.key, [])
+        if voice not in queue:
+            queue.append(voice)
+            if queue[0] is voice:
+                voice.answer(messages.YourTurn())
 
-    def forget(self, replica: ReplicaHandle) -> None:
-        """A replica has ended: the next one gets its turns."""
-        for key in self._turns:
-            self._pass_on(replica, key)
+    def _return_turn(self, voice: Voice) -> None:
+        """Its turn is over, or it waits no more: the next one has it."""
+        for key, queue in [*self._turns.items()]:
+            if voice not in queue:
+                continue
+            had_it = queue[0] is voice
+            queue.remove(voice)
+            if not queue:
+                del self._turns[key]
+            elif had_it:
+                queue[0].answer(messages.YourTurn())
+
+    def forget(self, voice: Voice) -> None:
+        """It is closed, and has neither waited, nor made a value, nor had a turn."""
+        self._return_turn(voice)
+        for shared in [*self._values.values()]:
+            shared.waiting = [each for each in shared.waiting if each[0] is not voice]
+            if shared.maker is voice:
+                shared.maker = None
+                shared.served.discard(voice.local_rank)
+                self._find_maker(shared)
+
+    def leave(self, *local_ranks: int) -> None:
+        """These replicas have left their function."""
+        self._left.update(local_ranks)
+        for shared in self._values.values():
+            self._find_maker(shared)
 
 
-def _ask_to_make(shared: _Shared, replica: ReplicaHandle, question: messages.WantValue) -> None:
-    shared.maker = question.local_rank
-    shared.served.add(question.local_rank)
-    replica.connection.post(messages.MakeValue(question.number))
+def _serve(shared: _Shared, voice: Voice) -> None:
+    assert shared.answer is not None
+    shared.served.add(voice.local_rank)
+    voice.answer(shared.answer, *shared.descriptors)
