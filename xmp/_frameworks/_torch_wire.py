@@ -12,6 +12,8 @@ from typing import Any
 
 from xmp._imports import loaded_framework
 
+from ._seal import seal_of
+
 __all__ = ["TorchWire", "without_jax"]
 
 _INLINE = 504
@@ -35,6 +37,8 @@ def _same(value: Any) -> Any:
 class TorchWire:
     """See ``_exchange.Wire``; a part is a flat uint8 tensor."""
 
+    makers = (_same,)
+
     def __init__(self, torch: Any, device: Callable[[], Any], group: Any = None) -> None:
         """Through ``group``; None for the default one."""
         self._torch = torch
@@ -45,6 +49,7 @@ class TorchWire:
         self._kinds = [entry.split(":")[0] for entry in config.split(",")]
         self.rank: int = self._dist.get_rank(group)
         self.size: int = self._dist.get_world_size(group)
+        self.seal = seal_of(self._dist.group.WORLD if group is None else group)
 
     def device_for(self, tensor: Any) -> Any:
         """The device on which the group can send ``tensor``: its own, or one of the group's."""
@@ -64,10 +69,13 @@ class TorchWire:
 
     def restore(self, description: Any, part: Any) -> Any:
         """On this replica's own device if the tensor was on the sender's own device."""
-        dtype, shape, kind = description
+        name, shape, kind = description
+        dtype = getattr(self._torch, name)
+        if not isinstance(dtype, self._torch.dtype):  # of a stranger, where there are no codes
+            raise TypeError(f"{name!r} is no type of tensors")
         own = self._own_device()
         device = own if own.type == kind else self._torch.device("cpu")
-        return part.view(getattr(self._torch, dtype)).reshape(shape).to(device)
+        return part.view(dtype).reshape(shape).to(device)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """jax arrays travel as numpy arrays."""
