@@ -12,12 +12,10 @@ from typing import Any
 
 from xmp._imports import loaded_framework
 
+from ._block_heads import BlockHeads
 from ._seal import seal_of
 
 __all__ = ["TorchWire", "without_jax"]
-
-_INLINE = 504
-"""Bytes of a head that fit beside its length in the block that every exchange starts with."""
 
 
 def without_jax(value: Any) -> Any:
@@ -34,7 +32,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-class TorchWire:
+class TorchWire(BlockHeads):
     """See ``_exchange.Wire``; a part is a flat uint8 tensor."""
 
     makers = (_same,)
@@ -92,26 +90,6 @@ class TorchWire:
         """For numpy's unpickling, which wants a writable buffer."""
         return part.cpu().numpy()
 
-    def gather_heads(self, head: bytes) -> list[bytes]:
-        """One round when all heads are short, two otherwise."""
-        blocks = self._gather(_block(head), 8 + _INLINE)
-        sizes = [int.from_bytes(block[:8], "little") for block in blocks]
-        longest = max(sizes)
-        rests = self._gather(head[_INLINE:], longest - _INLINE) if longest > _INLINE else None
-        return [
-            (block[8:] + (rests[rank] if rests else b""))[: sizes[rank]]
-            for rank, block in enumerate(blocks)
-        ]
-
-    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """One round when the head is short, two otherwise."""
-        block = self._broadcast(None if head is None else _block(head), 8 + _INLINE, src)
-        size = int.from_bytes(block[:8], "little")
-        if size <= _INLINE:
-            return block[8 : 8 + size]
-        rest = self._broadcast(None if head is None else head[_INLINE:], size - _INLINE, src)
-        return block[8:] + rest
-
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
         """Padded to the longest; a padded part is then copied without its padding."""
         longest = max(sizes)
@@ -144,10 +122,6 @@ class TorchWire:
     def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
         part = None if data is None else self.part(memoryview(data))
         return _bytes(self.broadcast_part(part, size, src))
-
-
-def _block(head: bytes) -> bytes:
-    return len(head).to_bytes(8, "little") + head[:_INLINE].ljust(_INLINE, b"\0")
 
 
 def _bytes(part: Any) -> bytes:
