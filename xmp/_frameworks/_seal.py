@@ -40,7 +40,9 @@ class Round:
     """The codes of one collective of one group."""
 
     def __init__(self, key: bytes, group: str, operation: str, number: int) -> None:
-        self._key, self._context, self._operation = key, (group, operation, number), operation
+        self._key, self._operation = key, operation
+        self._begun = hashlib.blake2b(digest_size=CODE_SIZE, key=key, person=b"xmp replicas")
+        self._begun.update(repr((group, operation, number)).encode() + b"\0")  # it escapes a NUL
 
     def closed(self, rank: int, body: bytes) -> bytes:
         """The body of this rank's message, behind its code."""
@@ -60,8 +62,8 @@ class Round:
         )
 
     def _code(self, rank: int, body: bytes) -> bytes:
-        code = hashlib.blake2b(digest_size=CODE_SIZE, key=self._key, person=b"xmp replicas")
-        code.update(repr((*self._context, rank)).encode() + b"\0")  # repr escapes a NUL
+        code = self._begun.copy()
+        code.update(rank.to_bytes(8, "little"))
         code.update(body)
         return code.digest()
 

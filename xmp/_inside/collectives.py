@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from xmp._limits import number_of_seconds
 
 from .groups import members, needed, rank
-from .identity import ReplicaState, current, framework_of
+from .identity import ReplicaState, current, framework_of, launch_key
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -143,12 +143,15 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
     """The value of the replica of rank ``src``; what the others pass does not matter.
 
     Args:
-        obj: any picklable object; tensors and arrays in it travel as they lie in memory.
+        obj: any picklable object; tensors and arrays in it travel as they lie in memory. Over
+            several hosts, and in processes of torchrun, Slurm or MPI, only plain values, arrays
+            and tensors, unless all have the same XMP_JOB_SECRET (docs/security.md).
         src: 0 … ``world_size() - 1``; with ``group`` too a global rank, as in torch.
         group: a process group of torch's: its replicas alone take part.
 
     Raises:
-        TypeError: ``src`` is not an integer, or ``group`` not a process group.
+        TypeError: ``src`` is not an integer, or ``group`` not a process group; ``obj`` needs the
+            secret.
         ValueError: ``src`` is not a rank of this launch, or it or this replica not in the group.
         RuntimeError: the runtime has no groups, or no framework connects the replicas.
     """
@@ -171,7 +174,8 @@ def all_gather(obj: T, group: Any = None) -> list[T]:
     """The values of all replicas, in rank order.
 
     Args:
-        obj: any picklable object; tensors and arrays may differ in shape between replicas.
+        obj: any picklable object, as for ``broadcast``; tensors and arrays may differ in shape
+            between replicas.
         group: a process group of torch's: the values of its replicas, in the order of their ranks
             in it.
 
@@ -223,17 +227,17 @@ def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
     if made[0]:
         value: T = made[1]
         return value
-    raise made[1]
+    raise made[1] if isinstance(made[1], BaseException) else RuntimeError(made[1])
 
 
-def _travelling(error: BaseException) -> BaseException:
-    """The exception, or its text where it does not pickle."""
+def _travelling(error: BaseException) -> BaseException | str:
+    """The exception, or its text where it does not pickle or no pickle may be sent."""
     try:
-        if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+        if launch_key() and isinstance(pickle.loads(pickle.dumps(error)), type(error)):
             return error
     except Exception:
         pass
-    return RuntimeError(f"{type(error).__qualname__}: {error}")
+    return f"{type(error).__qualname__}: {error}"
 
 
 def _sent_within(state: ReplicaState, obj: Any, source: int, group: Any) -> Any:
