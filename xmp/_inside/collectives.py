@@ -216,12 +216,15 @@ def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
 
 def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
     outcome: tuple[bool, Any] | None = None
+    own: BaseException | None = None
     if state.info.local_rank == 0:
         try:
             outcome = True, fn()
         except (Exception, SystemExit) as error:
-            outcome = False, _travelling(error)
+            own, outcome = error, (False, _travelling(error))
     outcomes = _needed(state, "once_per_host").all_gather(outcome)
+    if own is not None:
+        raise own
     made = outcomes[state.info.rank - state.info.local_rank]  # a host's ranks are consecutive
     assert made is not None
     if made[0]:

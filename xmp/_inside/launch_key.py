@@ -6,6 +6,7 @@ replicas are on several hosts, it is derived from the job's secret; without one 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Mapping
@@ -29,10 +30,16 @@ def derived(secret: bytes, *about: object) -> bytes:
     ).digest()
 
 
+@functools.cache
+def _own() -> bytes:
+    """Of a process without others, or of its threads."""
+    return os.urandom(KEY_SIZE)
+
+
 def of_environment(info: ReplicaInfo, environment: Mapping[str, str] | None = None) -> bytes:
     """The key of processes that another launcher has started for one device each."""
     if info.world_size == 1:
-        return os.urandom(KEY_SIZE)
+        return _own()
     env = os.environ if environment is None else environment
     place = env.get("XMP_JOB_ID", ""), info.world_size, env.get("TORCHELASTIC_RESTART_COUNT", "")
     return derived(os.fsencode(env.get(SECRET, "")), "processes", *place)
