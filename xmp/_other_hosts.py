@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import _log, _processes
 from ._errors import PlanError
+from ._inside.launch_key import SECRET
 from ._types import HostFacts, JobPlan, Limits, PortNeed
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _START = 300.0
 _JOB = "XMP_JOB_ID"
 """The user's own name for a job, beside that of the launcher that has placed it."""
 _PULSES_PER_LIMIT = 16
-SECRET = "XMP_JOB_SECRET"
 
 _one_at_a_time = threading.Lock()
 _latest: HostLink | None = None

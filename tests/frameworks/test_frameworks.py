@@ -1,19 +1,16 @@
-"""What the frameworks share: trees, reductions of gathered values, objects on a wire."""
+"""What the frameworks share: trees, reductions of gathered values, entering torch."""
 
 from __future__ import annotations
 
 import collections
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from xmp._frameworks import _exchange, _trees
+from xmp._frameworks import _trees
 from xmp._frameworks._reduce import fold, is_array, is_number
 
 
@@ -99,113 +96,6 @@ def test_what_counts_as_number_and_array() -> None:
     assert not any(map(is_number, ["1", None, np.ones(1), np.str_("a"), np.datetime64("now")]))
     assert is_array(np.ones(1, "uint8"))
     assert not any(map(is_array, [np.array(["a"]), np.array([None]), np.zeros(1, "i4,f4"), [1]]))
-
-
-# --- objects on a wire -------------------------------------------------------------------------
-
-
-class ThreadWire:
-    """Threads that hand each other bytes; a part is a bytearray."""
-
-    def __init__(self, rank: int, size: int, table: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size, self._table, self._barrier = rank, size, table, barrier
-        self.rounds: list[str] = []
-
-    def _exchange(self, name: str, value: Any) -> list[Any]:
-        self.rounds.append(name)
-        self._table[self.rank] = value
-        self._barrier.wait(10)
-        found = list(self._table)
-        self._barrier.wait(10)
-        return found
-
-    def keep(self, value: Any) -> tuple[Any, Any] | None:
-        return ("kept", bytearray(value.encode())) if isinstance(value, Kept) else None
-
-    def restore(self, description: Any, part: Any) -> Any:
-        assert description == "kept"
-        return Kept(part.decode())
-
-    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        return (str, ("foreign",)) if isinstance(value, Foreign) else None
-
-    def part(self, buffer: memoryview) -> Any:
-        return bytearray(buffer)
-
-    def buffer(self, part: Any) -> Any:
-        return part
-
-    def gather_heads(self, head: bytes) -> list[bytes]:
-        return self._exchange("heads", head)
-
-    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        found: bytes = self._exchange("head", head)[src]
-        return found
-
-    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        found = self._exchange("parts", part)
-        assert [len(p or b"") for p in found] == list(sizes)
-        return [bytearray(p or b"") for p in found]
-
-    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        found = self._exchange("part", part)[src]
-        assert len(found) == size
-        return bytearray(found)
-
-
-class Kept(str):
-    """Travels outside the pickle."""
-
-
-class Foreign:
-    """Must not be pickled its own way."""
-
-    def __reduce__(self) -> Any:
-        raise AssertionError
-
-
-def on_threads(size: int, body: Callable[[ThreadWire], Any]) -> list[Any]:
-    table, barrier = [None] * size, threading.Barrier(size)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(lambda r: body(ThreadWire(r, size, table, barrier)), range(size)))
-
-
-def test_everybody_gets_what_everybody_holds() -> None:
-    def body(wire: ThreadWire) -> Any:
-        value = {"rank": wire.rank, "big": np.full(wire.rank * 3000, wire.rank), "f": Foreign()}
-        return _exchange.all_gather(value, wire)
-
-    for gathered in on_threads(3, body):
-        assert [g["rank"] for g in gathered] == [0, 1, 2]
-        assert [g["f"] for g in gathered] == ["foreign"] * 3
-        for rank, each in enumerate(gathered):
-            assert each["big"].shape == (rank * 3000,)
-            assert (each["big"] == rank).all()
-            each["big"] += 1  # its own, and writable
-
-
-def test_the_sender_keeps_its_object_and_sends_parts_once() -> None:
-    kept = Kept("tensor")
-    sent = {"a": kept, "b": [kept], "rest": lambda: 7}
-
-    def body(wire: ThreadWire) -> Any:
-        return _exchange.broadcast(sent if wire.rank == 1 else None, 1, wire), wire.rounds
-
-    results = on_threads(2, body)
-    assert results[1][0] is sent
-    received, rounds = results[0]
-    assert received["a"] == "tensor"
-    assert received["b"][0] is received["a"]
-    assert received["rest"]() == 7
-    assert rounds == ["head", "part"]
-
-
-def test_a_short_value_takes_one_round() -> None:
-    def body(wire: ThreadWire) -> Any:
-        _exchange.all_gather([1, 2.5, np.ones(10)], wire)
-        return wire.rounds
-
-    assert on_threads(2, body) == [["heads"]] * 2
 
 
 # --- entering torch ----------------------------------------------------------------------------

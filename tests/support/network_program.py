@@ -137,6 +137,30 @@ def saves(rank: int, do: Do) -> int:
     return rank
 
 
+def hears(rank: int, do: Do) -> None:
+    """All but rank 0 wait for what rank 0 sends, which never comes."""
+    mark(f"in-fn-{rank}")
+    if rank == 0:
+        never_returns()
+    xmp.broadcast(None, 0)
+
+
+def gathers(rank: int, do: Do) -> list[Any]:
+    """Plain values and arrays go through; what becomes of another object."""
+    import numpy as np
+
+    plain = {"rank": rank, "a": (1.5, None, b"x"), "n": np.full(5000, rank), "s": np.float32(rank)}
+    told = xmp.all_gather(plain)
+    assert [each["rank"] for each in told] == [0, 1, 2, 3]
+    assert [(type(each["s"]), int(each["n"].sum())) for each in told] == [
+        (np.float32, 5000 * each) for each in range(4)
+    ]
+    try:
+        return [type(each).__name__ for each in xmp.all_gather(do)]
+    except TypeError as error:
+        return [str(error)]
+
+
 def everyone_has(name: str, but: int = -1) -> None:
     ranks = [rank for rank in range(xmp.world_size()) if rank != but]
     until(lambda: all(os.path.exists(f"{name}-{rank}") for rank in ranks), 60, name)

@@ -6,6 +6,7 @@ is sent to each at most once a second: a step of the launch is as many messages 
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import time
@@ -285,7 +286,8 @@ class Coordinator:
         self._departed.pop(card.index, None)
         self._members[card.index] = peer
         if self._call.complete():
-            self._send_all(kinds.CALL, encode(self._call.state()))
+            call = replace(self._call.state(), salt=os.urandom(16).hex())
+            self._send_all(kinds.CALL, encode(call))
 
     def _replace_silent(self, index: int, peer: Peer) -> None:
         """Drop a host that came before and is silent: it has been started again."""

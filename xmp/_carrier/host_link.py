@@ -16,6 +16,7 @@ from dataclasses import replace
 from xmp import _proc, _processes, _signals
 from xmp._errors import PlanError, StartError
 from xmp._host_words import HostFailure, HostMeeting
+from xmp._inside.launch_key import derived
 
 from . import kinds
 from .peer import Peer
@@ -68,6 +69,7 @@ class HostLink:
         self._meeting, self._limit = meeting, start_timeout
         self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
+        self._salt = ""
         self._missing: Call | None = None
         """Who has not come, as far as this host knows."""
         self._calls: deque[Call] = deque(maxlen=8)
@@ -197,6 +199,7 @@ class HostLink:
         while self._calls:
             call = self._calls.popleft()
             if self._card.attempt == call.attempt and not call.absent:
+                self._salt = call.salt
                 return True
             if call.absent:
                 self._missing = call
@@ -210,6 +213,10 @@ class HostLink:
         if self._missing is not None:
             return missing(self._missing, self._card.hosts)
         return f"not all of the job's {self._card.hosts} hosts have come"
+
+    def replica_key(self) -> bytes:
+        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
+        return derived(self._secret, "hosts", self._job, self._card.attempt, self._salt)
 
     # --- what this host says -------------------------------------------------------------------
 

@@ -90,6 +90,8 @@ class Call:
     aloud: bool = True
     """Whether the user is to see it now; else only when the user asks what xmp waits for."""
     attempt: int = 0
+    salt: str = ""
+    """When all have come: random, so that no two attempts of all times have the same key."""
 
 
 @dataclass(frozen=True)

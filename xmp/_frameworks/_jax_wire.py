@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from xmp._inside import launch_key
+
+from . import _exchange
 from ._jax_mesh import Mesh, refuse_global
+from ._seal import Seal
 
 __all__ = ["FOREVER", "JaxWire", "coordination_client"]
 
@@ -37,12 +41,18 @@ class JaxWire:
         self._round = 0
         self._stale: list[str] = []
         self._inline = min(32 * 1024, (1 << 20) // size)  # a round's heads fit one gRPC message
+        self.makers = _on_device, _key_from
         self.mesh = Mesh(size)
 
     # --- objects: see _exchange.Wire -----------------------------------------------------------
 
+    @cached_property
+    def seal(self) -> Seal:
+        """Made at the first collective: the key is that of the replica, and not of its parent."""
+        return Seal(launch_key(), "all")
+
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """None: pickle itself takes the buffers of numpy arrays out (protocol 5)."""
+        """None: all arrays are numpy's when they travel."""
         return None
 
     def restore(self, description: Any, part: Any) -> Any:
@@ -81,7 +91,7 @@ class JaxWire:
         self._meet(client)
         found = client.key_value_dir_get_bytes(f"{round_}/")
         self._stale.append(mine)
-        shorts = [value for _, value in sorted(found, key=lambda item: _last_number(item[0]))]
+        shorts = _in_rank_order(found, self.size)
         sizes = [int.from_bytes(short[:8], "little") for short in shorts]
         if max(sizes) <= self._inline:
             return [short[8:] for short in shorts]
@@ -136,8 +146,7 @@ class JaxWire:
         """The row of each rank: a TPU's runtime numbers the processes itself."""
         import jax
 
-        indices = self.gather_heads(str(jax.process_index()).encode())
-        return [int(index) for index in indices]
+        return _exchange.all_gather(jax.process_index(), self)
 
     # --- the coordinator -----------------------------------------------------------------------
 
@@ -195,5 +204,13 @@ def _key_from(data: Any, implementation: Any) -> Any:
     return jax.random.wrap_key_data(data, impl=implementation)
 
 
-def _last_number(key: str) -> int:
-    return int(key.rpartition("/")[2])
+def _in_rank_order(found: Sequence[tuple[str, bytes]], size: int) -> list[bytes]:
+    """What each rank has stored, of what lies there: a stranger may delete and add keys."""
+    by_rank = {key.rpartition("/")[2]: value for key, value in found}
+    missing = [rank for rank in range(size) if str(rank) not in by_rank]
+    if missing:
+        raise RuntimeError(
+            f"JAX's coordinator has not kept what rank {missing[0]} has stored for a collective: "
+            "another program deletes its keys (docs/security.md)"
+        )
+    return [by_rank[str(rank)] for rank in range(size)]

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from xmp import _log
 from xmp._errors import PlanError
 from xmp._framework import AveragingOptions
-from xmp._inside import world_size
+from xmp._inside import device, world_size
 
+from . import _exchange
 from ._alike import refuse_differences
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
@@ -25,6 +26,7 @@ from ._gradient_watch import Watch
 from ._model_face import Alone, ModelFace, alone
 from ._torch_models import check_model, names_of
 from ._torch_subgroups import place_in
+from ._torch_wire import TorchWire
 
 __all__ = ["DataParallel", "data_parallel"]
 
@@ -158,9 +160,7 @@ def _group(given: Any) -> Any:
 
 
 def _all_gather(group: Any, value: Any) -> list[Any]:
-    found = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, value, group=group)
-    return found
+    return _exchange.all_gather(value, TorchWire(torch, device, group))
 
 
 def _refuse_group(given: Any) -> None:

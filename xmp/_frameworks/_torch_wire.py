@@ -12,10 +12,10 @@ from typing import Any
 
 from xmp._imports import loaded_framework
 
-__all__ = ["TorchWire", "without_jax"]
+from ._block_heads import BlockHeads
+from ._seal import seal_of
 
-_INLINE = 504
-"""Bytes of a head that fit beside its length in the block that every exchange starts with."""
+__all__ = ["TorchWire", "without_jax"]
 
 
 def without_jax(value: Any) -> Any:
@@ -32,8 +32,10 @@ def _same(value: Any) -> Any:
     return value
 
 
-class TorchWire:
+class TorchWire(BlockHeads):
     """See ``_exchange.Wire``; a part is a flat uint8 tensor."""
+
+    makers = (_same,)
 
     def __init__(self, torch: Any, device: Callable[[], Any], group: Any = None) -> None:
         """Through ``group``; None for the default one."""
@@ -45,6 +47,7 @@ class TorchWire:
         self._kinds = [entry.split(":")[0] for entry in config.split(",")]
         self.rank: int = self._dist.get_rank(group)
         self.size: int = self._dist.get_world_size(group)
+        self.seal = seal_of(self._dist.group.WORLD if group is None else group)
 
     def device_for(self, tensor: Any) -> Any:
         """The device on which the group can send ``tensor``: its own, or one of the group's."""
@@ -64,10 +67,13 @@ class TorchWire:
 
     def restore(self, description: Any, part: Any) -> Any:
         """On this replica's own device if the tensor was on the sender's own device."""
-        dtype, shape, kind = description
+        name, shape, kind = description
+        dtype = getattr(self._torch, name)
+        if not isinstance(dtype, self._torch.dtype):  # of a stranger, where there are no codes
+            raise TypeError(f"{name!r} is no type of tensors")
         own = self._own_device()
         device = own if own.type == kind else self._torch.device("cpu")
-        return part.view(getattr(self._torch, dtype)).reshape(shape).to(device)
+        return part.view(dtype).reshape(shape).to(device)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """jax arrays travel as numpy arrays."""
@@ -83,26 +89,6 @@ class TorchWire:
     def buffer(self, part: Any) -> Any:
         """For numpy's unpickling, which wants a writable buffer."""
         return part.cpu().numpy()
-
-    def gather_heads(self, head: bytes) -> list[bytes]:
-        """One round when all heads are short, two otherwise."""
-        blocks = self._gather(_block(head), 8 + _INLINE)
-        sizes = [int.from_bytes(block[:8], "little") for block in blocks]
-        longest = max(sizes)
-        rests = self._gather(head[_INLINE:], longest - _INLINE) if longest > _INLINE else None
-        return [
-            (block[8:] + (rests[rank] if rests else b""))[: sizes[rank]]
-            for rank, block in enumerate(blocks)
-        ]
-
-    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """One round when the head is short, two otherwise."""
-        block = self._broadcast(None if head is None else _block(head), 8 + _INLINE, src)
-        size = int.from_bytes(block[:8], "little")
-        if size <= _INLINE:
-            return block[8 : 8 + size]
-        rest = self._broadcast(None if head is None else head[_INLINE:], size - _INLINE, src)
-        return block[8:] + rest
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
         """Padded to the longest; a padded part is then copied without its padding."""
@@ -136,10 +122,6 @@ class TorchWire:
     def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
         part = None if data is None else self.part(memoryview(data))
         return _bytes(self.broadcast_part(part, size, src))
-
-
-def _block(head: bytes) -> bytes:
-    return len(head).to_bytes(8, "little") + head[:_INLINE].ljust(_INLINE, b"\0")
 
 
 def _bytes(part: Any) -> bytes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from xmp._inside import launch_key
 from xmp._replica_info import ReplicaInfo
 
+from ._seal import Seal
 from ._torch_wire import TorchWire
 
 __all__ = ["MeshWire", "XlaWire"]
@@ -38,6 +40,7 @@ class MeshWire(XlaWire):
         self._own_device = device
         self.rank = info.rank
         self.size = info.world_size
+        self.seal = Seal(launch_key(), "mesh")
         self._known_ordinals: tuple[int, ...] = ()
 
     def device_for(self, tensor: Any) -> Any:

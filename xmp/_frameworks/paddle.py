@@ -5,17 +5,16 @@ A program that calls it again, as Paddle's own examples do, gets the same group 
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
 from xmp._replica_info import ReplicaInfo
 
-from . import _trees
+from . import _exchange, _trees
 from ._listening import wait_for_listener
 from ._no_backends import refuse_backend
+from ._paddle_wire import PaddleWire, as_numpy
 from ._reduce import fold, is_array, is_number
 
 __all__ = ["Paddle", "attach", "enter"]
@@ -74,6 +73,7 @@ class Paddle:
 
     def __init__(self, info: ReplicaInfo) -> None:
         self._info = info
+        self._wire = PaddleWire(info.rank, info.world_size)
 
     def device(self) -> Any:
         """Paddle's place: ``Place(cpu)``, ``Place(gpu:0)``."""
@@ -110,16 +110,11 @@ class Paddle:
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
-        mine = self._info.rank == src
-        box = [_packed(value) if mine else None]
-        _module().distributed.broadcast_object_list(box, src=src)
-        return value if mine else pickle.loads(box[0] or b"")
+        return _exchange.broadcast(value, src, self._wire)
 
     def all_gather(self, value: Any) -> Sequence[Any]:
         """Return the values of all replicas, in rank order; shapes may differ."""
-        found: list[bytes] = []
-        _module().distributed.all_gather_object(found, _packed(value))
-        return [pickle.loads(each) for each in found]
+        return _exchange.all_gather(value, self._wire)
 
     def leave(self) -> None:
         """Destroy the process group."""
@@ -152,10 +147,7 @@ def _fits(leaf: Any) -> bool:
 
 
 def _as_numpy(leaf: Any) -> Any:
-    if not _is_tensor(leaf):
-        return leaf
-    # Numpy has no bfloat16: Paddle would give its bits as integers.
-    return (leaf.astype("float32") if leaf.is_floating_point() else leaf).detach().numpy()
+    return as_numpy(leaf) if _is_tensor(leaf) else leaf
 
 
 def _like(result: Any, leaf: Any) -> Any:
@@ -164,22 +156,3 @@ def _like(result: Any, leaf: Any) -> Any:
         return result
     tensor = _module().to_tensor(result)
     return tensor.astype(leaf.dtype) if leaf.is_floating_point() else tensor
-
-
-def _packed(value: Any) -> bytes:
-    """A pickle in which Paddle's tensors are numpy arrays that become tensors when loaded."""
-    import cloudpickle
-
-    class Packer(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if _is_tensor(value):
-                return _tensor, (_as_numpy(value), str(value.dtype).removeprefix("paddle."))
-            return super().reducer_override(value)
-
-    stream = io.BytesIO()
-    Packer(stream, protocol=5).dump(value)
-    return stream.getvalue()
-
-
-def _tensor(array: Any, dtype: str) -> Any:
-    return _module().to_tensor(array, dtype=dtype)

@@ -12,7 +12,15 @@ from xmp import _signals
 from xmp._numbers import number_of_seconds
 
 from .groups import members, needed, rank
-from .identity import Channel, ReplicaState, child_apart, current, framework_of, whose_child
+from .identity import (
+    Channel,
+    ReplicaState,
+    child_apart,
+    current,
+    framework_of,
+    launch_key,
+    whose_child,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -159,12 +167,15 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
     """The value of the replica of rank ``src``; what the others pass does not matter.
 
     Args:
-        obj: any picklable object; tensors and arrays in it travel as they lie in memory.
+        obj: any picklable object; tensors and arrays in it travel as they lie in memory. Over
+            several hosts, and in processes of torchrun, Slurm or MPI, only plain values, arrays
+            and tensors, unless all have the same XMP_JOB_SECRET (docs/security.md).
         src: 0 … ``world_size() - 1``; with ``group`` too a global rank, as in torch.
         group: a process group of torch's: its replicas alone take part.
 
     Raises:
-        TypeError: ``src`` is not an integer, or ``group`` not a process group.
+        TypeError: ``src`` is not an integer, or ``group`` not a process group; ``obj`` needs the
+            secret.
         ValueError: ``src`` is not a rank of this launch, or it or this replica not in the group.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
@@ -188,7 +199,8 @@ def all_gather(obj: T, group: Any = None) -> list[T]:
     """The values of all replicas, in rank order.
 
     Args:
-        obj: any picklable object; tensors and arrays may differ in shape between replicas.
+        obj: any picklable object, as for ``broadcast``; tensors and arrays may differ in shape
+            between replicas.
         group: a process group of torch's: the values of its replicas, in the order of their ranks
             in it.
 
@@ -263,30 +275,33 @@ def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
 def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
     framework = _needed(state, "once_per_host")
     outcome: tuple[bool, Any] | None = None
+    own: BaseException | None = None
     if state.info.local_rank == 0:
         try:
             outcome = True, fn()
         except BaseException as error:  # whatever it is: the others must not wait for ever
-            outcome = False, _travelling(error)
+            own, outcome = error, (False, _travelling(error))
     outcomes = framework.all_gather(outcome)
+    if own is not None:
+        raise own
     made = outcomes[state.info.rank - state.info.local_rank]  # a host's ranks are consecutive
     assert made is not None
     if made[0]:
         value: T = made[1]
         return value
-    raise made[1]
+    raise made[1] if isinstance(made[1], BaseException) else RuntimeError(made[1])
 
 
-def _travelling(error: BaseException) -> BaseException:
-    """The exception, or its text where it does not pickle."""
+def _travelling(error: BaseException) -> BaseException | str:
+    """Return the exception, or its text where it does not pickle or no pickle may be sent."""
     import pickle  # 2 ms, which `import xmp` need not take
 
     try:
-        if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+        if launch_key() and isinstance(pickle.loads(pickle.dumps(error)), type(error)):
             return error
     except Exception:
         pass
-    return RuntimeError(f"{type(error).__qualname__}: {error}")
+    return f"{type(error).__qualname__}: {error}"
 
 
 def _sent_within(state: ReplicaState, obj: Any, source: int, group: Any) -> Any:

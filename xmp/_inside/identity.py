@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from xmp._imports import loaded_framework
 
+from .launch_key import of_environment
+
 if TYPE_CHECKING:
     import socket
 
@@ -44,6 +46,7 @@ __all__ = [
     "is_in_function",
     "is_replica",
     "is_thread",
+    "launch_key",
     "local_rank",
     "local_world_size",
     "replica",
@@ -97,11 +100,13 @@ class ReplicaState:
         framework: Framework | None,
         channel: Channel | None,
         outside: bool = False,
+        key: bytes | None = None,
     ) -> None:
         self.info = info
         self.framework = framework
         self.channel = channel
         self.outside = outside  # no launch of xmp's made this process
+        self.key = key  # None: no launch of xmp's has given one
         self.is_alone = False  # the caller itself, as nprocs=1 asks
         self.is_apart = False  # a child of the replica that has none of its memory
         self.is_script = False  # it runs a script, as a process of torchrun does
@@ -135,10 +140,11 @@ def install(
     framework: Framework | None,
     channel: Channel | None,
     is_alone: bool = False,
+    key: bytes | None = None,
 ) -> None:
     """Make this context that replica, and the process too unless it is one already."""
     global _in_this_process
-    state = ReplicaState(info, framework, channel)
+    state = ReplicaState(info, framework, channel, key=key)
     state.is_alone = is_alone
     _in_this_context.set(state)
     if _in_this_process is None:
@@ -238,6 +244,12 @@ def device() -> Any:
     state = current()
     framework = framework_of(state)
     return state.info.device if framework is None else framework.device()
+
+
+def launch_key() -> bytes:
+    """The key that this replica shares with the others of its launch; empty: they share none."""
+    state = current()
+    return of_environment(state.info) if state.key is None else state.key
 
 
 def channel() -> Channel | None:

@@ -65,6 +65,9 @@ class HostLink(Protocol):
 
     def fileno(self) -> int: ...
 
+    def replica_key(self) -> bytes:
+        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
+
     def take_in(self) -> None: ...
 
     def fail(self, failure: Any) -> None: ...

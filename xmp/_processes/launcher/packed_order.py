@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _log
+from xmp._inside.launch_key import KEY_SIZE
 from xmp._payload import Image, Packed, pack
 from xmp._payload.script import MainSource, main_source
 from xmp._processes.messages import launcher_state
@@ -78,6 +79,7 @@ def make_order(
         wants_results=job.wants_results,
         several_hosts=job.hosts is not None,
         host_name=job.host_name,
+        key=os.urandom(KEY_SIZE) if job.hosts is None else job.hosts.replica_key(),
     )
     image = [call.image] if order.has_file else []
     trackers = [] if tracker is None else [tracker]

@@ -74,6 +74,8 @@ class LaunchOrder:
     """Whether the launcher reports the first failure to other hosts."""
     host_name: str = ""
     """What the launch calls this host, for prefixes; empty: as the kernel says."""
+    key: bytes = field(default=b"", repr=False)
+    """What the replicas prove to each other that they belong to this attempt; empty: nothing."""
 
     @property
     def hang(self) -> int:

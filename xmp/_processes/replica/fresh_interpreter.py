@@ -42,7 +42,7 @@ def main(channel: int, lifeline: int, stacks: int) -> None:
     try:
         layout = DescriptorLayout(channel, lifeline, stacks)
         role = _receive(layout, timeline)
-        _inside.install(role.info, None, role.common.channel)
+        _inside.install(role.info, None, role.common.channel, key=role.common.order.key)
         run(role)
     except BaseException:
         end_unreported(channel)

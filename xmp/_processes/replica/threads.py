@@ -53,7 +53,7 @@ def run_threads(
                 device=each.device,
                 settings=dict(each.settings),
             )
-            _inside.install(info, beside(info), channel)
+            _inside.install(info, beside(info), channel, key=role.common.order.key)
             value = call(each.rank)
             channel.report_left()
             outcomes.put((each.rank, value, None))

@@ -74,7 +74,7 @@ class ReplicaMaker:
                     replica, ends = ReplicaHandle.prepare(plan, self.layout, self.outlets)
                     replica.timeline = replace(self.timeline)
                     batch.append((Role.of(common, plan, replica.timeline), replica, ends))
-                _inside.install(batch[0][0].info, None, common.channel)
+                _inside.install(batch[0][0].info, None, common.channel, key=common.order.key)
                 for role, replica, ends in batch:
                     birth = Birth(above=self.layout.above)
                     role.timeline.forked = replica.forked = time.monotonic_ns()

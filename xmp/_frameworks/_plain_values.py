@@ -1,0 +1,132 @@
+"""Plain values as bytes, and back as the types they were: to read them runs nothing of a sender's.
+
+For replicas without a common key, where a pickle could be a stranger's. Plain are None, truth
+values, numbers, text and bytes, and lists, tuples and dicts of plain values; no subclass of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Malformed", "NotPlain", "decoded", "encoded"]
+
+_LENGTH = struct.Struct("<Q")
+_FLOAT = struct.Struct("<d")
+_COMPLEX = struct.Struct("<dd")
+_DEEPEST = 100
+
+Spell = Callable[[Any], Any]
+"""Gives a plain value in the place of one that is not, or None."""
+
+
+class Malformed(ValueError):
+    """These bytes are no plain value."""
+
+
+class NotPlain(TypeError):
+    """This value is not plain, nor made of plain values; the text is its type."""
+
+
+def encoded(value: Any, spell: Spell = lambda value: None) -> bytes:
+    """The value as bytes; raises NotPlain."""
+    out: list[bytes] = []
+    _put(value, spell, out, _DEEPEST)
+    return b"".join(out)
+
+
+def decoded(data: bytes, restore: Spell = lambda spelled: spelled) -> Any:
+    """The value; raises Malformed. ``restore`` makes of what ``spell`` gave what that stood for."""
+    value, end = _take(memoryview(data), 0, restore, _DEEPEST)
+    if end != len(data):
+        raise Malformed(f"{len(data) - end} bytes follow the value")
+    return value
+
+
+# --- leaves: one letter for each type, then a length and the content ------------------------------
+
+
+def _of_int(value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def _of_complex(value: complex) -> bytes:
+    return _COMPLEX.pack(value.real, value.imag)
+
+
+def _of_text(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")
+
+
+_LEAVES: dict[type, tuple[bytes, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    type(None): (b"n", lambda value: b"", lambda data: None),
+    bool: (b"b", lambda value: b"\1" if value else b"", bool),
+    int: (b"i", _of_int, lambda data: int.from_bytes(data, "little", signed=True)),
+    float: (b"f", _FLOAT.pack, lambda data: _FLOAT.unpack(data)[0]),
+    complex: (b"c", _of_complex, lambda data: complex(*_COMPLEX.unpack(data))),
+    str: (b"s", _of_text, lambda data: data.decode("utf-8", "surrogatepass")),
+    bytes: (b"y", bytes, bytes),
+}
+_TREES: dict[type, bytes] = {list: b"l", tuple: b"t", dict: b"d"}
+_SPELLED = b"x"
+_leaf_readers = {letter: read for letter, _, read in _LEAVES.values()}
+_trees_by_letter = {letter: kind for kind, letter in _TREES.items()}
+
+
+def _put(value: Any, spell: Spell, out: list[bytes], deepest: int) -> None:
+    kind = type(value)
+    if deepest < 0:
+        raise NotPlain(f"{kind.__qualname__} within {_DEEPEST} others, or within itself")
+    if kind in _LEAVES:
+        letter, write, _ = _LEAVES[kind]
+        data = write(value)
+        out += (letter, _LENGTH.pack(len(data)), data)
+        return
+    if kind in _TREES:
+        items = [each for pair in value.items() for each in pair] if kind is dict else value
+        out += (_TREES[kind], _LENGTH.pack(len(items)))
+    else:
+        spelled = spell(value)
+        if spelled is None:
+            raise NotPlain(f"{kind.__module__}.{kind.__qualname__}")
+        out += (_SPELLED, _LENGTH.pack(1))
+        items = [spelled]
+    for item in items:
+        _put(item, spell, out, deepest - 1)
+
+
+def _take(data: memoryview, start: int, restore: Spell, deepest: int) -> tuple[Any, int]:
+    letter = bytes(data[start : start + 1])
+    start += 1 + _LENGTH.size
+    if start > len(data) or deepest < 0:
+        raise Malformed("the value is cut off" if deepest >= 0 else "too many lists in lists")
+    (size,) = _LENGTH.unpack_from(data, start - _LENGTH.size)
+    if size > len(data) - start:
+        raise Malformed(f"{size} bytes or items are announced where {len(data) - start} are left")
+    if letter in _leaf_readers:
+        return _leaf(letter, bytes(data[start : start + size])), start + size
+    items = []
+    for _ in range(size):
+        item, start = _take(data, start, restore, deepest - 1)
+        items.append(item)
+    return _tree(letter, items, restore), start
+
+
+def _leaf(letter: bytes, data: bytes) -> Any:
+    try:
+        return _leaf_readers[letter](data)
+    except (ValueError, struct.error) as error:
+        raise Malformed(str(error)) from None
+
+
+def _tree(letter: bytes, items: list[Any], restore: Spell) -> Any:
+    if letter == _SPELLED and len(items) == 1:
+        return restore(items[0])
+    kind = _trees_by_letter.get(letter)
+    if kind is None or (kind is dict and len(items) % 2):
+        raise Malformed(f"{letter!r} is no kind of value")
+    try:
+        return kind(zip(items[::2], items[1::2])) if kind is dict else kind(items)
+    except TypeError as error:
+        raise Malformed(str(error)) from None  # a list as key
