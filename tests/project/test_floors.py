@@ -19,7 +19,7 @@ PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    {"_types", "_errors", "_framework", "_replica_info", "_host_words"},
+    {"_types", "_errors", "_choices", "_framework", "_replica_info", "_host_words"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},

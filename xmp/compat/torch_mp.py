@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xmp import _processes
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
 from xmp._spawn import Args, public
 from xmp._verbs import start_bare
+
+if TYPE_CHECKING:
+    from xmp._choices import StartMethod
 
 __all__ = [
     "ProcessContext",
@@ -67,7 +70,7 @@ def start_processes(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> None: ...
 
 
@@ -79,7 +82,7 @@ def start_processes(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext: ...
 
 
@@ -90,7 +93,7 @@ def start_processes(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext | None: ...
 
 
@@ -101,7 +104,7 @@ def start_processes(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
     """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
 
@@ -123,7 +126,7 @@ def spawn(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> None: ...
 
 
@@ -135,7 +138,7 @@ def spawn(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext: ...
 
 
@@ -146,7 +149,7 @@ def spawn(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext | None: ...
 
 
@@ -157,7 +160,7 @@ def spawn(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
     """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
 
@@ -186,7 +189,7 @@ def _started(
     nprocs: int,
     join: bool,
     daemon: bool,
-    start_method: str | None,
+    start_method: StartMethod | None,
 ) -> ProcessContext | None:
     context = start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=False)
     return None if context is None else ProcessContext(context._launch)
@@ -199,3 +202,12 @@ def __getattr__(name: str) -> Any:
     import torch.multiprocessing
 
     return getattr(torch.multiprocessing, name)
+
+
+def __dir__() -> list[str]:
+    """What torch.multiprocessing has, and the names above."""
+    import torch.multiprocessing
+
+    dunder = {name for name in globals() if name.startswith("__")}
+    public = {name for name in dir(torch.multiprocessing) if not name.startswith("_")}
+    return sorted({*__all__, *dunder, *public})
