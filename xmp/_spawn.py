@@ -262,8 +262,12 @@ def spawn(
             ``xmp.restart_count()`` is the number of restarts so far. A replica that failed or hung
             and a supervisor that was killed are failures. Ctrl-C, a SIGTERM of this process,
             ``terminate()``, ``timeout`` (which counts for all attempts together) and a result that
-            cannot be sent end the launch. ``args`` and ``kwargs`` are sent again: shared tensors
-            have what an attempt has written into them, everything else is as in this process.
+            cannot be sent end the launch, and so does the same exception (type, text, line) in
+            two attempts in a row, each within 60 s of its start and before a replica has returned,
+            where no other launcher decides as well. After a signal, an OSError and what else may
+            pass (network, memory) xmp waits 1, 2, 4 … s, a minute at most. ``args`` and ``kwargs``
+            are sent again: shared tensors have what an attempt has written into them, everything
+            else is as in this process.
         log_dir: a folder for ``rank0.stdout.log``, ``rank0.stderr.log`` … with everything that the
             replicas write; made if it is not there. An earlier launch's files of these names are
             emptied.
