@@ -4,8 +4,8 @@ Names, signatures and defaults are those of torch 2.13 (torch/multiprocessing/sp
 name of that package (``get_context``, ``Queue``, ``set_sharing_strategy`` …) is torch's own.
 
 What differs. The text of an error has more, before what torch's says. Programs without an
-``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. ``nprocs=0``, and a
-call that ``fn`` cannot take, are refused before a process starts. A replica that Ctrl-C interrupts
+``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. A call that ``fn``
+cannot take is refused before a process starts. A replica that Ctrl-C interrupts
 has failed; torch counts it as success. A failure ends the other replicas at once, and not only when
 the program joins. A daemonic replica may have children.
 """
@@ -57,6 +57,33 @@ class ProcessContext(_processes.ProcessContext[None]):
         # After the last end, or one with another exit code, the launch ends, and so does the wait.
         codes = {each: each.reported for each in self.processes if each not in self._noted}
         return 0 in codes.values() and None in codes.values()
+
+
+class _NoProcesses(ProcessContext):
+    """The handle that ``nprocs=0`` gives: all is done, and nothing was started."""
+
+    def __init__(self) -> None:
+        self._noted = set()
+
+    def __repr__(self) -> str:
+        return "<ProcessContext of no processes>"
+
+    @property
+    def processes(self) -> list[Any]:
+        return []
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        return True
+
+    def results(self) -> _processes.Results[None]:
+        return _processes.Results({}, _processes.StartTimeline({}))
+
+    def stacks(self) -> dict[int, str]:
+        return {}
+
+    def terminate(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 SpawnContext = ProcessContext
@@ -191,6 +218,8 @@ def _started(
     daemon: bool,
     start_method: StartMethod | None,
 ) -> ProcessContext | None:
+    if nprocs == 0 and not isinstance(nprocs, bool):
+        return None if join else _NoProcesses()
     context = start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=False)
     return None if context is None else ProcessContext(context._launch)
 

@@ -260,4 +260,10 @@ def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, 
     return error
 
 
+def _new(kind: type[ReplicaError], *args: Any, **kwargs: Any) -> ReplicaError:
+    """An object that ``except`` knows by torch's name as well, also where a program makes it."""
+    return RuntimeError.__new__(also_torchs(kind), *args)
+
+
 ReplicaError.__reduce__ = _reduced  # type: ignore[assignment]
+ReplicaError.__new__ = staticmethod(_new)  # type: ignore[assignment]
