@@ -32,7 +32,7 @@ _PASSING = {
 }
 """Types of exceptions that the machine or the network may cause, and not the program."""
 _SAID = re.compile(r"\b(UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED):|out of memory", re.I)
-"""How XLA and CUDA say the same in exceptions of one type for everything."""
+"""How compilers and drivers of devices say the same in exceptions of one type for everything."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _PLACE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
 
