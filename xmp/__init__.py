@@ -18,7 +18,7 @@ A map of the rest, from the face down; each floor knows only those below it:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import typing as _typing  # what has a name without "_" here would be offered as xmp's
 
 from . import _signals
 from ._breakpoint import breakpoint
@@ -58,7 +58,7 @@ from ._preemption import preempted
 from ._spawn import spawn
 from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from ._data_parallel import data_parallel
     from ._engines.job import Job
     from ._processes import ProcessContext, Results
@@ -118,6 +118,7 @@ __all__ = [
     "world_size",
 ]
 
+_NOT_OURS = {"annotations"}  # what the line above the imports leaves
 _LAZY = {
     "Event": "_types",
     "HostFacts": "_types",
@@ -136,9 +137,9 @@ for _name in __all__:
         globals()[_name].__module__ = "xmp"
 
 
-if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+if not _typing.TYPE_CHECKING:  # to a type checker it would say that every name is there
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         """Import what takes longer to import than many programs want to wait."""
         if name not in _LAZY:
             raise AttributeError(f"module 'xmp' has no attribute {name!r}")
@@ -152,4 +153,5 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    own = {name for name in globals() if name not in _NOT_OURS}
+    return sorted({*own, *_LAZY})

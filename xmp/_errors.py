@@ -19,7 +19,7 @@ An argument of a wrong type is a ``TypeError``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 __all__ = [
     "HostLost",
@@ -78,6 +78,38 @@ class HostLost(XmpError, RuntimeError):
     """Its index among the hosts of the launch."""
 
 
+class Failure(Protocol):
+    """How one replica failed, as far as it is known."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def what(self) -> str:
+        """One line: what happened."""
+
+    @property
+    def label(self) -> str:
+        """Its part in it: "cause", "collateral", "stopped by xmp" or "unknown"."""
+
+    @property
+    def at(self) -> int:
+        """When, in monotonic nanoseconds: it raised, or xmp noticed its end."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def signal_name(self) -> str | None: ...
+    @property
+    def exception(self) -> BaseException | None: ...
+    @property
+    def stderr(self) -> str:
+        """The last lines of its standard error."""
+
+
 class ReplicaError(XmpError, RuntimeError):
     """A replica failed, and the launch with it.
 
@@ -105,11 +137,8 @@ class ReplicaError(XmpError, RuntimeError):
     that is not known."""
     signal_name: str | None = None
     """The signal that ended its process ("SIGKILL"), if one did."""
-    failures: Sequence[Any] = ()
-    """Every replica that failed, the cause first, the others in the order of time. Each has
-    ``rank``, ``local_rank``, ``pid``, ``what`` (one line: what happened), ``label`` ("cause",
-    "collateral", "stopped by xmp", "unknown"), ``exit_code``, ``signal_name``, ``exception`` and
-    ``stderr`` (its last lines)."""
+    failures: Sequence[Failure] = ()
+    """Every replica that failed, the cause first, the others in the order of time."""
     results: Mapping[int, Any] = {}
     """What the other replicas had already returned, by rank."""
     stacks: Mapping[int, str] = {}

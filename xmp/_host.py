@@ -6,10 +6,11 @@ import functools
 import importlib.util
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
+from . import _log, _planned_files, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
 from ._other_hosts import OtherHosts
@@ -182,23 +183,23 @@ def _started(
     called: int,
     others: OtherHosts,
 ) -> Launch:
-    """Hold the ports, and start the replicas."""
+    """Hold the ports, write the plan's files, and start the replicas."""
     needs = others.needs_of(draft, call, known)
-    lease = None
+    held = ExitStack()
     try:
-        lease = others.take_held() or _ports.lease(needs)
+        lease = held.enter_context(others.take_held() or _ports.lease(needs))
         _log.debug("ports held: %s", lease.ports)
         plan = _planner.plan(request, known, lease.ports)
+        plan = _planned_files.write(plan, held.callback)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
         if call.relay is not None:  # no other host starts either, if this one cannot write
             _processes.make_log_files(call, plan)
         hosts = others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
-        started = _processes.start(call, plan, called, leases, lease.close, hosts)
+        started = _processes.start(call, plan, called, leases, held.close, hosts)
     except BaseException as error:
-        if lease is not None:
-            lease.close()
+        held.close()
         others.leave()
         if isinstance(error, StartError) and call.method == "fork" and known.initialised:
             # The engine counts threads and files, but does not know to which library they belong.

@@ -21,6 +21,7 @@ from ._spawn import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._choices import Bind, RuntimeName, StartMethod
     from ._clusters.per_device import Started
     from ._engines.job import Job
     from ._processes import ProcessContext, Results
@@ -43,7 +44,7 @@ def launch(
     nprocs: int | None = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -56,7 +57,7 @@ def launch(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> ProcessContext[R]: ...
 
@@ -68,7 +69,7 @@ def launch(
     nprocs: int | None = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | ProcessContext[R]: ...
 
@@ -80,7 +81,7 @@ def launch(
     nprocs: int | None = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     *,
     hosts: Hosts,
     engine: EngineName,
@@ -98,7 +99,7 @@ def launch(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     hosts: Hosts,
     engine: EngineName,
     runtime_env: Mapping[str, Any] | None = ...,
@@ -114,7 +115,7 @@ def launch(
     nprocs: int | None = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     *,
     hosts: Hosts,
     engine: EngineName,
@@ -131,20 +132,20 @@ def launch(
     nprocs: int | None = None,
     join: bool = True,
     daemon: bool = False,
-    start_method: str | None = None,
+    start_method: StartMethod | None = None,
     *,
     hosts: Hosts | None = None,
     engine: EngineName | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     gather_logs: bool = False,
     kwargs: dict[str, Any] | None = None,
-    runtime: str | None = None,
+    runtime: RuntimeName | None = None,
     devices: Sequence[int] | str | None = None,
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     seed: int | None = None,
     threads: int | None = None,
-    bind: bool | str | None = None,
+    bind: Bind | None = None,
     start_timeout: float | None = None,
     timeout: float | None = None,
     hang_timeout: float | None = None,

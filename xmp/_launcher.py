@@ -16,6 +16,7 @@ from ._spawn import launched, public, spawn
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._choices import StartMethod
     from ._clusters.per_device import Started
     from ._spawn import LaunchOptions
     from ._types import WorldByHand
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         """The keywords of ``launcher``."""
 
         nprocs: int | None
-        start_method: str | None
+        start_method: StartMethod | None
         rank_start: int | None
         world_size: int | None
         master_ip: str | None
@@ -56,7 +57,7 @@ def launcher(
     fn: Callable[..., Any] | None = None,
     *,
     nprocs: int | None = None,
-    start_method: str | None = None,
+    start_method: StartMethod | None = None,
     rank_start: int | None = None,
     world_size: int | None = None,
     master_ip: str | None = None,

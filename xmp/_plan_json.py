@@ -85,9 +85,11 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
     """The plan as plain JSON values.
 
     A replica's ``set`` has every variable that xmp sets in it, ``unset`` every inherited one that
-    xmp removes. Ports that are not leased yet are the runtime's documented ones. ``meeting`` is
-    null where this host is the only one. Else it says which of ``hosts`` hosts this is (``index``,
-    from 0) and where their launchers meet, ``address`` and ``port`` of host 0.
+    xmp removes. Ports that are not leased yet are the runtime's documented ones. A host has
+    ``files`` where a value is too long for a variable: the text by the variable that will have the
+    path. ``meeting`` is null where this host is the only one. Else it says which of ``hosts``
+    hosts this is (``index``, from 0) and where their launchers meet, ``address`` and ``port`` of
+    host 0.
     """
     return {
         "version": VERSION,
@@ -101,6 +103,7 @@ def to_json(plan: JobPlan) -> dict[str, Any]:
                 "index": host.index,
                 "address": host.address,
                 "replicas": [_replica_json(replica) for replica in host.replicas],
+                **({"files": dict(host.files)} if host.files else {}),
             }
             for host in plan.hosts
         ],

@@ -29,6 +29,7 @@ def explain(plan: JobPlan) -> str:
         f"threads   {replicas[0].threads} per replica: {sources.get('threads', '')}",
         *_ports(plan),
         *_meeting(plan),
+        *_files(plan),
     ]
     lines += ["", "set in every replica:"]
     lines += [f"  {name}={shown(name, value)}" for name, value in sorted(shared)]
@@ -59,6 +60,12 @@ def _meeting(plan: JobPlan) -> list[str]:
     if met is None:
         return []
     return [f"meeting   the launchers of {met.hosts} hosts, at {met.address} port {met.port}"]
+
+
+def _files(plan: JobPlan) -> list[str]:
+    """What is too long for a variable; the hosts of a job may have different texts."""
+    sizes = {name: len(text) for host in plan.hosts for name, text in host.files}
+    return [f"file      {name}: {n:,} characters, for the launch" for name, n in sizes.items()]
 
 
 def _range(ports: list[int]) -> str:

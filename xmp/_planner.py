@@ -27,6 +27,7 @@ from ._runtimes._cores import bound_cores, thread_count, thread_source
 from ._runtimes._environment import common, dropped, replaced, store_need, unset
 from ._runtimes._extra import env_by_rank, env_of_all
 from ._runtimes._launcher import touched
+from ._runtimes._too_long import in_files, still_too_long
 from ._runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 from ._types import ForkRules, HostFacts, HostPlan, JobPlan, Pairs, PortNeed, ReplicaPlan, Request
 
@@ -103,7 +104,10 @@ def _planned(
         ports=ports,
     )
     check_environment(runtime, job)
-    hosts = tuple(_host(runtime, job, place) for place in where.places)
+    hosts = tuple(
+        in_files(_host(runtime, job, place), runtime.from_files(place.facts))
+        for place in where.places
+    )
     check_nesting(known[0], hosts[0].replicas[0].device)
     made = _job_plan(runtime, why, others, job, hosts)
     return replace(made, sources=_sources(job, reason, where.source))
@@ -144,6 +148,7 @@ def _job_plan(
     first = hosts[0].replicas[0]
     said = (*job.request.notes, *runtime.notes(job))
     notes = (*dropped(runtime, job, first), *replaced(runtime, job, first), *said)
+    notes = (*notes, *still_too_long(hosts))
     return JobPlan(
         runtime=runtime.name,
         why=why,

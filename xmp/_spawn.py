@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypedDict, Unpack
 
+    from ._choices import Bind, RuntimeName, StartMethod
     from ._processes import ProcessContext, Results
     from ._types import Event, HostsByHand, Observer, Request, WorldByHand
 
     class LaunchOptions(TypedDict, total=False):
         """The keywords of ``spawn`` and ``launcher`` that do not change what these return."""
 
-        runtime: str | None
+        runtime: RuntimeName | None
         devices: Sequence[int] | str | None
         backend: str | None
         env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
         seed: int | None
         threads: int | None
-        bind: bool | str | None
+        bind: Bind | None
         start_timeout: float | None
         timeout: float | None
         hang_timeout: float | None
@@ -173,7 +174,7 @@ def spawn(
     nprocs: int | None = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R]: ...
 
@@ -186,7 +187,7 @@ def spawn(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> ProcessContext[R]: ...
 
@@ -198,7 +199,7 @@ def spawn(
     nprocs: int | None = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
     **options: Unpack[SpawnOptions],
 ) -> Results[R] | ProcessContext[R]: ...
 
@@ -210,16 +211,16 @@ def spawn(
     nprocs: int | None = None,
     join: bool = True,
     daemon: bool = False,
-    start_method: str | None = None,
+    start_method: StartMethod | None = None,
     *,
     kwargs: dict[str, Any] | None = None,
-    runtime: str | None = None,
+    runtime: RuntimeName | None = None,
     devices: Sequence[int] | str | None = None,
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     seed: int | None = None,
     threads: int | None = None,
-    bind: bool | str | None = None,
+    bind: Bind | None = None,
     start_timeout: float | None = None,
     timeout: float | None = None,
     hang_timeout: float | None = None,
@@ -261,8 +262,12 @@ def spawn(
             ``xmp.restart_count()`` is the number of restarts so far. A replica that failed or hung
             and a supervisor that was killed are failures. Ctrl-C, a SIGTERM of this process,
             ``terminate()``, ``timeout`` (which counts for all attempts together) and a result that
-            cannot be sent end the launch. ``args`` and ``kwargs`` are sent again: shared tensors
-            have what an attempt has written into them, everything else is as in this process.
+            cannot be sent end the launch, and so does the same exception (type, text, line) in
+            two attempts in a row, each within 60 s of its start and before a replica has returned,
+            where no other launcher decides as well. After a signal, an OSError and what else may
+            pass (network, memory) xmp waits 1, 2, 4 … s, a minute at most. ``args`` and ``kwargs``
+            are sent again: shared tensors have what an attempt has written into them, everything
+            else is as in this process.
         log_dir: a folder for ``rank0.stdout.log``, ``rank0.stderr.log`` … with everything that the
             replicas write; made if it is not there. An earlier launch's files of these names are
             emptied.

@@ -337,6 +337,9 @@ class HostPlan:
     address: str
     replicas: tuple[ReplicaPlan, ...]
     """In the order of their local ranks."""
+    files: Pairs = ()
+    """The texts that are too long for a variable. xmp writes each into a file for the launch, whose
+    path the replicas get in the variable before it."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ._imports import without_collections
 from ._spawn import Args, importing, public, refuse_while_importing
 
 if TYPE_CHECKING:
+    from ._choices import Bind, RuntimeName, StartMethod
     from ._processes import ProcessContext
     from ._types import HostFacts, JobPlan
 
@@ -36,7 +37,7 @@ def start_processes(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> None: ...
 
 
@@ -48,7 +49,7 @@ def start_processes(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> ProcessContext[R]: ...
 
 
@@ -59,7 +60,7 @@ def start_processes(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> ProcessContext[R] | None: ...
 
 
@@ -70,7 +71,7 @@ def start_processes(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str | None = None,
+    start_method: StartMethod | None = None,
 ) -> ProcessContext[R] | None:
     """Run ``fn(i, *args)`` in ``nprocs`` processes, without devices: the engine alone.
 
@@ -88,7 +89,7 @@ def start_bare(
     nprocs: int,
     join: bool,
     daemon: bool,
-    start_method: str | None,
+    start_method: StartMethod | None,
     wants_results: bool,
 ) -> ProcessContext[R] | None:
     """As ``start_processes``; without ``wants_results`` every result is None."""
@@ -112,13 +113,13 @@ def start_bare(
 def plan(
     nprocs: int | None = None,
     *,
-    runtime: str | None = None,
+    runtime: RuntimeName | None = None,
     facts: HostFacts | Sequence[HostFacts] | None = None,
     devices: Sequence[int] | str | None = None,
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     threads: int | None = None,
-    bind: bool | str | None = None,
+    bind: Bind | None = None,
 ) -> JobPlan:
     """Return what ``spawn`` with these arguments would do, without doing it.
 
@@ -144,7 +145,7 @@ def host_facts() -> HostFacts:
 
 
 @public
-def default_nprocs(runtime: str | None = None) -> int:
+def default_nprocs(runtime: RuntimeName | None = None) -> int:
     """Return how many replicas ``spawn(fn, runtime=runtime)`` starts on this host.
 
     Touches no device. Raises PlanError where the runtime does not fit this host.

@@ -330,3 +330,28 @@ def test_two_hosts(stage: Stage, processes: int) -> None:
         assert outcome.code == 0, outcome.err
         assert outcome.said == {"here": [node * processes, list(range(2 * processes))]}
     stage.gone()
+
+
+ONE_PROCESS = """
+import accelerate, torch
+from in_script import say
+from xmp.compat.accelerate import debug_launcher
+
+def train(said):
+    accelerator = accelerate.Accelerator()
+    model = accelerator.prepare(torch.nn.Linear(2, 2))
+    with open(said, "w") as file:
+        print(accelerator.distributed_type, type(model).__name__, file=file)
+
+if __name__ == "__main__":
+    found = []
+    for launcher in (debug_launcher, accelerate.debug_launcher):
+        launcher(train, ("said",), num_processes=1)
+        found.append(open("said").read())
+    say(ours=found[0], theirs=found[1])
+"""
+
+
+def test_one_process_is_the_bare_model(stage: Stage) -> None:
+    said = stage.run(ONE_PROCESS, timeout=120).said
+    assert said == dict.fromkeys(("ours", "theirs"), "DistributedType.NO Linear\n")

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,31 @@ def says_nothing(index: int) -> None:
     pass
 
 
+def test_no_processes_are_done_at_once() -> None:
+    assert mp.spawn(says_nothing, nprocs=0) is None
+    with mp.start_processes(says_nothing, nprocs=0, join=False) as context:
+        assert isinstance(context, mp.ProcessContext)
+        assert (context.join(), context.join(timeout=3, grace_period=1)) == (True, True)
+        assert (context.pids(), context.processes, context.sentinels) == ([], [], {})
+        assert (list(context.results()), context.stacks()) == ([], {})
+        context.terminate()
+
+
+def test_exceptions_that_a_program_makes_are_torchs_too() -> None:
+    torchs = pytest.importorskip("torch.multiprocessing.spawn")
+    raised, died = mp.ProcessRaisedException("x", 0, 1), mp.ProcessExitedException("y", 0, 1, 3)
+    assert isinstance(raised, torchs.ProcessRaisedException)
+    assert isinstance(died, torchs.ProcessExitedException)
+    assert (str(raised), raised.error_index, raised.error_pid, died.exit_code) == ("x", 0, 1, 3)
+    again = pickle.loads(pickle.dumps(raised))
+    assert isinstance(again, (torchs.ProcessRaisedException, mp.ProcessRaisedException))
+    assert again.args == ("x",)
+    assert not isinstance(mp.ProcessException("z", 0, 1), torchs.ProcessRaisedException)
+
+
 def test_a_number_that_is_none_is_refused() -> None:
-    with pytest.raises(xmp.PlanError, match="nprocs=0"):
-        mp.spawn(says_nothing, nprocs=0)
+    with pytest.raises(xmp.PlanError, match="nprocs=-1"):
+        mp.spawn(says_nothing, nprocs=-1)
     with pytest.raises(TypeError, match="says_nothing"):
         mp.spawn(says_nothing, (1,))
 

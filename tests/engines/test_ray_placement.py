@@ -367,3 +367,25 @@ def test_each_launcher_is_advised_of_its_own_option(
     line = f"pytest=={pytest.__version__}"
     assert f'Or give xmp.launch runtime_env={{"pip": ["{line}"]}}' in advice(package, False)
     assert f"""Or give xmp run --runtime-env '{{"pip": ["{line}"]}}'""" in advice(package, True)
+
+
+@pytest.mark.parametrize("origin", [None, "copied", '{"url": "file:///home/me/ours"}'])
+def test_only_what_is_from_an_index_is_advised_of_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str | None
+) -> None:
+    site = tmp_path / "site-packages"
+    (site / "ours").mkdir(parents=True)
+    (site / "ours/__init__.py").touch()
+    if origin != "copied":
+        info = site / "ours_distribution-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: ours-distribution\nVersion: 1.2\n"
+        )
+        (info / "top_level.txt").write_text("ours\n")
+        if origin:
+            (info / "direct_url.json").write_text(origin)
+    monkeypatch.syspath_prepend(site)
+    text = advice(Missing("ours.part"), False)
+    assert ("pip install ours-distribution==1.2" in text) is (origin is None)
+    assert text.endswith("Install it there as here") is (origin is not None)

@@ -204,7 +204,7 @@ def test_a_foreign_distribution_of_the_same_import_name(
     found = texts(host(), tree(tmp_path))
     (line,) = [text for text in found["warning"] if "9.8.7" in text]
     assert f"{name} 9.8.7 is another project with the import name xmp" in line
-    assert f"pip uninstall {name} xmp-spawn; pip install xmp-spawn" in line
+    assert f"pip uninstall {name} xmp-spawn; pip install . in the source of xmp" in line
     assert found["problem"] == []
 
 

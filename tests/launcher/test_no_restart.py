@@ -15,6 +15,7 @@ import xmp
 from tests.support.launching import METHODS, always_fails, failure, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
+from xmp._processes.launcher import restart_rules
 from xmp._processes.messages.launch import Interrupt, Stop
 
 pytestmark = pytest.mark.failing
@@ -51,6 +52,67 @@ def test_some_ends_are_final(method: str, tmp_path: Path, act: Callable[[], Any]
     path = tmp_path / "attempts"
     error = failure(method, counts, str(path), act, nprocs=1, max_restarts=3, join=True)
     assert error.history == ()
+    assert path.read_text() == "x"
+
+
+def always_the_same() -> None:
+    raise ValueError(f"no such label: {object()}")
+
+
+def test_the_same_exception_twice_ends_the_restarts(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "attempts"
+    error = failure(method, counts, str(path), always_the_same, nprocs=1, max_restarts=3)
+    assert path.read_text() == "xx"
+    assert len(error.history) == 1
+    earlier = str(error).split("\n\n")[-2].splitlines()
+    assert earlier[0] == "Earlier attempts (max_restarts=3):"
+    assert earlier[-1] == restart_rules.CANNOT_HELP
+    assert earlier[-1].startswith("restarting cannot help: the same exception at the same line")
+
+
+def unreachable() -> None:
+    raise ConnectionRefusedError("the data are not there yet")
+
+
+def test_what_may_pass_is_tried_again_later(
+    method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "attempts"
+    error = failure(method, counts, str(path), unreachable, nprocs=1, max_restarts=1)
+    assert path.read_text() == "xx"
+    assert "cannot help" not in str(error)
+    assert (
+        "xmp: restart 1 of 1 in 1 s: rank 0 raised ConnectionRefusedError" in capfd.readouterr().err
+    )
+
+
+def test_the_time_before_an_attempt_is_that_of_nobody(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A join with a limit returns, a request to end is heard at once."""
+    monkeypatch.setattr(restart_rules, "rest", lambda failure, restarts: 600.0)
+    path = tmp_path / "attempts"
+    context = launch(
+        method, counts, str(path), unreachable, nprocs=1, max_restarts=1, join=False, grace=1
+    )
+    (pid,) = context.pids()
+    until(lambda: not psutil.pid_exists(pid))
+    assert context.join(timeout=0.1) is False
+    got: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            context.join()
+        except xmp.ReplicaError as error:
+            got.append(error)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    restarting: Any = context._launch
+    until(lambda: bool(restarting._maker))
+    context.terminate()
+    thread.join(20)
+    assert [each.history for each in got] == [()]  # type: ignore[attr-defined]
     assert path.read_text() == "x"
 
 

@@ -45,7 +45,7 @@ def test_each_attempt_has_ports_and_a_supervisor_of_its_own(method: str, tmp_pat
         xmp.init_process_group()
         assert xmp.all_reduce(1) == 2
         if xmp.restart_count() < 2:
-            raise ValueError
+            raise ValueError(name)
 
     launch(method, fn, str(tmp_path), max_restarts=2)
     said = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
@@ -131,7 +131,8 @@ def test_a_failure_of_any_kind(method: str, how: str, capfd: pytest.CaptureFixtu
     }
     limit = 1 if how == "hangs" else None
     assert set(launch(method, dies, how, max_restarts=1, grace=1, hang_timeout=limit)) == {1}
-    assert f"xmp: restart 1 of 1: {lines[how]}" in capfd.readouterr().err
+    when = " in 1 s" if how == "killed" else ""  # as long as the machine may need
+    assert f"xmp: restart 1 of 1{when}: {lines[how]}" in capfd.readouterr().err
 
 
 LATE = """

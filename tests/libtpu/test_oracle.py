@@ -161,6 +161,31 @@ def test_parts_of_a_host(request_: Request, chips: int, meant: dict[str, Any]) -
         assert answer["deepsea_chips_per_host_bounds"] == meant.get("chip", "1,1,1")
 
 
+def test_the_library_reads_a_file_of_addresses_before_the_variable(tmp_path: Path) -> None:
+    """The reason why an inherited file is dropped, and why a long list can be in one."""
+    facts = HostFacts(tpu={"generation": "v5e", "chips": 4}, frameworks=FRAMEWORKS)
+    env = environments(_planner.plan(Request(runtime="pjrt"), facts))[0]
+    tpu = {k: v for k, v in env.items() if k.startswith(("TPU_", "CLOUD_TPU_"))}
+    other, long = tmp_path / "other", tmp_path / "long"
+    other.write_text("a:1,b:2,c:3,d:4")
+    # The library finds its own port in the list, here at the end of 200 KB.
+    long.write_text(",".join([*(f"10.0.0.{i % 250}:8476" for i in range(15_000)), "me:9999"]))
+    without = {k: v for k, v in tpu.items() if k != "TPU_PROCESS_ADDRESSES"}
+    questions: list[dict[str, str]] = [
+        {**tpu, "TPU_PROCESS_ADDRESSES_PATH": str(other)},
+        {**without, "TPU_PROCESS_PORT": "9999", "TPU_PROCESS_ADDRESSES_PATH": str(long)},
+        {**without, "TPU_PROCESS_PORT": "9998", "TPU_PROCESS_ADDRESSES_PATH": str(long)},
+        {**tpu, "CLOUD_TPU_SLICE_BUILDER_WORKER_IPS": "a:1,b:2,c:3,d:4"},
+    ]
+    overruled, read, unread, unused = ask([{"env": each} for each in questions])
+    assert overruled["deepsea_slice_builder_worker_addresses"] == "a:1,b:2,c:3,d:4"
+    port = "runtime_metric_service_port"
+    assert port in read
+    assert port not in unread
+    name = "deepsea_slice_builder_worker_addresses"
+    assert unused[name] == tpu["TPU_PROCESS_ADDRESSES"]
+
+
 def test_malformed_bounds_end_the_process_inside_the_library() -> None:
     """The reason why they are refused before anything starts."""
     assert "failed" in ask([{"env": {"TPU_PROCESS_BOUNDS": "2x2", "TPU_VISIBLE_CHIPS": "0"}}])[0]

@@ -19,12 +19,12 @@ PACKAGE = ROOT / "xmp"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = (
-    {"_types", "_errors", "_framework", "_replica_info", "_host_words"},
+    {"_types", "_errors", "_choices", "_framework", "_replica_info", "_host_words"},
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
-    {"_probe", "_ports", "_payload", "_imports", "_marks", "_log", "_proc"}  # effects
-    | {"_signals", "_own_handlers", "_excepthook", "_test_outcomes"},
+    {"_probe", "_ports", "_planned_files", "_payload", "_imports", "_marks"}  # effects
+    | {"_log", "_proc", "_signals", "_own_handlers", "_excepthook", "_test_outcomes"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},
@@ -46,6 +46,7 @@ NEIGHBOURS = {
     "_types": {"_errors", "_host_words"},
     "_probe": {"_imports", "_marks", "_proc", "_signals"},
     "_ports": {"_log", "_signals"},
+    "_planned_files": {"_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},

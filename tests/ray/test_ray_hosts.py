@@ -349,15 +349,15 @@ def test_hosts_that_cannot_be_used(cluster: RayCluster, tmp_path: Path) -> None:
     assert seconds > 2.5, "the agents were awaited"
     assert [left for _, left in found.values()] == [[]] * 6
     own = xmp.__version__
-    pip = f"-m pip install xmp-spawn=={own} (and 1 more host like it)"
+    pip = "-m pip install . (and 1 more host like it)"
     none, other, broken, python, dies, hangs = (text for text, _ in found.values())
     name = os.uname().nodename
     assert none.startswith(
         f'PlanError: engine="ray": host {name} cannot import xmp (ModuleNotFoundError: No module '
-        f"named 'xmp'), and this process has xmp {own}. Run there: /"
+        f"named 'xmp'), and this process has xmp {own}. Run there, in the source of xmp {own}: /"
     ), none
     assert none.endswith(pip)
-    assert f"host {name} has xmp 0.0.1, and this process has xmp {own}. Run there: /" in other
+    assert f"host {name} has xmp 0.0.1, and this process has xmp {own}. Run there, in" in other
     assert other.endswith(pip)
     assert "cannot import xmp (ModuleNotFoundError: No module named 'no_such_module')" in broken
     assert f"has Python 3.8.20, and this process {platform.python_version()}: functions" in python

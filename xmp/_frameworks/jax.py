@@ -60,7 +60,7 @@ def jax_module() -> Any:
         import jax
         import jax._src
     except ImportError as error:
-        missing = why_missing("jax", '"xmp-spawn[jax]"', error)
+        missing = why_missing("jax", "jax", error)
         raise RuntimeError(f'the replica needs JAX, {missing} or use runtime="cpu"') from error
     return jax
 

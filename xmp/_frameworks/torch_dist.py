@@ -128,7 +128,7 @@ def torch_module() -> Any:
         import torch
         import torch.distributed
     except ImportError as error:
-        missing = why_missing("torch", '"xmp-spawn[torch]"', error)
+        missing = why_missing("torch", "torch", error)
         raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error
     if not torch.distributed.is_available():
         raise RuntimeError(

@@ -42,7 +42,7 @@ def _load_backend() -> None:
     if not own:
         raise RuntimeError(
             "this needs torch_tpu in the replica, which is not installed; install it "
-            '(pip install "xmp-spawn[torch-tpu]") or use runtime="cpu"'
+            '(pip install torch_tpu) or use runtime="cpu"'
         )
     try:
         for entry in own:

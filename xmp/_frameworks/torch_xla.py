@@ -57,7 +57,7 @@ def _modules() -> Any:
     except ImportError as error:
         raise RuntimeError(
             f"the replica needs torch_xla, which cannot be imported ({error}); install it "
-            'with the torch of the same version (pip install "xmp-spawn[xla]") or use runtime="cpu"'
+            'with the torch of the same version (pip install torch_xla) or use runtime="cpu"'
         ) from error
     xm = torch_xla.core.xla_model
     device = getattr(torch_xla, "device", None) or xm.xla_device  # deprecated since 2.9

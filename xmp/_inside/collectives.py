@@ -25,6 +25,7 @@ from .identity import (
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from xmp._choices import Op
     from xmp._framework import Framework, Members
 
 __all__ = [
@@ -138,7 +139,7 @@ def barrier(group: Any = None) -> None:
         _scope(state, "barrier", group).barrier()
 
 
-def all_reduce(value: T, op: str = "sum", group: Any = None) -> T:
+def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
     """``value`` reduced over all replicas; nothing is changed in place.
 
     Args:

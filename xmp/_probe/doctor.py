@@ -98,7 +98,7 @@ def _foreign() -> Iterator[Finding]:
         name = owner.partition(" ")[0]
         text = f"{owner} is another project with the import name xmp (this one is {packages.OURS})"
         # Uninstalling the other one alone also removes what both have written.
-        advice = f"pip uninstall {name} {packages.OURS}; pip install {packages.OURS}"
+        advice = f"pip uninstall {name} {packages.OURS}; pip install . in the source of xmp"
         yield Finding("warning", text, advice)
 
 

@@ -180,6 +180,10 @@ class Runtime:
         none of their own."""
         return ""
 
+    def from_files(self, facts: HostFacts) -> Mapping[str, str]:
+        """The variables that its library can read from files: each with the one for the path."""
+        return {}
+
     def notes(self, job: Job) -> tuple[str, ...]:
         """Notes for the reader of the plan."""
         return ()

@@ -8,6 +8,7 @@ from xmp._errors import PlanError
 from xmp._types import HostFacts, Request
 
 from ._base import Job, Place, Runtime, matches
+from ._too_long import LONGEST, is_too_long
 from ._variables import IDENTITY
 
 __all__ = [
@@ -115,8 +116,16 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
 
 
 def check_names(runtime: Runtime, request: Request) -> None:
-    """Raise PlanError where ``env=`` sets a variable that xmp assigns."""
-    for name in sorted({name for entry in request.env or () for name, _ in entry}):
+    """Raise PlanError where ``env=`` sets a variable that xmp assigns, or one that is too long."""
+    pairs = sorted({(name, value) for entry in request.env or () for name, value in entry})
+    for name, value in pairs:
+        if is_too_long(name, value):
+            raise PlanError(
+                f"env= gives {name} {len(value):,} characters, but Linux starts no program with a "
+                f"variable of more than {LONGEST:,} bytes, name and value together. Pass the value "
+                "in args=, or the path of a file."
+            )
+    for name, _ in pairs:
         if matches(name, (*IDENTITY, *runtime.owned)):
             raise PlanError(
                 f"env= sets {name}, but xmp assigns it to each replica.\nOmit it from env=, and "

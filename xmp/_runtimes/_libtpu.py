@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from xmp._errors import PlanError
 from xmp._numbers import is_number
 from xmp._topology import HOST_SHAPES
-from xmp._types import PortNeed
+from xmp._types import HostFacts, PortNeed
 
-from ._base import Job, Place
+from ._base import Job, Place, version_of
 from ._tpu import (
     ADDRESSES,
+    ADDRESSES_PATH,
     BOUNDS,
     CHIP_BOUNDS,
     NAMES,
@@ -28,6 +30,7 @@ from ._tpu import (
 __all__ = [
     "chosen_units",
     "endpoints",
+    "from_files",
     "host_process",
     "is_whole_host",
     "metrics_needs",
@@ -100,6 +103,11 @@ def addresses(job: Job, place: Place) -> str:
     first = place.index // size * size
     hosts = range(first, first + size)
     return job.once(f"addresses.{first}", lambda: ",".join(_given(job) or _addresses(job, hosts)))
+
+
+def from_files(facts: HostFacts) -> Mapping[str, str]:
+    """The variables that this host's libtpu can read from files as well."""
+    return {ADDRESSES: ADDRESSES_PATH} if version_of(facts, "libtpu") >= (0, 0, 49) else {}
 
 
 def _addresses(job: Job, hosts: range) -> list[str]:

@@ -47,6 +47,7 @@ HOST_CHIPS = "TPU_CHIPS_PER_HOST_BOUNDS"
 TOPOLOGY = "TPU_TOPOLOGY"  # "4x4"
 TYPE = "TPU_ACCELERATOR_TYPE"  # "v5litepod-16"
 ADDRESSES = "TPU_PROCESS_ADDRESSES"  # "10.0.0.2:8476,10.0.0.2:8477"
+ADDRESSES_PATH = "TPU_PROCESS_ADDRESSES_PATH"  # a file with the same text
 PORT = "TPU_PROCESS_PORT"
 TASK = "CLOUD_TPU_TASK_ID"
 WORKER = "TPU_WORKER_ID"
@@ -63,6 +64,8 @@ INHERITED = (
     ("HOST_BOUNDS", "dropped: libtpu reads it where TPU_HOST_BOUNDS is unset"),
     ("CHIPS_PER_HOST_BOUNDS", f"dropped: libtpu reads it where {HOST_CHIPS} is unset"),
     (ADDRESSES, "kept, and its ports held, where it has one entry per process; else dropped"),
+    (ADDRESSES_PATH, "dropped: libtpu (0.0.49) and JAX (0.12) read it before the variable"),
+    ("CLOUD_TPU_SLICE_BUILDER_WORKER_IPS", "dropped: libtpu 0.0.52 has the name, and no use of it"),
     (PORT, "replaced: it belongs to another process"),
     (TASK, "replaced: it belongs to another process"),
     (WORKER, "the position of this host in the list of workers; then replaced per process"),
@@ -73,8 +76,8 @@ INHERITED = (
 )
 """What identifies a process to libtpu, and what xmp does with an inherited value.
 
-Measured with libtpu 0.0.51, which logs the flags that it derives from its environment. A plan has a
-note for each value that is dropped although it was meant to say something.
+Measured with libtpu 0.0.51 and 0.0.52, which log the flags that they derive from the environment.
+A plan has a note for each value that is dropped although it was meant to say something.
 """
 OWNED = tuple(name for name, _ in INHERITED)
 
@@ -232,6 +235,8 @@ def inherited_notes(facts: HostFacts, processes: int, alone: bool) -> tuple[str,
     given = facts.env.get(ADDRESSES)
     if given and len(given.split(",")) != processes:
         notes.append(f"{ADDRESSES}: {_many(given)} for {processes} replicas")
+    if facts.env.get(ADDRESSES_PATH):
+        notes.append(f"{ADDRESSES_PATH}: the file is another launch's")
     for name in (NAMES, "TPU_WORKER_ADDRS"):
         if facts.env.get(name) and host_list(facts.env[name]) is None:
             notes.append(f"{name}: it is not a list of hosts")

@@ -6,6 +6,8 @@ process for the whole host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xmp._errors import PlanError
 from xmp._types import HostFacts, PortNeed, Request
 
@@ -145,6 +147,9 @@ class Jax(Runtime):
 
     def endpoints(self, job: Job, place: Place) -> str:
         return _libtpu.endpoints(job, place)
+
+    def from_files(self, facts: HostFacts) -> Mapping[str, str]:
+        return _libtpu.from_files(facts)
 
     def notes(self, job: Job) -> tuple[str, ...]:
         facts = job.places[0].facts

@@ -7,6 +7,8 @@ torch_xla, which configure their processes themselves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xmp._errors import PlanError
 from xmp._topology import HOST_SHAPES
 from xmp._types import HostFacts, PortNeed, Request
@@ -126,6 +128,9 @@ class Pjrt(Runtime):
 
     def endpoints(self, job: Job, place: Place) -> str:
         return _libtpu.endpoints(job, place)
+
+    def from_files(self, facts: HostFacts) -> Mapping[str, str]:
+        return _libtpu.from_files(facts)
 
     def notes(self, job: Job) -> tuple[str, ...]:
         facts = job.places[0].facts

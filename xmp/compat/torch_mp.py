@@ -4,8 +4,8 @@ Names, signatures and defaults are those of torch 2.13 (torch/multiprocessing/sp
 name of that package (``get_context``, ``Queue``, ``set_sharing_strategy`` …) is torch's own.
 
 What differs. The text of an error has more, before what torch's says. Programs without an
-``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. ``nprocs=0``, and a
-call that ``fn`` cannot take, are refused before a process starts. A replica that Ctrl-C interrupts
+``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. A call that ``fn``
+cannot take is refused before a process starts. A replica that Ctrl-C interrupts
 has failed; torch counts it as success. A failure ends the other replicas at once, and not only when
 the program joins. A daemonic replica may have children.
 """
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xmp import _processes
 from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
 from xmp._spawn import Args, public
 from xmp._verbs import start_bare
+
+if TYPE_CHECKING:
+    from xmp._choices import StartMethod
 
 __all__ = [
     "ProcessContext",
@@ -56,6 +59,33 @@ class ProcessContext(_processes.ProcessContext[None]):
         return 0 in codes.values() and None in codes.values()
 
 
+class _NoProcesses(ProcessContext):
+    """The handle that ``nprocs=0`` gives: all is done, and nothing was started."""
+
+    def __init__(self) -> None:
+        self._noted = set()
+
+    def __repr__(self) -> str:
+        return "<ProcessContext of no processes>"
+
+    @property
+    def processes(self) -> list[Any]:
+        return []
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        return True
+
+    def results(self) -> _processes.Results[None]:
+        return _processes.Results({}, _processes.StartTimeline({}))
+
+    def stacks(self) -> dict[int, str]:
+        return {}
+
+    def terminate(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 SpawnContext = ProcessContext
 """torch's name for it before torch 1.4."""
 
@@ -67,7 +97,7 @@ def start_processes(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> None: ...
 
 
@@ -79,7 +109,7 @@ def start_processes(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext: ...
 
 
@@ -90,7 +120,7 @@ def start_processes(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext | None: ...
 
 
@@ -101,7 +131,7 @@ def start_processes(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
     """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
 
@@ -123,7 +153,7 @@ def spawn(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> None: ...
 
 
@@ -135,7 +165,7 @@ def spawn(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext: ...
 
 
@@ -146,7 +176,7 @@ def spawn(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: StartMethod = ...,
 ) -> ProcessContext | None: ...
 
 
@@ -157,7 +187,7 @@ def spawn(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
     """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
 
@@ -186,8 +216,10 @@ def _started(
     nprocs: int,
     join: bool,
     daemon: bool,
-    start_method: str | None,
+    start_method: StartMethod | None,
 ) -> ProcessContext | None:
+    if nprocs == 0 and not isinstance(nprocs, bool):
+        return None if join else _NoProcesses()
     context = start_bare(fn, args, nprocs, join, daemon, start_method, wants_results=False)
     return None if context is None else ProcessContext(context._launch)
 
@@ -199,3 +231,12 @@ def __getattr__(name: str) -> Any:
     import torch.multiprocessing
 
     return getattr(torch.multiprocessing, name)
+
+
+def __dir__() -> list[str]:
+    """What torch.multiprocessing has, and the names above."""
+    import torch.multiprocessing
+
+    dunder = {name for name in globals() if name.startswith("__")}
+    public = {name for name in dir(torch.multiprocessing) if not name.startswith("_")}
+    return sorted({*__all__, *dunder, *public})

@@ -18,6 +18,7 @@ from xmp._spawn import Args, public, refuse_while_importing
 from xmp._spawn import spawn as _spawn
 
 if TYPE_CHECKING:
+    from xmp._choices import StartMethod
     from xmp._processes import ProcessContext
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor", "launch", "spawn"]
@@ -34,7 +35,7 @@ def spawn(
     nprocs: int | None = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> None: ...
 
 
@@ -46,7 +47,7 @@ def spawn(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> ProcessContext[Any]: ...
 
 
@@ -57,7 +58,7 @@ def spawn(
     nprocs: int | None = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str | None = ...,
+    start_method: StartMethod | None = ...,
 ) -> ProcessContext[Any] | None: ...
 
 
@@ -68,7 +69,7 @@ def spawn(
     nprocs: int | None = None,
     join: bool = True,
     daemon: bool = False,
-    start_method: str | None = "spawn",
+    start_method: StartMethod | None = "spawn",
 ) -> ProcessContext[Any] | None:
     """Run ``fn(index, *args)`` once for each XLA device of this host; ``index`` is the global rank.
 
@@ -93,7 +94,7 @@ def spawn(
 def launch(
     fn: Callable[Concatenate[int, P], Any],
     args: Args = (),
-    start_method: str | None = "spawn",
+    start_method: StartMethod | None = "spawn",
     debug_single_process: bool = False,
 ) -> None:
     """Run ``fn(index, *args)`` once for each XLA device of this host, or here under torchrun.

@@ -37,6 +37,14 @@ xmp.spawn(no_rank)  # refused
 xmp.spawn(train, (1,), kwargs=[("epochs", 1)])  # refused
 xmp.spawn(train, (1,), env={"SHARD": 0})  # refused
 xmp.spawn(train, (1,), seed="0")  # refused
+xmp.spawn(train, (1,), start_method="forkserve")  # refused
+xmp.spawn(train, (1,), join=False, start_method="threads")  # refused
+xmp.spawn(train, (1,), bind="node")  # refused
+xmp.spawn(train, (1,), runtime=3)  # refused
+xmp.launch(train, (1,), start_method="thread")  # refused
+xmp.plan(bind="core")  # refused
+xmp.all_reduce(1.5, "avg")  # refused
+print(xmp.Any)  # refused
 xmp.spawn(train, (1,), max_restarts=None)  # refused
 xmp.spawn(train, (1,), log_dir=3)  # refused
 xmp.spawn(train, (1,), progress="yes")  # refused
@@ -67,6 +75,10 @@ mp.spawn(train, (1,), runtime="cpu")  # refused
 mp.spawn(train, (1,)).join()  # refused
 mp.start_processes(train, (1,), start_method=3)  # refused
 mp.start_processes(train, (1,), 2, join=False).jion()  # refused
+mp.start_processes(train, (1,), start_method="threads")  # refused
+xmp.start_processes(train, (1,), start_method="threads")  # refused
+xmp.launcher(fits, start_method="threads")  # refused
+xmp.ReplicaError().failures[0].wat()  # refused
 fits()  # refused
 fits("3")  # refused
 fits(3)[0].upper()  # refused

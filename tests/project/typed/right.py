@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from typing_extensions import assert_type
 
@@ -84,6 +85,17 @@ def every_keyword() -> None:
     xmp.spawn(train, (1,), devices="4,5", env=variables, bind=True, log_dir="logs", prefix=True)
     xmp.spawn(train, (1,), show="0,2-3", events="events.jsonl")
     xmp.spawn(train, (1,), show={0, 1}, events=Path("events.jsonl"))
+
+
+def words(method: Literal["spawn", "fork"], runtime: str) -> None:
+    xmp.spawn(train, (1,), start_method=method, runtime=runtime, bind="cores")
+    assert_type(xmp.all_reduce(1, op="mean"), int)
+    try:
+        xmp.spawn(train, (1,), start_method=None, runtime="of_another_package", bind=False)
+    except xmp.ReplicaError as error:
+        assert_type(error.failures[0].rank, int)
+        assert_type(error.failures[0].what, str)
+        assert_type(error.failures[0].exception, "BaseException | None")
 
 
 def launches(join: bool) -> None:

@@ -31,7 +31,9 @@ def advice(missing: Missing, command: bool) -> str:
             f"{top} is in {folder} here, and the host {what}. Give "
             f"{_runtime_env({'working_dir': folder}, command)}: Ray copies the folder to the hosts"
         )
-    line = " ".join(_requirements(top))
+    line = _requirement(top)
+    if not line:
+        return f"{top} is in {folder} here, and the host {what}. Install it there as here"
     return (
         f"{top} is installed here, and the host {what}. Run there: pip install {line}. Or give "
         f"{_runtime_env({'pip': [line]}, command)}"
@@ -58,10 +60,13 @@ def _folder_of(top: str) -> str:
     return os.path.dirname(os.path.abspath(places[0])) if spec.has_location or places[0] else ""
 
 
-def _requirements(top: str) -> list[str]:
-    """The distribution that has the module, with its version, as pip takes it."""
-    names = importlib.metadata.packages_distributions().get(top) or [top]
-    try:
-        return [f"{names[0]}=={importlib.metadata.version(names[0])}"]
-    except importlib.metadata.PackageNotFoundError:
-        return names[:1]
+def _requirement(top: str) -> str:
+    """The distribution that has the module, with its version, as pip takes it.
+
+    "" for one that is from no package index: there its name may be anybody's.
+    """
+    for name in importlib.metadata.packages_distributions().get(top, ()):
+        found = importlib.metadata.distribution(name)
+        # PEP 610: pip writes it for what it has installed from a folder, a file or a repository.
+        return "" if found.read_text("direct_url.json") else f"{name}=={found.version}"
+    return ""

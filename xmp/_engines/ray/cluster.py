@@ -62,8 +62,8 @@ def refuse_without_ray() -> None:
     """Raise PlanError where Ray is not installed."""
     if not is_installed():
         raise PlanError(
-            'engine="ray": Ray is not installed here. Run: pip install "xmp-spawn[ray]" (and on '
-            'every host of the cluster), or give engine="local" to try the program on this machine'
+            'engine="ray": Ray is not installed here. Run: pip install ray (and on every host of '
+            'the cluster), or give engine="local" to try the program on this machine'
         )
 
 

@@ -22,7 +22,7 @@ __all__ = ["findings", "look"]
 
 _WAIT = 15.0
 """Seconds; to connect takes 1 to 4."""
-_INSTALL = 'pip install "xmp-spawn[ray]"'
+_INSTALL = "pip install ray"
 _SHOWN = 8
 """Hosts of a large cluster."""
 

@@ -44,12 +44,13 @@ def _lacks(host: dict[str, Any], python: str, version: str) -> str:
         return (
             f"host {host['name']} has Python {host['python']}, and this process {python}: functions"
             f" and results cannot travel between them. Start Ray there with Python {minor(python)},"
-            f" with xmp in it: python{minor(python)} -m pip install xmp-spawn=={version}"
+            f" with xmp in it: in the source of xmp {version}, python{minor(python)} -m pip "
+            "install ."
         )
     if host["xmp"] == version:
         return ""
     has = f"has xmp {host['xmp']}" if host["xmp"] else f"cannot import xmp ({host['error']})"
     return (
-        f"host {host['name']} {has}, and this process has xmp {version}. Run there: "
-        f"{host['executable']} -m pip install xmp-spawn=={version}"
+        f"host {host['name']} {has}, and this process has xmp {version}. Run there, in the source "
+        f"of xmp {version}: {host['executable']} -m pip install ."
     )

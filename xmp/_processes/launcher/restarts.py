@@ -19,10 +19,12 @@ from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._test_outcomes import is_skip
 
+from . import restart_rules
 from .job import Call, Job
 from .launch import ENDINGS, Launch
 from .launch_registry import running_launches
 from .outcome import Outcome
+from .restart_rules import CANNOT_HELP, Fault
 from .shared_reader import seconds_to
 from .wakeups import Wakeups
 
@@ -50,6 +52,12 @@ class RestartingLaunch:
         """The request to end the launch."""
         self._failed: Exception | None = None
         """Why the next attempt could not be made."""
+        self._fault: Fault | None = None
+        """Of the attempt before."""
+        self._resumes: float | None = None
+        """When the next attempt is made, once that is settled."""
+        self._hopeless = ""
+        """Why none was made although there were some left."""
         self._watches = False
         self._wakeups = Wakeups()
         self._maker = 0
@@ -104,6 +112,7 @@ class RestartingLaunch:
             self.grace, self._given = message.seconds, message
         elif isinstance(message, ENDINGS):
             self._asked = message
+            self._wakeups.wake_all()  # one of them may wait for the time of the next attempt
         self._attempt.ask(message)
 
     # --- waiting -------------------------------------------------------------------------------
@@ -157,6 +166,7 @@ class RestartingLaunch:
     def _add_history(self, error: Any) -> None:
         earlier = "\n".join(line for line, _ in self._past)
         text = f"Earlier attempts (max_restarts={self._call.max_restarts}):\n{earlier}"
+        text += f"\n{self._hopeless}" if self._hopeless else ""
         if isinstance(error, XmpError):
             error._add(text)
         elif isinstance(error, TypeError):
@@ -182,26 +192,47 @@ class RestartingLaunch:
                 return True  # another thread was faster
             self._maker = own
         try:
-            self._judge(attempt)
+            return self._judge(attempt, end)
         finally:
             self._maker = 0
             self._wakeups.wake_all()
+
+    def _judge(self, attempt: Launch, end: float | None) -> bool:
+        """Finish, or make the next attempt when it is time; False if ``end`` is before that."""
+        error = _error_of(attempt)
+        while True:
+            refusal = "" if error is None else self._refusal(attempt, error)
+            if refusal:
+                _log.debug("no restart: %s", refusal)
+            if refusal or not isinstance(error, Exception):
+                self._finish()
+                return True
+            if self._resumes is None:
+                self._resumes = time.monotonic() + self._announced(attempt, error)
+            if time.monotonic() >= self._resumes:
+                break
+            if end is not None and time.monotonic() >= end:
+                return False
+            until = self._resumes if end is None else min(self._resumes, end)
+            self._wakeups.wait(lambda: self._asked is not None, seconds_to(until))
+        self._restart(attempt, error)
         return True
 
-    def _judge(self, attempt: Launch) -> None:
-        error = _error_of(attempt)
-        refusal = "" if error is None else self._refusal(attempt, error)
-        if refusal:
-            _log.debug("no restart: %s", refusal)
-        if refusal or not isinstance(error, Exception):
-            self._finish()
-            return
+    def _announced(self, attempt: Launch, error: Exception) -> float:
+        """Say that another attempt follows; the seconds until then."""
+        cause, count = _cause(error), len(self._past)
+        seconds = 0.0 if cause is None else restart_rules.rest(cause, count)
+        when = f" in {seconds:g} s" if seconds else ""
+        words = restart_words(error, attempt.outcome.failed_on)
+        most = self._call.max_restarts
+        _log.warning("restart %d of %d%s: %s", count + 1, most, when, words)
+        return seconds
+
+    def _restart(self, attempt: Launch, error: Exception) -> None:
         past, paused_for = self._past, self._paused_for
+        self._resumes, self._fault = None, _fault_of(attempt, error)
         self._past = [*past, self._described(attempt, error)]
         self._paused_for += attempt.deadlines.paused_for
-        most = self._call.max_restarts
-        words = restart_words(error, attempt.outcome.failed_on)
-        _log.warning("restart %d of %d: %s", len(past) + 1, most, words)
         try:
             self._attempt = self._make(self._next_call())
             running_launches.discard(self._attempt)
@@ -234,8 +265,18 @@ class RestartingLaunch:
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
             return "timeout= is over"
-        helps = attempt.may_mend(error)
-        return "" if helps else "the next attempt would fail in the same way"
+        if not attempt.may_mend(error):
+            return "the next attempt would fail in the same way"
+        self._hopeless = CANNOT_HELP if self._has_failed_so_before(attempt, error) else ""
+        return self._hopeless
+
+    def _has_failed_so_before(self, attempt: Launch, error: BaseException) -> bool:
+        """Whether this attempt has failed as the one before, at once.
+
+        The launchers of several hosts must decide alike, and only one of them has the failure.
+        """
+        alone = attempt.others is None
+        return alone and self._fault is not None and _fault_of(attempt, error) == self._fault
 
     def _described(self, attempt: Launch, error: Exception) -> tuple[str, Exception]:
         """When and how it failed, without results: they may be large, and only the last count."""
@@ -265,6 +306,18 @@ def _error_of(attempt: Launch) -> BaseException | None:
             return error
         raise
     return None
+
+
+def _cause(error: BaseException) -> Any:
+    """The failure that a replica's error is about; None of other errors."""
+    one = isinstance(error, ReplicaError) and not isinstance(error, ReplicaTimeout)
+    return error.failures[0] if one and error.failures else None  # type: ignore[attr-defined]
+
+
+def _fault_of(attempt: Launch, error: BaseException) -> Fault | None:
+    cause = _cause(error)
+    returned = bool(getattr(error, "results", ()))
+    return cause and restart_rules.fault_of(cause, attempt.job.called, returned)
 
 
 def restart_words(error: Exception, where: str = "") -> str:

@@ -41,7 +41,7 @@ def described(error: BaseException, symptom: bool) -> HostFailure:
 def _cause(error: ReplicaError) -> dict[str, Any]:
     if not error.failures:  # a time limit has no cause
         return {}
-    cause: Failure = error.failures[0]
+    cause: Any = error.failures[0]
     return {
         "how": cause.kind,
         "error_type": cause.error_type,

@@ -242,15 +242,16 @@ def _reduced(self: ReplicaError) -> tuple[Any, ...]:
     mixed = {both: ours for (ours, _), both in _mixed.items()}
     ours = mixed.get(type(self), type(self))
     # Without the exceptions, whose classes may have no name: `pickled` has them.
+    known: Sequence[Any] = self.failures
     failures = tuple(
         replace(each, exception=None, pickled=each.pickled if each.exception is not None else None)
-        for each in self.failures
+        for each in known
     )
     return _restored, (ours, self.args, {**self.__dict__, "failures": failures})
 
 
 def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    error = also_torchs(kind)(*args)
+    error: Any = also_torchs(kind)(*args)
     error.__dict__.update(state)
     for failure in error.failures:
         failure.exception = load_exception(failure.pickled)
@@ -259,4 +260,10 @@ def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, 
     return error
 
 
+def _new(kind: type[ReplicaError], *args: Any, **kwargs: Any) -> ReplicaError:
+    """An object that ``except`` knows by torch's name as well, also where a program makes it."""
+    return RuntimeError.__new__(also_torchs(kind), *args)
+
+
 ReplicaError.__reduce__ = _reduced  # type: ignore[assignment]
+ReplicaError.__new__ = staticmethod(_new)  # type: ignore[assignment]

@@ -100,8 +100,9 @@ def debug_launcher(
 ) -> None:
     """Run ``function(*args)`` in ``num_processes`` replicas on the CPU, to debug it.
 
-    The process group (gloo) is ready before the function. A single replica has its own process too.
-    What the function returns is dropped, as in accelerate.
+    The process group (gloo) is ready before the function. A single replica has its own process too,
+    which accelerate takes for a training of one process, without DistributedDataParallel. What the
+    function returns is dropped, as in accelerate.
 
     Raises:
         PlanError (a ValueError): the number does not fit. TypeError: a value of a wrong type.
@@ -120,7 +121,11 @@ def debug_launcher(
 class _Training(WithoutRank):
     """What each replica calls; its result is nothing, so that it need not be sent."""
 
+    alone = False
+
     def __call__(self, rank: int, /, *args: Any, **kwargs: Any) -> None:
+        if self.alone:  # accelerate takes a process that has one for a part of several (state.py)
+            os.environ.pop("LOCAL_RANK", None)
         self.function(*args, **kwargs)
         _inside.synchronize()
 
@@ -149,6 +154,7 @@ def _launch(
         options["start_method"] = "forkserver" if sys.platform == "linux" else "spawn"
     given = as_for_spawn(function, tuple(args), {}, {**options, "nprocs": count, "env": env})
     given.fn = _Training(function)
+    given.fn.alone = quiet and count == 1
     by_hand = None if world is None or count is None else world.by_hand(count)
     port = 0 if world is None else world.fixed_port
     with _own_words():

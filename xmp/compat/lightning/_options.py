@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["split"]
+from xmp._spawn import spawn
+
+__all__ = ["shows_options", "split"]
 
 _OF_SPAWN = (
     *("start_method", "env", "threads", "bind", "start_timeout", "hang_timeout", "grace"),
     *("max_restarts", "log_dir", "prefix", "show", "progress", "events"),
 )
+_NOT_OPTIONS = ("self", "args", "options", "kwargs", "module", "device_ids")
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 _RENAMED = {"launch_timeout": "timeout"}
 """``timeout`` of DDPStrategy is the process group's."""
+
+
+def shows_options(strategy: type) -> None:
+    """Have ``help()`` and editors show the options of a strategy of xmp's, each by its name."""
+    ours = inspect.signature(spawn).parameters
+    own = {n: ours[_RENAMED.get(n, n)] for n in (*_OF_SPAWN, *_RENAMED)}
+    shown = {each.name: each for each in _parameters(strategy)}
+    shown |= {n: each.replace(name=n, kind=_BY_NAME) for n, each in own.items()}
+    strategy.__signature__ = inspect.Signature([*shown.values()])  # type: ignore[attr-defined]
 
 
 def split(strategy: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -47,9 +60,15 @@ def _check(strategy: type, theirs: Mapping[str, Any]) -> None:
 
 def _of_lightning(strategy: type) -> set[str]:
     """The parameters of Lightning's strategy, and of DDP, to which it passes the others."""
+    return {each.name for each in _parameters(strategy)}
+
+
+def _parameters(strategy: type) -> Iterator[inspect.Parameter]:
     from torch.nn.parallel import DistributedDataParallel
 
-    owners = (DistributedDataParallel, *strategy.__mro__)
+    owners = (*strategy.__mro__, DistributedDataParallel)
     makers = [vars(each)["__init__"] for each in owners if "__init__" in vars(each)]
-    names = {name for maker in makers for name in inspect.signature(maker).parameters}
-    return names - {"self", "args", "options", "kwargs", "module", "device_ids"}
+    for maker in makers:
+        for each in inspect.signature(maker).parameters.values():
+            if each.name not in _NOT_OPTIONS:
+                yield each.replace(kind=_BY_NAME)

@@ -7,7 +7,7 @@ from typing import Any
 from xmp._errors import XmpError
 
 from ._batch_norm import for_cpu
-from ._options import split
+from ._options import shows_options, split
 from ._start import check_accelerator, check_place, is_started
 
 __all__ = ["TrainerOnXmp", "register"]
@@ -85,6 +85,7 @@ class TrainerOnXmp:
 
 def register(registry: Any, strategy: Any) -> None:
     """Register the names of xmp's strategies; again does no harm."""
+    shows_options(strategy)
     for suffix, flags in _NAMES.items():
         registry.register(
             f"xmp{suffix}",

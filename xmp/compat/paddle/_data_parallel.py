@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,13 @@ _ALONE = (
 
 
 class _Known(type):
-    """``isinstance`` knows what Paddle has wrapped, too."""
+    """``isinstance`` knows what Paddle has wrapped, too, and ``help()`` the arguments."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of ``__init__``: inspect would take that of ``__new__``, which also copies."""
+        made = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return made.replace(parameters=[*made.parameters.values()][1:])
 
     def __instancecheck__(cls, instance: object) -> bool:
         paddles = getattr(sys.modules.get("paddle"), "DataParallel", ())

@@ -14,6 +14,7 @@ from xmp._spawn import Args, launched, public, refuse_while_importing, request_o
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
+    from xmp._choices import RuntimeName, StartMethod
     from xmp._runtimes import Runtime
     from xmp._types import HostFacts, HostsByHand
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     class SpawnOptions(TypedDict, total=False):
         """The keywords of ``spawn``; the last five are deprecated."""
 
-        start_method: str | None
+        start_method: StartMethod | None
         gpus: str | list[int] | tuple[int, ...] | None
         xpus: str | list[int] | tuple[int, ...] | None
         ips: str | None
         backend: str | None
         print_config: bool | None
-        runtime: str | None
+        runtime: RuntimeName | None
         selected_devices: str | list[int] | tuple[int, ...] | None
         started_port: int | str | None
         cluster_node_ips: str | None

@@ -1,0 +1,43 @@
+"""What texts and pages tell people to install: a name that is nobody's yet may be anybody's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ADVICE = re.compile(r"""pip install\s+(?:-\S+\s+)*['"\\]*([\w.{}@-]+)""")
+ON_THE_INDEX = {
+    *("torch", "torch_xla", "torch_tpu", "jax", "jaxlib", "libtpu", "ray", "lightning"),
+    *("paddlepaddle", "accelerate", "numpy"),
+}
+OTHERWISE = {
+    ".": "the folder that one is in",
+    "{extra}": "_runtimes/_checks.py: the package of a runtime",
+    "{package}": "_imports.py: what the frameworks say, which stands in this table",
+    "{line}": "ray/advice.py: a distribution that is installed here from an index",
+    "xmp": "README.md: what not to install",
+}
+
+
+def pages() -> list[Path]:
+    docs = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [*docs, *(ROOT / "xmp").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+
+
+def test_every_advice_names_what_is_there() -> None:
+    found = {
+        (name.rstrip(".") or ".", str(path.relative_to(ROOT)))
+        for path in pages()
+        for name in ADVICE.findall(path.read_text())
+    }
+    assert {name for name, _ in found} >= {"ray", "torch_xla", "torch_tpu", ".", "{line}"}
+    assert not [each for each in found if each[0] not in ON_THE_INDEX | OTHERWISE.keys()]
+    assert {where for name, where in found if name == "xmp"} == {"README.md"}
+
+
+@pytest.mark.parametrize("text", ["xmp-spawn[", "xmp_spawn[", "install xmp-spawn", "xmp-spawn=="])
+def test_no_text_names_a_release_of_xmp(text: str) -> None:
+    assert not [path for path in pages() if text in path.read_text()]
