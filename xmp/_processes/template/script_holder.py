@@ -68,7 +68,6 @@ def hold_script(
         return
     settle()
     connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
-    linux.disarm(lifeline)
     # Shorter than the template's grace, which would end this process before its exit handlers.
     ForkServer(connection, lifeline, launcher.pid, idle, become, grace=0.25).run()
     atexit._run_exitfuncs()
