@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _log, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
-from ._other_hosts import OtherHosts
+from ._other_hosts import OtherHosts, seconds_to_meet
 from ._own_address import facing
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
@@ -102,7 +102,7 @@ def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) 
     request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
     if draft.meeting is not None:
-        known = facing(known, draft.meeting)
+        known = facing(known, draft.meeting, seconds_to_meet(call.limits, called))
         draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -183,7 +183,7 @@ def _started(
     others: OtherHosts,
 ) -> Launch:
     """Hold the ports, and start the replicas."""
-    needs = others.needs_of(draft, call, known)
+    needs = others.needs_of(draft, call, known, called)
     lease = None
     try:
         lease = others.take_held() or _ports.lease(needs)
