@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _log, _planned_files, _planner, _ports, _probe, _processes, _runtimes, _signals
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
-from ._other_hosts import OtherHosts
+from ._other_hosts import OtherHosts, seconds_to_meet
 from ._own_address import facing
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
@@ -103,7 +103,7 @@ def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) 
     request = with_uses(request, call.fn, known)
     draft = _planner.plan(request, known)
     if draft.meeting is not None:
-        known = facing(known, draft.meeting)
+        known = facing(known, draft.meeting, seconds_to_meet(call.limits, called))
         draft = _planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -184,7 +184,7 @@ def _started(
     others: OtherHosts,
 ) -> Launch:
     """Hold the ports, write the plan's files, and start the replicas."""
-    needs = others.needs_of(draft, call, known)
+    needs = others.needs_of(draft, call, known, called)
     held = ExitStack()
     try:
         lease = held.enter_context(others.take_held() or _ports.lease(needs))

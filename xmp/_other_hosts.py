@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ._ports import PortLease
     from ._processes import Call
 
-__all__ = ["OtherHosts", "rests_at", "shutdown"]
+__all__ = ["OtherHosts", "rests_at", "seconds_to_meet", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
@@ -42,10 +43,12 @@ class OtherHosts:
         """The ports of the first attempt, where something has held them before."""
         self._link: HostLink | None = None
 
-    def needs_of(self, plan: JobPlan, call: Call, known: HostFacts) -> tuple[PortNeed, ...]:
+    def needs_of(
+        self, plan: JobPlan, call: Call, known: HostFacts, called: int
+    ) -> tuple[PortNeed, ...]:
         """The ports to hold; a carrier process from before has its own."""
         if plan.meeting is not None and self._link is None:
-            self._link = _link(plan, plan.meeting, call, known)
+            self._link = _link(plan, plan.meeting, call, known, called)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
 
@@ -101,12 +104,27 @@ os.register_at_fork(before=shutdown, after_in_child=_forget)
 atexit.register(shutdown)
 
 
-def _link(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> HostLink:
+def seconds_to_meet(limits: Limits | None, called: int) -> float:
+    """How long all hosts of a launch have still to come, which was ``called`` at that time.
+
+    Whole seconds are taken off, for names that were looked up: the user knows the limit's number.
+    """
+    limits = limits or Limits()
+    now = time.monotonic_ns()
+    left = [(limits.start / 1e9 if limits.start else _START) - (now - called) // 10**9]
+    if limits.total:
+        left.append(limits.total / 1e9 - (now - (limits.first or called)) // 10**9)
+    return max(0.1, min(left))
+
+
+def _link(
+    plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, called: int
+) -> HostLink:
     """A link for this launch."""
     from ._carrier.host_link import HostLink
 
     limits = call.limits
-    seconds = limits.start / 1e9 if limits is not None and limits.start else _START
+    seconds = seconds_to_meet(limits, called)
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)

@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import _log, _signals
+from ._errors import StartError
 from ._host_words import HostMeeting
+from ._names import Found, looked_up
 from ._types import HostFacts
 
 __all__ = ["facing"]
@@ -26,37 +28,51 @@ PAUSE_SECONDS = 1.0
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
-def facing(known: HostFacts, meeting: HostMeeting) -> HostFacts:
+def facing(known: HostFacts, meeting: HostMeeting, seconds: float) -> HostFacts:
     """The facts with the address and the interface of the route to host 0.
 
     As they were where host 0's name is not known: the other hosts ask again when they connect, and
-    host 0 has then waited for 60 s. Sends nothing but questions to the name service.
+    host 0 has then waited for 60 s, at most ``seconds``. Raises StartError where the name service
+    does not answer within these. Sends nothing but questions to it.
     """
-    own = _source(meeting)
+    own = _source(meeting, seconds)
     if own is None:
         return known
     return replace(known, address=own, interface=_interface(own))
 
 
-def _source(meeting: HostMeeting) -> str | None:
-    """The address from which this host would call host 0; on host 0 it is host 0's."""
-    end = time.monotonic() + (NAME_SECONDS if meeting.index == 0 else 0)
+def _found(meeting: HostMeeting, seconds: float) -> Found:
+    """What the name service knows of host 0; nothing where it knows no such name."""
+    begun = time.monotonic()
+    patience = min(NAME_SECONDS, seconds) if meeting.index == 0 else 0
     while True:
+        left = begun + seconds - time.monotonic()
         try:
-            found = socket.getaddrinfo(meeting.address, 9, type=socket.SOCK_DGRAM)
-            break
+            return looked_up(meeting.address, 9, socket.SOCK_DGRAM, left)
+        except TimeoutError as error:
+            if _signals.from_handler(error):
+                raise
+            raise StartError(
+                f"the name service of this host has not answered for {seconds:.3g} s what the "
+                f"address of host 0 is, whose name is {meeting.address!r}. Set MASTER_ADDR to the "
+                "IP address of host 0, on every host, or correct /etc/resolv.conf"
+            ) from None
         except OSError as error:
             if _signals.from_handler(error):
                 raise
-            if time.monotonic() >= end:
-                return None
+            if time.monotonic() - begun + PAUSE_SECONDS >= patience:
+                return []
         _log.warning(
             "%s, the name of host 0 and so of this host, is not known here yet; waiting up to %d s",
-            meeting.address, NAME_SECONDS, once=True,
+            meeting.address, patience, once=True,
         )  # fmt: skip
         _signals.interruptible(time.sleep, PAUSE_SECONDS)
         _signals.deliver()
-    for family, kind, protocol, _, place in found:
+
+
+def _source(meeting: HostMeeting, seconds: float) -> str | None:
+    """The address from which this host would call host 0; on host 0 it is host 0's."""
+    for family, kind, protocol, _, place in _found(meeting, seconds):
         with socket.socket(family, kind, protocol) as probe:
             try:
                 # Connecting a datagram socket only asks the routing table.

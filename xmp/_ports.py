@@ -11,11 +11,13 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from . import _log, _signals
 from ._errors import PortError
+from ._names import looked_up
 from ._types import PortNeed
 
 __all__ = ["PortLease", "lease"]
@@ -79,9 +81,9 @@ def lease(needs: Sequence[PortNeed]) -> PortLease:
 
 
 def _hold(need: PortNeed) -> socket.socket:
-    family = _family(need.address)
+    need = _at_its_address(need)
+    family = socket.AF_INET6 if ":" in need.address else socket.AF_INET
     if need.port:
-        _refuse_loopback_name(need)
         _refuse_foreign_address(need, family)
         _refuse_served(need, family)
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -93,17 +95,17 @@ def _hold(need: PortNeed) -> socket.socket:
     return sock
 
 
-def _family(address: str) -> socket.AddressFamily:
-    """IPv6 for its addresses, and for names that have no other."""
-    if ":" in address:
-        return socket.AF_INET6
+def _at_its_address(need: PortNeed) -> PortNeed:
+    """The need with the address of its name; of IPv6 only where that has no other."""
     try:
-        found = {entry[0] for entry in socket.getaddrinfo(address, None)}
+        found = [str(entry[4][0]) for entry in looked_up(need.address)]
     except OSError as error:
         if _signals.from_handler(error):
             raise
-        return socket.AF_INET  # bind says what is wrong
-    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
+        raise _refused(need, error) from error
+    if need.port:
+        _refuse_loopback_name(need, found)
+    return replace(need, address=next((each for each in found if ":" not in each), found[0]))
 
 
 def _bind(sock: socket.socket, need: PortNeed) -> None:
@@ -194,7 +196,7 @@ def _advice(need: PortNeed) -> str:
 
 def _refused(need: PortNeed, error: OSError) -> PortError:
     what = _said(need)
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, (socket.gaierror, TimeoutError)):
         advice = "Set MASTER_ADDR to this host's IP address, on every host."
     elif error.errno == errno.EADDRINUSE:
         advice = f"Another program uses it: {_advice(need)}"
@@ -209,29 +211,23 @@ def _refused(need: PortNeed, error: OSError) -> PortError:
         advice += "."
     else:
         advice = "Choose another address or port."
-    return PortError(f"{what} cannot be bound: {error.strerror}. {advice}")
+    return PortError(f"{what} cannot be bound: {error.strerror or error}. {advice}")
 
 
-def _refuse_loopback_name(need: PortNeed) -> None:
+def _refuse_loopback_name(need: PortNeed, found: Sequence[str]) -> None:
     """Refuse a host's name that is loopback on that host: the other hosts would call in vain.
 
     Debian's installer writes the host's name beside 127.0.1.1 into /etc/hosts.
     https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution
     """
-    try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(need.address, None)}
-    except OSError as error:
-        if _signals.from_handler(error):
-            raise
-        return  # bind says what is wrong
-    if need.address in (*found, "localhost") or not all(
-        a.startswith("127.") or a == "::1" for a in found
-    ):
+    loopback = all(a.startswith("127.") or a == "::1" for a in found)
+    if need.address in (*found, "localhost") or not loopback:
         return
+    known = ", ".join(sorted({*found}))
     raise PortError(
         f"the other hosts are to reach this one as {need.address!r} (for {need.name!r}), but here "
-        f"that name is {', '.join(sorted(found))}, which is each host itself. Set MASTER_ADDR to "
-        "the IP address of this host, on every host, or correct /etc/hosts."
+        f"that name is {known}, which is each host itself. Set MASTER_ADDR to the IP address of "
+        "this host, on every host, or correct /etc/hosts."
     )
 
 

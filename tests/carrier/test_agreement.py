@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from xmp._carrier.agreement import Agreement
-from xmp._carrier.words import Proposal, Step
+import pytest
+
+from xmp._carrier.agreement import MOST_STEPS, Agreement
+from xmp._carrier.words import Malformed, Proposal, Step, decode, encode
 
 
 def begun(hosts: int) -> Agreement:
@@ -45,3 +47,20 @@ def test_nothing_is_agreed_on_before_a_host_is_to_be_taken_away() -> None:
     assert agreement.heard(0, Step(0, 7)) is None
     assert agreement.begin()
     assert not agreement.begin()
+
+
+@pytest.mark.parametrize("step", [-1, MOST_STEPS + 1, 1 << 40])
+def test_a_number_of_calls_that_nothing_has_made_is_malformed(step: int) -> None:
+    with pytest.raises(Malformed, match=f"asked {step} times"):
+        begun(2).heard(1, Step(0, step))
+
+
+def test_every_proposal_is_one_that_hosts_can_read() -> None:
+    """A hostile host answers each round with the largest number, for as long as it likes."""
+    agreement = begun(1)
+    for number in range(200):
+        proposal = agreement.heard(0, Step(number, MOST_STEPS))
+        assert proposal is not None
+        assert decode(Proposal, encode(proposal)) == proposal
+        if proposal.final:
+            break

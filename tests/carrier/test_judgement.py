@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from xmp._carrier.judgement import PATIENCE, SILENCE, Judgement
+import pytest
+
+from xmp._carrier.judgement import MEMBERS_SILENCE, PATIENCE, SILENCE, Judgement, Standstill
 from xmp._host_words import HostFailure
 
 CAUSE = HostFailure(1, rank=3, text="ValueError: no such label")
@@ -39,3 +41,32 @@ def test_with_a_silent_host_a_symptom_waits_until_that_host_is_lost() -> None:
     assert judgement.waits
     judgement.judge(5.01 + SILENCE, suspects=True)
     assert judgement.verdict == SYMPTOM
+
+
+# --- time in which the coordinator itself did not run ---
+
+TURNS = [
+    # the times of its turns, the seconds that it takes for its own, whom it blames for an end then
+    ([0.1, 0.2, 1.1], 0.0, 1),
+    ([0.1, 4.1], 4.0, 1),
+    ([0.1, 10.0], 9.9, 1),
+    ([0.1, 12.1], 12.0, 0),
+    ([0.1, 12.1, 12.2, 20.0], 12.0 + 7.8, 0),
+    ([0.1, 12.1, *(12.1 + each / 2 for each in range(1, 20))], 12.0, 1),
+]
+
+
+@pytest.mark.parametrize(("turns", "own", "blamed"), TURNS)
+def test_a_host_that_stood_still_blames_no_other(
+    turns: list[float], own: float, blamed: int
+) -> None:
+    """The others have given it up after so long, and end their connections."""
+    standstill = Standstill(0.0)
+    assert sum(map(standstill.turn, turns)) == pytest.approx(own)
+    assert standstill.blamed(1, turns[-1]) == blamed
+    assert blamed or standstill.text == "its host stood still for 12 s"
+
+
+def test_both_sides_forgive_the_same_cut() -> None:
+    """Members beat every second, the coordinator every third one."""
+    assert MEMBERS_SILENCE - 3 >= SILENCE - 1 >= 7

@@ -11,12 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.network_names import silent_names
 from xmp import _own_address
-from xmp._errors import PortError
+from xmp._errors import PortError, StartError
 from xmp._host_words import HostMeeting
 from xmp._own_address import facing
 from xmp._ports import lease
 from xmp._types import HostFacts, PortNeed
+
+__all__ = ["silent_names"]
 
 KNOWN = HostFacts(hostname="h", address="198.51.100.7", env={})
 
@@ -37,13 +40,13 @@ def own_ip() -> tuple[str, str]:
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_interface_of_the_route(index: int) -> None:
     address, interface = own_ip()
-    found = facing(KNOWN, meeting(address, index))
+    found = facing(KNOWN, meeting(address, index), 5)
     assert (found.address, found.interface) == (address, interface)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.1.2.3"])
 def test_one_machine_that_plays_several(address: str) -> None:
-    found = facing(KNOWN, meeting(address))
+    found = facing(KNOWN, meeting(address), 5)
     assert found.interface == "lo"
     assert found.address.startswith("127.")
 
@@ -53,11 +56,11 @@ def test_an_address_of_ipv6() -> None:
         with pytest.raises(OSError):
             socket.create_server(("::1", 0), family=socket.AF_INET6)
         return
-    assert facing(KNOWN, meeting("::1")).interface == "lo"
+    assert facing(KNOWN, meeting("::1"), 5).interface == "lo"
 
 
 def test_a_name_that_other_hosts_do_not_know_yet() -> None:
-    assert facing(KNOWN, meeting("no-such-host.invalid")) is KNOWN
+    assert facing(KNOWN, meeting("no-such-host.invalid"), 60) is KNOWN
 
 
 def test_host_0_waits_for_its_own_name(
@@ -74,18 +77,28 @@ def test_host_0_waits_for_its_own_name(
 
     monkeypatch.setattr(socket, "getaddrinfo", answers)
     monkeypatch.setattr(_own_address, "PAUSE_SECONDS", 0.01)
-    found = facing(KNOWN, meeting("pod-0.svc", 0))
+    found = facing(KNOWN, meeting("pod-0.svc", 0), 60)
     assert found.interface == "lo"
     assert asked == ["pod-0.svc"] * 3
     assert capsys.readouterr().err.count("pod-0.svc, the name of host 0") == 1
 
 
-def test_host_0_whose_name_is_never_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_own_address, "NAME_SECONDS", 0.0)
+@pytest.mark.parametrize(("waits", "seconds"), [(0.0, 60.0), (60.0, 0.1)])
+def test_host_0_whose_name_is_never_known(
+    monkeypatch: pytest.MonkeyPatch, waits: float, seconds: float
+) -> None:
+    """Its patience ends, or the launch's limit comes first."""
+    monkeypatch.setattr(_own_address, "NAME_SECONDS", waits)
     name = "no-such-host.invalid"
-    assert facing(KNOWN, meeting(name, 0)) is KNOWN
+    assert facing(KNOWN, meeting(name, 0), seconds) is KNOWN
     with pytest.raises(PortError, match=f"'?{name}.* cannot be bound: .*Set MASTER_ADDR to this"):
         lease([PortNeed("store", "listen", name, 29500)])
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_name_service_that_does_not_answer(silent_names: None, index: int) -> None:
+    with pytest.raises(StartError, match=r"not answered for 0\.1 s .* 'pod-0\.svc'"):
+        facing(KNOWN, meeting("pod-0.svc", index), 0.1)
 
 
 # --- other names and networks --------------------------------------------------------------------
@@ -128,6 +141,35 @@ def network(name: str, address: str) -> tuple[str, ...]:
         f"ip addr add dev {name} {address}",
         f"ip link set {name}-peer up; ip link set {name} up",
     )
+
+
+SILENT = """
+import socket, subprocess, sys
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.9", 53))
+subprocess.run([sys.executable, "program.py"])
+"""
+
+
+@pytest.mark.hosts
+@pytest.mark.netns
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("limit", ["start_timeout", "timeout"])
+def test_the_limits_of_a_launch_hold_while_a_name_is_looked_up(
+    tmp_path: Path, index: int, limit: str
+) -> None:
+    """The name server never answers, for which the C library would wait for 10 minutes."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.9\noptions timeout:30 attempts:5\n")
+    [line] = in_namespace(
+        tmp_path,
+        "127.0.0.1 localhost\n",
+        f"mount --bind {tmp_path}/resolv.conf /etc/resolv.conf",
+        "echo hosts: files dns > nsswitch.conf",
+        f"sed -i s/start_timeout=40/{limit}=1/ program.py",
+        f"NNODES=2 NODE_RANK={index} MASTER_ADDR=pod-0.svc {sys.executable} silent.py",
+    )
+    assert line.startswith("StartError the name service of this host has not answered for 1 s")
 
 
 LAUNCH = f"NNODES=2 MASTER_ADDR={{master}} {sys.executable} program.py"

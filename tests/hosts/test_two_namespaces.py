@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -84,6 +86,43 @@ def test_a_process_of_xmp_is_killed(tmp_path: Path, what: str, index: int) -> No
             [own] = job.errors(index)
             assert own["type"] in ("HostLost", "StartError"), own["text"]
             in_time(own, fault, LAUNCHER + GRACE)
+        assert not job.left()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_cut_of_seven_seconds_ends_nothing(tmp_path: Path, index: int) -> None:
+    """TCP has waited longer and longer by then, and has to come again before the limit."""
+    with job_on_network(tmp_path, function="waits", how="raise", victim=3, after_go=True) as job:
+        job.start()
+        job.in_function()
+        job.hosts[index].cut()
+        time.sleep(7)
+        job.hosts[index].plug()
+        time.sleep(5)  # a host that had lost the other would have ended by now
+        (tmp_path / "go").touch()
+        for error in job.errors():
+            assert (error["type"], error["rank"]) == ("ReplicaRaised", 3), error["text"]
+        assert not job.left()
+
+
+def test_a_host_0_that_stood_still_is_the_one_that_both_name(tmp_path: Path) -> None:
+    with job_on_network(tmp_path, function="waits") as job:
+        job.start()
+        job.in_function()
+        carrier = job.find(0, "carrier")
+        frozen = [pid for pid in job.hosts[0].pids() if pid != carrier]
+        for pid in (carrier, *frozen):
+            os.kill(pid, signal.SIGSTOP)
+        [other] = job.errors(1)
+        time.sleep(1)
+        for pid in (carrier, *reversed(frozen)):
+            os.kill(pid, signal.SIGCONT)
+        job.resume(0)
+        [own] = job.errors(0)
+        for error in (own, other):
+            assert error["type"] == "HostLost", error["text"]
+            assert "host 0 (h0) " in error["text"] or "host 0 (h0)," in error["text"], error["text"]
+        assert "stood still for" in own["text"]
         assert not job.left()
 
 

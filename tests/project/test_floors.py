@@ -23,7 +23,7 @@ FLOORS = (
     {"_planner", "_runtime_choice", "_runtimes", "_clusters", "_topology"}  # pure
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
-    {"_probe", "_ports", "_planned_files", "_payload", "_imports", "_marks"}  # effects
+    {"_probe", "_ports", "_planned_files", "_payload", "_imports", "_marks", "_names"}  # effects
     | {"_log", "_proc", "_signals", "_own_handlers", "_excepthook", "_test_outcomes"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
@@ -44,9 +44,10 @@ PURE_LIBRARY = {
 NEIGHBOURS = {
     "_errors": {"_types"},
     "_types": {"_errors", "_host_words"},
-    "_probe": {"_imports", "_marks", "_proc", "_signals"},
-    "_ports": {"_log", "_signals"},
+    "_probe": {"_imports", "_marks", "_names", "_proc", "_signals"},
+    "_ports": {"_log", "_names", "_signals"},
     "_planned_files": {"_signals"},
+    "_names": {"_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},

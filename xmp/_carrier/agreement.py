@@ -8,9 +8,14 @@ distance. Nothing waits for the progress of a replica on another host.
 
 from __future__ import annotations
 
-from .words import Proposal, Step
+from .words import Malformed, Proposal, Step
 
-__all__ = ["Agreement"]
+__all__ = ["MOST_STEPS", "Agreement"]
+
+MOST_STEPS = 1 << 39
+"""Calls that a replica can have made: one a microsecond for six days."""
+_FARTHEST = 1 << 20
+"""Calls from the largest answer to a proposal, so that every proposal is a number of ``words``."""
 
 
 class Agreement:
@@ -31,7 +36,12 @@ class Agreement:
         return first
 
     def heard(self, host: int, step: Step) -> Proposal | None:
-        """Take a host's answer; after the last one of a round, what all hosts hear."""
+        """Take a host's answer; after the last one of a round, what all hosts hear.
+
+        Raises Malformed for a number of calls that nothing has made.
+        """
+        if not 0 <= step.step <= MOST_STEPS:
+            raise Malformed(f"a replica that has asked {step.step} times")
         if step.round != self._round or not self.begun:
             return None
         self._steps[host] = step.step
@@ -40,6 +50,7 @@ class Agreement:
         largest = max(self._steps.values())
         final = self._round > 0 and largest < self._proposed
         if not final:
-            self._proposed, self._distance = largest + self._distance, 2 * self._distance
+            self._proposed = largest + self._distance
+            self._distance = min(2 * self._distance, _FARTHEST)
         self._round, self._steps = self._round + 1, {}
         return Proposal(self._round, self._proposed, final)

@@ -18,7 +18,7 @@ from xmp._host_words import HostFailure
 from . import kinds
 from .agreement import Agreement
 from .door import Door, room_for
-from .judgement import SILENCE, SUSPICION, Judgement
+from .judgement import SILENCE, SUSPICION, Judgement, Standstill
 from .peer import Peer, drain
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
@@ -29,7 +29,7 @@ __all__ = ["Coordinator"]
 FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
 """Seconds after which missing hosts are named, and again."""
 BEAT_EVERY = 3.0
-"""Seconds between the coordinator's own beats: a member waits ``SILENCE`` for one."""
+"""Seconds between the coordinator's own beats: a member waits ``MEMBERS_SILENCE`` for one."""
 OTHER_SECRETS = "a host with another XMP_JOB_SECRET, or without one, was turned away"
 LISTEN_EVERY = 0.25
 """Seconds between two looks for silent hosts."""
@@ -69,6 +69,7 @@ class Coordinator:
         self._beats = self._checked = self._listened = self._pulse = 0.0
         self._progressed = False
         """Whether any host has reported progress since all heard of it."""
+        self._standstill = Standstill(time.monotonic())
         self._launcher = launcher
         self._left = False
         room = room_for(hosts)
@@ -98,7 +99,9 @@ class Coordinator:
         """Serve until the launcher of host 0 has left and all has been sent."""
         turn = 0.0
         while not self._left:
-            for key, _ in self._selector.select(TICK):
+            ready = self._selector.select(TICK)
+            self._note_standstill(time.monotonic())
+            for key, _ in ready:
                 key.data()
             now = time.monotonic()
             if now - turn < TURN and len(self._members) > MANY:
@@ -108,6 +111,11 @@ class Coordinator:
                 self._checked = now
                 self._look(now)
         self._end()
+
+    def _note_standstill(self, now: float) -> None:
+        lost = self._standstill.turn(now)
+        for peer in self._members.values() if lost else ():
+            peer.heard = min(now, peer.heard + lost)
 
     def _look(self, now: float) -> None:
         """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
@@ -223,7 +231,9 @@ class Coordinator:
         if not self._call.complete():
             self._call.left(peer.index)
         elif not peer.left:
-            self._lost(peer.index, why or "its connection has ended")
+            blamed = self._standstill.blamed(peer.index, time.monotonic())
+            own = self._standstill.text if blamed != peer.index else ""
+            self._lost(blamed, own or why or "its connection has ended")
             self._give_verdict()
         elif peer.index not in self._done:
             self._lost(peer.index, "it has left the launch before its end")

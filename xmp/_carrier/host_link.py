@@ -76,6 +76,8 @@ class HostLink:
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._peer: Peer
+        self._lifeline = -1
+        """The writing end of the process's standard input: it closes when this process ends."""
         self._pid = os.getpid()
 
     @property
@@ -91,6 +93,7 @@ class HostLink:
             other.end()
             return False
         self._process, self._peer, other._process = other._process, other._peer, None
+        self._lifeline, other._lifeline = other._lifeline, -1
         self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
         return True
@@ -127,29 +130,32 @@ class HostLink:
         Raises StartError.
         """
         ours, theirs = socket.socketpair()
+        watched, self._lifeline = os.pipe()
         given = [fd for fd in (theirs.fileno(), listener) if fd >= 0]
         command = _processes.fresh_interpreter(
             "xmp._carrier.process", "main", theirs.fileno(), listener, os.getpid()
         )
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/",
-                pass_fds=given, start_new_session=True,
+                command, stdin=watched, stdout=subprocess.DEVNULL, cwd="/", pass_fds=given,
+                start_new_session=True,
             )  # fmt: skip
+            _processes.continue_on_hang_up(watched, self._process.pid)
         except OSError as error:
             ours.close()
+            self._cut()
             raise StartError(
                 f"the process that connects the hosts did not start: {error}"
             ) from None
         finally:
             theirs.close()
+            os.close(watched)
         self._peer = Peer(ours, Frames(), remote=False)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(self._orders()).encode())
+        with contextlib.suppress(BrokenPipeError), open(self._lifeline, "wb", closefd=False) as to:
+            to.write(json.dumps(self._orders()).encode() + b"\n")
 
     def _orders(self) -> dict[str, object]:
-        """What the process reads from its standard input."""
+        """The line that the process reads from its standard input."""
         meeting = self._meeting
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
@@ -255,6 +261,12 @@ class HostLink:
             self._process = None
             self.resting = False
             self._peer.close()
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
     def end(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
@@ -273,6 +285,7 @@ class HostLink:
                 process.kill()
                 process.wait()
         self._peer.close()
+        self._cut()
 
     def _say(self, kind: int, body: bytes = b"") -> None:
         try:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from xmp._host_words import HostFailure
+from xmp._names import connected
 
 from . import kinds
-from .judgement import SILENCE
+from .judgement import MEMBERS_SILENCE, Standstill
 from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
 from .words import Call, HostCard, Malformed, Refusal, decode, encode
@@ -71,6 +72,7 @@ class Member:
         self._called = False
         """Whether all hosts have come to this launch; before that, this one may come again."""
         self._began, self._late = time.monotonic(), 0.0
+        self._standstill = Standstill(self._began)
 
     @property
     def _where(self) -> str:
@@ -129,7 +131,8 @@ class Member:
         )
 
     def _attempt(self) -> Peer:
-        connection = socket.create_connection(self._address, timeout=STEP)
+        left = self._began + self._limit - time.monotonic()
+        connection = connected(*self._address, seconds=min(STEP, max(TICK, left)))
         try:
             answer = Answer(self._keys, self._exactly(connection, GREETING_SIZE))
             connection.sendall(answer.data)
@@ -245,6 +248,7 @@ class Member:
 
     def _keep_alive(self, coordinator: Peer) -> None:
         now = time.monotonic()
+        coordinator.heard = min(now, coordinator.heard + self._standstill.turn(now))
         if self._moved and now - self._said >= min(BEAT_EVERY, self._card.pace):
             self._beat = self._said = now
             self._moved = False
@@ -253,7 +257,7 @@ class Member:
             self._beat = now
             coordinator.send(kinds.BEAT)
         silent = now - coordinator.heard
-        if silent >= SILENCE:
+        if silent >= MEMBERS_SILENCE:
             raise ConnectionAbortedError(f"this host has heard nothing of it for {silent:.0f} s")
 
     # --- the launcher --------------------------------------------------------------------------

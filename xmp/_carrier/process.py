@@ -25,13 +25,14 @@ def main(channel: int, listener: int, launcher: int) -> None:
     """Serve the launcher with this pid, over the socket ``channel``, until it leaves or ends.
 
     ``listener`` is the listening socket of the coordinator; -1 in a member. Standard input has the
-    rest: the secret must not stand among the arguments, which every user of the host can read.
+    rest: the secret must not stand among the arguments, which every user of the host can read. It
+    stays open as long as the launcher lives: its end continues this process, if it is stopped.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what a Ctrl-C ends
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write("xmp-carrier")  # for ps; what sets a name elsewhere in xmp loads ctypes
-    orders = json.load(sys.stdin)
+    orders = json.loads(sys.stdin.readline())
     peer = Peer(socket.socket(fileno=channel), Frames(), remote=False)
     keys = Keys(orders["job"], bytes.fromhex(orders["secret"]))
 

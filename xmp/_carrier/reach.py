@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+from xmp._names import connected
 
 from .sealed import GREETING_SIZE, MAGIC
 
@@ -17,7 +17,7 @@ def reach(address: str, port: int) -> str:
     A coordinator speaks first, so nothing is sent.
     """
     try:
-        connection = socket.create_connection((address, port), timeout=SECONDS)
+        connection = connected(address, port, SECONDS)
     except OSError as error:
         return (error.strerror or str(error)).lower()
     with connection:

@@ -169,7 +169,8 @@ def _check_meeting_place(cluster: Cluster) -> None:
     if cluster.coordinator and (port or not HOST.fullmatch(host)):
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
-            "address or a name without a port, which MASTER_PORT sets."
+            "address, or a name with 1 to 63 letters between two dots, without a port, which "
+            "MASTER_PORT sets."
         )
     if is_no_hosts_own(cluster.coordinator):
         raise PlanError(

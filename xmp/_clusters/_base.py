@@ -26,7 +26,8 @@ __all__ = [
     "tpu_environment",
 ]
 
-NAME = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:\d+(:[0-9.]+)?)?"
+LABEL = r"[A-Za-z0-9_-]{1,63}"  # RFC 1035, 2.3.4
+NAME = rf"(?!-){LABEL}(\.{LABEL})*(?<!-)(:\d+(:[0-9.]+)?)?"
 ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
 MOST_PORT = 65535

@@ -6,6 +6,9 @@ import ipaddress
 import os
 import socket
 
+from xmp import _signals
+from xmp._names import looked_up
+
 __all__ = ["is_loopback", "leads_to", "meeting_places"]
 
 
@@ -49,6 +52,8 @@ def _split(place: str) -> tuple[str, str]:
 def _addresses(name: str) -> set[str]:
     """Those that the name leads to; asks the resolver, for names alone."""
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
-    except (OSError, UnicodeError):
+        return {str(found[4][0]) for found in looked_up(name)}
+    except OSError as error:
+        if _signals.from_handler(error):
+            raise
         return set()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 from xmp import _signals
+from xmp._names import connected
 
 __all__ = ["wait_for_listener"]
 
@@ -20,9 +20,10 @@ def wait_for_listener(address: str, seconds: float = 300.0) -> None:
     while time.monotonic() < deadline:
         with _signals.deferred():  # what a handler raises is no refused connection
             try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=pause + 1).close()
+                connected(host.strip("[]"), int(port), pause + 1).close()
                 return
-            except OSError:
-                pass
+            except OSError as error:
+                if _signals.from_handler(error):
+                    raise
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)

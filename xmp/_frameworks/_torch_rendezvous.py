@@ -8,7 +8,6 @@ destroyed group stay in the store, so that the next ``init_process_group`` hangs
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 from xmp import _signals
 from xmp._imports import on_import
+from xmp._names import looked_up
 
 from ._torch_groups import LastGroups
 
@@ -171,7 +171,9 @@ def _addresses(host: str) -> set[str]:
     """What ``host`` resolves to; the whole loopback network counts as one address."""
     with _signals.deferred():  # what a handler raises is no unknown host
         try:
-            found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-        except OSError:
+            found = {str(entry[4][0]) for entry in looked_up(host)}
+        except OSError as error:
+            if _signals.from_handler(error):
+                raise
             return {host}
     return {"127.0.0.1" if name.startswith("127.") or name == "::1" else name for name in found}

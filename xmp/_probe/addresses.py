@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from xmp._names import looked_up
+
 __all__ = ["addresses_of", "is_here", "own_addresses"]
 
 
@@ -12,14 +14,14 @@ def addresses_of(host: str) -> tuple[str, ...]:
 
     Raises OSError for a name that is not known.
     """
-    found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    found = looked_up(host, kind=socket.SOCK_DGRAM)
     return tuple(dict.fromkeys(str(place[0]) for *_, place in found))
 
 
 def is_here(address: str) -> bool:
     """Whether an IP address is one of this host's: the kernel binds a socket to no other."""
     try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
+        found = looked_up(address, kind=socket.SOCK_DGRAM)
     except OSError:
         return False
     return any(_binds(family, place) for family, _, _, _, place in found)

@@ -7,9 +7,11 @@ reach it they hang for a long time. Here all queries together end after ``DEADLI
 from __future__ import annotations
 
 import functools
-import socket
 import time
 from collections.abc import Mapping
+
+from xmp import _signals
+from xmp._names import connected
 
 __all__ = ["SKIP", "attributes"]
 
@@ -41,7 +43,9 @@ def _asked(server: str) -> Mapping[str, str]:
     for key in KEYS:
         try:
             answer = _get(host, int(port or 80), f"{PATH}{key}", deadline)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if _signals.from_handler(error):
+                raise
             return {}
         if answer is not None:
             found[key] = answer
@@ -50,7 +54,7 @@ def _asked(server: str) -> Mapping[str, str]:
 
 def _get(host: str, port: int, path: str, deadline: float) -> str | None:
     """The body, None for an attribute that does not exist; OSError when time is up."""
-    with socket.create_connection((host, port), timeout=_left(deadline)) as connection:
+    with connected(host, port, _left(deadline)) as connection:
         # With HTTP/1.0 the answer ends where the connection does: it has no chunks.
         request = f"GET {path} HTTP/1.0\r\nHost: {host}\r\nMetadata-Flavor: Google\r\n\r\n"
         connection.sendall(request.encode())

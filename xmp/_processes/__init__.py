@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
     from .system.interpreter import fresh_interpreter
+    from .system.linux import continue_on_hang_up
     from .terminal.console import on_quit
     from .terminal.progress import said_here
 
@@ -47,6 +48,7 @@ __all__ = [
     "Results",
     "StartTimeline",
     "Timeline",
+    "continue_on_hang_up",
     "event_stream",
     "fresh_interpreter",
     "launch",
@@ -72,6 +74,7 @@ _LAZY = {
     "StartTimeline": "messages.timeline",
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
+    "continue_on_hang_up": "system.linux",
     "fresh_interpreter": "system.interpreter",
     "on_quit": "terminal.console",
     "render": "report.ipython",

@@ -7,13 +7,13 @@ import importlib.util
 import logging
 import os
 import re
-import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from xmp import _log, _signals
 from xmp._engines import shown
 from xmp._errors import PlanError, StartError
+from xmp._names import connected
 
 from .session import own_sigterm, refuse_forked
 
@@ -117,7 +117,7 @@ def _refuse_silent(address: str) -> None:
         return
     try:
         with _signals.as_usual():
-            socket.create_connection((found["host"], int(found["port"])), _ANSWER).close()
+            connected(found["host"], int(found["port"]), _ANSWER).close()
     except OSError as error:
         if _signals.from_handler(error):
             raise

@@ -13,6 +13,8 @@ import socket
 import time
 from collections.abc import Sequence
 
+from xmp._names import looked_up
+
 from .cluster import ClusterHost
 
 __all__ = ["Reach", "answering"]
@@ -70,7 +72,7 @@ def answering(addresses: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
 
 
 def _dialled(address: tuple[str, int]) -> socket.socket:
-    family, _, _, _, resolved = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    family, _, _, _, resolved = looked_up(*address, socket.SOCK_STREAM, _PATIENCE)[0]
     dialled = socket.socket(family, socket.SOCK_STREAM)
     dialled.setblocking(False)
     dialled.connect_ex(resolved)

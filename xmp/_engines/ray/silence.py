@@ -9,10 +9,11 @@ whether the driver is stopped or not, so one connection shows which it is. Ray i
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
+
+from xmp._names import connected
 
 __all__ = ["DriverWatch", "reaches"]
 
@@ -87,7 +88,7 @@ class DriverWatch:
 def reaches(address: tuple[str, int], seconds: float) -> bool:
     """Whether a host takes up a connection, or refuses it: then its kernel has answered."""
     try:
-        socket.create_connection(address, seconds).close()
+        connected(*address, seconds).close()
     except ConnectionRefusedError:
         return True
     except OSError:

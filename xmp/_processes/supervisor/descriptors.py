@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from xmp._payload import Image
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import LaunchOrder
-from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 
 __all__ = ["OwnDescriptors", "Received", "drain", "wake_on_ends"]
@@ -56,7 +55,6 @@ class OwnDescriptors:
         """Move these two, and make the others; SIGCHLD is received from here on."""
         connection = connection.moved(above)
         connection.opens_pickles = False  # the order was the last of them
-        linux.disarm(lifeline)
         lifeline = move_above(lifeline, above)
         watched, _ = (move_above(end, above) for end in os.pipe())
         # A child of Python's os.fork() forgets the signals that came before its first steps; one

@@ -85,13 +85,12 @@ def _start(
         os.dup2(0, layout.stacks, inheritable=False)
         stack_dump.enable_stacks(layout.stacks)  # each child puts its own file there
     maker = ReplicaMaker(received, call, timeline, layout, outlets)
-    linux.arm(own.lifeline)  # a library's at-fork hook may hang here, or in a child
     try:
         maker.make_all(own.replicas_lifeline)
     except (OSError, MemoryError) as error:
         own.connection.send(launch.CannotMake(maker.give_up(error)))
         return None
-    linux.disarm(own.lifeline)
+    linux.look_after(own.lifeline)  # not before: a library's at-fork hook may have hung here
     if order.method == "exec":
         maker.send_orders()
     os.close(own.replicas_lifeline)

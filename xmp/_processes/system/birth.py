@@ -42,7 +42,7 @@ class Birth:
         os.close(writer)
         self._watched.append(move_above(reader, above) if above else reader)
         for lifeline in lifelines:
-            try:  # opened again: the child arms and disarms its own lifeline independently
+            try:  # opened again: the child arms its own lifeline independently
                 self._watched.append(linux.reopened(lifeline, os.O_RDONLY))
             except OSError:
                 pass

@@ -32,9 +32,10 @@ from xmp import _proc, _signals
 from xmp._marks import ADDED_SCORE
 
 __all__ = [
-    "LONGEST_WAIT", "arm", "close_range", "die_with_parent", "disarm", "fork", "fork_quietly",
-    "kill_on_hang_up", "kills_on_hang_up", "memory_file", "names_senders", "open_pidfd",
-    "preferred_victims", "ready", "reopened", "set_name", "set_owner", "subreaper", "tidy_heap",
+    "LONGEST_WAIT", "arm", "close_range", "continue_on_hang_up", "die_with_parent", "fork",
+    "fork_quietly", "kill_on_hang_up", "kills_on_hang_up", "look_after", "memory_file",
+    "names_senders", "open_pidfd", "preferred_victims", "ready", "reopened", "set_name",
+    "set_owner", "subreaper", "tidy_heap",
 ]  # fmt: skip
 
 LONGEST_WAIT = 1e6
@@ -48,7 +49,7 @@ _FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 _SYS_CLOSE_RANGE = 436  # on every architecture: syscalls(2)
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _LINUX = sys.platform == "linux"
-_SIGKILL = int(signal.SIGKILL)
+_SIGKILL, _SIGCONT = int(signal.SIGKILL), int(signal.SIGCONT)
 _libc = ctypes.CDLL(None)
 _without = frozenset(os.environ.get("XMP_WITHOUT", "").replace(" ", "").split(","))
 
@@ -154,6 +155,14 @@ def _kill_our_group_with(pipe: int) -> bool:
     return set_owner(pipe, -os.getpgrp()) and kill_on_hang_up(pipe)
 
 
+def look_after(lifeline: int) -> None:
+    """Undo ``arm``: from here on the process looks at its lifeline itself, and ends in its order.
+
+    One that is stopped looks at nothing, so a hang-up continues our process group then (SIGCONT).
+    """
+    continue_on_hang_up(lifeline, -os.getpgrp())
+
+
 def kills_on_hang_up() -> bool:
     """Whether this kernel can kill a process when the other end of a pipe closes."""
     return _has("setsig")
@@ -164,10 +173,23 @@ def kill_on_hang_up(pipe: int) -> bool:
 
     False where the kernel cannot do it.
     """
+    return _signal_on_hang_up(pipe, _SIGKILL)
+
+
+def continue_on_hang_up(pipe: int, owner: int) -> None:
+    """From here on a hang-up continues this process, or this group if negative, if it is stopped.
+
+    Where the kernel cannot do it, a stopped process stays.
+    """
+    if set_owner(pipe, owner):
+        _signal_on_hang_up(pipe, _SIGCONT)
+
+
+def _signal_on_hang_up(pipe: int, number: int) -> bool:
     if not _has("setsig"):
         return False
     try:
-        fcntl.fcntl(pipe, fcntl.F_SETSIG, _SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
         flags = fcntl.fcntl(pipe, fcntl.F_GETFL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, flags | os.O_ASYNC)
     except OSError:
@@ -207,13 +229,6 @@ def any_ready(descriptors: Iterable[int], events: int, seconds: float | None = 0
         poller.register(descriptor, events)
     most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
     return bool(_signals.interruptible(poller.poll, most))
-
-
-def disarm(lifeline: int) -> None:
-    """Undo ``arm``: from here on the process looks at its lifeline itself."""
-    if _has("setsig"):
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags & ~os.O_ASYNC)
 
 
 def close_range(first: int) -> bool:

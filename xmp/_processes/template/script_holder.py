@@ -69,6 +69,5 @@ def hold_script(
         return
     settle()
     connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
-    linux.disarm(lifeline)
     ForkServer(connection, lifeline, launcher.pid, idle, become, grace=_GRACE).run()
     finish_parent(_GRACE)

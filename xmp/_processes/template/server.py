@@ -6,6 +6,7 @@ it is idle, a spare supervisor (``spare``) and modules for later launches (``can
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
 import selectors
 import time
@@ -65,6 +66,8 @@ class ForkServer:
         self._requests.on(messages.TryModules, lambda request, _: self._candidates.add(*request))
         self._selector = selectors.DefaultSelector()
         self._open = True
+        _signal.signal(_signal.SIGCONT, _signal.SIG_DFL)  # a handler is the program's, not ours
+        linux.look_after(lifeline)
         # A child that a C library forks from the launcher holds copies of connection and lifeline:
         # they stay open when the launcher has ended.
         watch = linux.open_pidfd(launcher)
@@ -194,7 +197,7 @@ class ForkServer:
             pid = self._births.fork(lifelines)
         finally:
             if pid:
-                linux.disarm(self._lifeline)
+                linux.look_after(self._lifeline)
         if pid == 0:
             self._leave()
         return pid
@@ -206,7 +209,7 @@ class ForkServer:
         linux.arm(self._lifeline)  # it reads nothing while it imports
         import_all(names)
         settle()
-        linux.disarm(self._lifeline)
+        linux.look_after(self._lifeline)
         read = variables_read.names()
         self._connection.post(messages.ModulesImported(files_of(names), dict(os.environ), read))
         self._flush()

@@ -93,6 +93,7 @@ def _wait(connection: Connection, become: Become) -> NoReturn:
     """In the spare: become the supervisor that the next request asks for."""
     try:
         linux.set_name("xmp-spare")
+        linux.continue_on_hang_up(connection.fileno(), os.getpid())
         rehearse()
         request, descriptors = connection.expect(ForkSupervisor)
     except BaseException:  # the server no longer needs it, or the rehearsal failed

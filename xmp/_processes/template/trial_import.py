@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from xmp._processes.system import fork_safety
+from xmp._processes.system import fork_safety, linux
 from xmp._types import ForkRules
 
 __all__ = ["ImportTrial", "silence"]
@@ -74,6 +74,7 @@ def silence() -> None:
 def _try(names: Sequence[str], rules: ForkRules, said: int) -> None:
     """Import one after the other and write a byte for each that left nothing behind; ends."""
     sockets = fork_safety.connected_sockets()
+    linux.continue_on_hang_up(said, os.getpid())  # its next write fails then
     try:
         for name in names:
             with contextlib.suppress(Exception):
