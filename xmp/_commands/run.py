@@ -86,6 +86,8 @@ def _refuse_in_a_rank(over: _engine.Chosen | None) -> None:
     found = per_device.launches_apart(os.environ)
     if found is not None:
         alone = "To launch from this process alone, give --standalone"
+        if found.is_xmps:
+            alone = f"To launch in each of them, set {per_device.NESTED}=1"
         if over is not None:
             alone = f"With --engine {over.engine.name} start this command once"
         raise PlanError(
