@@ -18,7 +18,7 @@ from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
 from xmp._processes import Call
 from xmp._run_script import status_of
-from xmp._script_runs import ScriptRun, run_in_replica
+from xmp._script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._types import HostsByHand, Output, Request
 
 from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_words
@@ -69,6 +69,9 @@ def _run(options: argparse.Namespace) -> int:
         unique=uuid.uuid4().hex,
         max_restarts=options.max_restarts or 0,
         started=time.time(),
+        source=target.source,
+        origin=os.path.abspath(options.target) if target.kind == "path" else "",
+        folder=script_folder(options.target) if target.kind == "path" else "",
     )
     request = _request(options, target, world)
     if over is not None:
