@@ -78,8 +78,9 @@ def exit_status(error: SystemExit) -> int:
     """Write the message of a SystemExit to standard error, as Python does; returns its code."""
     code = exit_code(error)
     if code and not isinstance(_code_of(error), int):
-        with contextlib.suppress(Exception):  # standard error may be closed
-            (sys.stderr or sys.__stderr__).write(f"{_code_as_text(error, str)}\n")
+        stream: Any = sys.stderr or sys.__stderr__
+        with contextlib.suppress(Exception):  # it may be closed, or None
+            stream.write(f"{_code_as_text(error, str)}\n")
     return code
 
 
