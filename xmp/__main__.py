@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
-            if sys.stdout is not None:
+            if sys.stdout is not None and not sys.stdout.closed:
                 sys.stdout.flush()  # not at the end of the interpreter, which would complain
     except BrokenPipeError:
         _forget_output()
@@ -58,9 +58,15 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _forget_output() -> None:
-    """Let the interpreter end without another attempt to write what is left."""
+    """Let the interpreter end without another attempt to write what a stream still holds."""
     with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(nothing.fileno(), stream.fileno())
+            except ValueError:
+                pass  # the program has closed it
 
 
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:

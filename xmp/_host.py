@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _log, _planned_files, _planner, _ports, _probe, _processes, _runtimes, _signals
+from ._clusters import per_device
 from ._errors import PlanError, StartError, XmpError
 from ._imports import is_the_programs_own
 from ._other_hosts import OtherHosts, seconds_to_meet
@@ -291,6 +292,6 @@ def _bare_plan() -> JobPlan:
     It concerns this host alone: processes without ranks of a job need not know the other hosts.
     """
     known = host_facts()
-    known = replace(known, env={**known.env, "NNODES": "1"})
+    known = replace(known, env={**known.env, "NNODES": "1", per_device.NESTED: "1"})
     plan = _planner.plan(Request(nprocs=1, runtime="cpu"), known)
     return replace(plan, runtime="", why="", framework="", needs=(), notes=())

@@ -114,7 +114,7 @@ def _decorated(
             return fn(*args, **kwargs)
         check_arguments(fn, args, kwargs)
         given = as_for_spawn(fn, args, kwargs, options)
-        found = None if world is not None else _started()
+        found = _started(world)
         if found is not None:
             return list(as_rank(found, given, grouped=True))
         return list(launched(given, world, grouped=True))
@@ -125,10 +125,14 @@ def _decorated(
     return launching
 
 
-def _started() -> Started | None:
+def _started(world: WorldByHand | None) -> Started | None:
+    """Whether the function is to run here; raises PlanError where the call names other hosts."""
     from ._clusters import per_device
 
-    return per_device.started(os.environ)
+    if world is None:
+        return per_device.started(os.environ)
+    per_device.refuse(os.environ)
+    return None
 
 
 class WithoutRank:

@@ -119,7 +119,12 @@ def _imports(program: Program) -> tuple[str, ...]:
 
 
 def status_of(error: ReplicaError) -> int:
-    """The exit status of this process, as a shell reports that of the replica."""
+    """The exit status of this process, as a shell reports that of the replica.
+
+    A KeyboardInterrupt is what SIGINT does to a program in Python, which then ends by that signal.
+    """
+    if error.failures and error.failures[0].kind == "interrupted":
+        return 128 + signal.SIGINT
     if error.signal_name is not None:
         return 128 + _number_of(error.signal_name)
     return error.exit_code or 1

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from . import _signals
 from ._hydra_folders import keep_apart
 from ._inside import begin_script, restart_count, world_size
+from ._payload.sources import is_kept
 
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
 
@@ -51,9 +52,11 @@ class ScriptRun:
     started: float = 0.0
     """When the user called: seconds since 1970."""
     source: bytes | None = None
-    """The script itself, for hosts that need not have its file."""
+    """The script itself, for hosts that need not have its file, and where it can be read once."""
     origin: str = ""
     """Where it was read: an absolute path of the driver's host."""
+    folder: str = ""
+    """That which stands first in ``sys.path`` then."""
 
 
 def run_in_replica(rank: int, run: ScriptRun) -> None:
@@ -95,12 +98,14 @@ def _command(run: ScriptRun) -> list[str]:
 def _first_in_path(run: ScriptRun) -> str:
     if run.kind == "module":
         return os.getcwd()
-    return run.target if run.kind == "folder" else script_folder(_path_of(run))
+    if run.kind == "folder":
+        return run.target
+    return script_folder(run.target) if _is_here(run) else run.folder
 
 
-def _path_of(run: ScriptRun) -> str:
-    """The script's file here, or where the driver has it."""
-    return run.target if run.source is None or os.path.isfile(run.target) else run.origin
+def _is_here(run: ScriptRun) -> bool:
+    """Whether this host has the script's file; otherwise its path is that of the driver's."""
+    return run.source is None or is_kept(run.target)
 
 
 def script_folder(path: str) -> str:
@@ -137,7 +142,7 @@ def _run_id(run: ScriptRun) -> str:
 
 
 def _script_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
-    path, source = os.path.abspath(_path_of(run)), run.source
+    path, source = os.path.abspath(run.target if _is_here(run) else run.origin), run.source
     main.__file__ = path
     main.__loader__ = SourceFileLoader(_MAIN, path)
     main.__dict__.update(__cached__=None, __package__=None)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +178,13 @@ elif how == "raise":
     fails()
 elif how == "exit":
     sys.exit(int(sys.argv[2]))
+elif how == "interrupt":
+    raise KeyboardInterrupt
+elif how == "close":
+    sys.stdout.close()
+elif how == "mute":
+    sys.stderr.close()
+    sys.exit("no data")
 elif how == "text":
     sys.exit("no data")
 elif how == "os._exit":
@@ -191,7 +201,10 @@ else:
         ("1", ("exit", "3"), 3), ("2", ("exit", "3"), 3), ("2", ("exit", "0"), 0),
         ("1", ("exit", "0"), 0), ("2", ("os._exit", "5"), 5), ("2", ("SIGKILL",), 128 + 9),
         ("2", ("SIGUSR1",), 128 + 10), ("2", ("text",), 1), ("1", ("text",), 1),
-        ("2", ("raise",), 1), ("1", ("raise",), 1),
+        ("2", ("raise",), 1), ("1", ("raise",), 1), ("1", ("exit", f"{2**70}"), 255),
+        ("1", ("exit", "256"), 255), ("2", ("exit", f"{-(2**70)}"), 255),
+        ("1", ("interrupt",), 130), ("2", ("interrupt",), 130), ("2", ("SIGINT",), 130),
+        ("1", ("close",), 0), ("1", ("mute",), 1),
     ],
     ids=str,
 )  # fmt: skip
@@ -224,9 +237,42 @@ def test_an_end_without_a_result_is_no_news_of_a_script(stage: Stage) -> None:
     assert (done.code, done.out, done.err) == (0, "", "")
 
 
+TELLS = """
+import sys
+def tells(text):
+    print(text, sys.argv[1:], __file__, flush=True)
+    raise ValueError(text)
+tells("it ran")
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+@pytest.mark.parametrize("place", ["/dev/stdin", "< /dev/stdin", "fifo"])
+def test_a_script_that_can_be_read_once(stage: Stage, place: str, count: str) -> None:
+    """From a pipe, from a file that the shell has opened, from a FIFO, as `python <(…)` has it."""
+    stage.write(TELLS, "tells.py")
+    name = place.removeprefix("< ")
+    command = [sys.executable, "-m", "xmp", "run", "-n", count, name, "x"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    if place == "fifo":
+        os.mkfifo(stage.folder / "fifo")
+        stage.start_command("sh", "-c", "exec cat tells.py > fifo")
+    if place.startswith("<"):
+        with open(stage.folder / "tells.py") as file:
+            done = stage.outcome(stage.start_command(*command, **{**pipes, "stdin": file}))
+    else:
+        done = stage.outcome(stage.start_command(*command, **pipes), stdin=TELLS)
+    path = os.path.join(stage.folder, name)
+    assert done.out == f"it ran ['x'] {path}\n" * int(count)
+    assert done.code == 1
+    assert '    tells("it ran")\n' in done.err
+    stage.gone()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("-",), "give the path of a script (/dev/stdin for standard input)"),
         (("missing.py",), "missing.py does not exist"),
         (("folder",), "folder is a folder without a __main__.py"),
         (("-m", "missing.module"), "-m missing.module: there is no such module"),

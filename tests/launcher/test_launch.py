@@ -156,6 +156,7 @@ def test_jax_that_the_program_has_connected(tmp_path: Path) -> None:
 
 
 REFUSED = """
+    import multiprocessing
     import sys
     import xmp
 
@@ -168,20 +169,64 @@ REFUSED = """
         except xmp.PlanError as error:
             return str(error)
 
+    def refused():
+        assert f"{sys.argv[1]} has started this process" in refusal(xmp.spawn)
+
     if __name__ == "__main__":
-        for nprocs in (None, 1, 2):
-            assert "torchrun has started this process" in refusal(xmp.spawn, nprocs=nprocs)
-        assert "call xmp.launch" in refusal(xmp.spawn, runtime="cpu")
+        refused()
+        for nprocs in (1, 2):
+            assert "call xmp.launch" in refusal(xmp.spawn, nprocs=nprocs, runtime="cpu")
+        by_hand = xmp.launcher(fn, nprocs=1, runtime="cpu", world_size=2, master_ip="127.0.0.2")
+        assert "call xmp.launch" in refusal(lambda fn: by_hand(0))
+        child = multiprocessing.get_context("spawn").Process(target=refused)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
         # torchrun runs it with -u, where print writes the end of a line by itself.
         sys.stdout.write(f"{list(xmp.launch(fn))}\\n")
         xmp.start_processes(abs, nprocs=2)  # processes without a rank
 """
+BOTH_RANKS = ["[(0, 2)]", "[(1, 2)]"]
 
 
 def test_spawn_is_refused_in_a_process_of_torchrun(tmp_path: Path, python: Python) -> None:
-    done = torchrun(python, write(tmp_path, REFUSED), cwd=tmp_path)
+    done = torchrun(python, write(tmp_path, REFUSED), "torchrun", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert sorted(done.out.splitlines()) == ["[(0, 2)]", "[(1, 2)]"]
+    assert sorted(done.out.splitlines()) == BOTH_RANKS
+
+
+def test_spawn_is_refused_in_a_replica_of_xmp_run(tmp_path: Path, python: Python) -> None:
+    command = ("-m", "xmp", "run", "-n", "2", write(tmp_path, REFUSED), "xmp run")
+    done = python(*command, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == BOTH_RANKS
+
+
+NESTED = """
+    import os
+    import xmp
+
+    def innermost(rank):
+        return rank, os.environ.get("XMP_NESTED")
+
+    def fn(rank):
+        return os.environ.get("XMP_NESTED"), list(xmp.spawn(innermost, nprocs=1, grace=1))
+
+    if __name__ == "__main__":
+        print(list(xmp.spawn(fn, nprocs=2)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_world_in_each_replica_of_xmp_run_if_the_user_says_so(
+    count: str, tmp_path: Path, python: Python
+) -> None:
+    """A single replica need not ask. What the user has said goes no further than xmp run."""
+    env = {"XMP_NESTED": "1"} if count != "1" else {}
+    command = ("-m", "xmp", "run", "-n", count, write(tmp_path, NESTED))
+    done = python(*command, cwd=tmp_path, env=env)
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [str([(None, [(0, None)])] * 2)] * int(count)
 
 
 PLACED = """

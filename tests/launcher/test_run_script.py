@@ -159,7 +159,7 @@ if __name__ == "__main__":
 
 
 def test_a_replica_may_launch_functions_of_the_script(script: Script) -> None:
-    done = script(INNER, env=CHIPS)
+    done = script(INNER, env={**CHIPS, "XMP_NESTED": "1"})
     assert lines(done) == [[[rank, 0], [rank, 1], [rank, 0]] for rank in range(2)]
 
 

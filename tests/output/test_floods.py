@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.launching import BEGIN, launch
-from tests.support.stage import Script
+from tests.support.stage import Script, Stage
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.first_pass, pytest.mark.failing]
@@ -88,6 +89,26 @@ def test_with_a_file_a_reader_that_goes_away_takes_nothing_with_it(tmp_path: Pat
         process.stdout.close()
     for rank in (0, 1):
         assert (tmp_path / "logs" / f"rank{rank}.stdout.log").stat().st_size == 4_000_000
+
+
+WRITES = "import sys\nwhile True:\n    print(*range(99), file=getattr(sys, sys.argv[1]))\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "options"), [("stderr", ()), ("stdout", ("--prefix", "yes"))], ids=str
+)
+def test_a_reader_that_goes_away_ends_who_writes_to_it(
+    stream: str, options: tuple[str, ...], stage: Stage
+) -> None:
+    """As the pipe itself would: EPIPE, which Python raises as BrokenPipeError."""
+    stage.write(WRITES, "writes.py")
+    command = (sys.executable, "-m", "xmp", "run", "-n", "2", *options, "writes.py", stream)
+    process = stage.start_command(*command, **{stream: subprocess.PIPE})
+    pipe = getattr(process, stream)
+    assert pipe.readline()
+    pipe.close()
+    assert process.wait(30) == (1 if stream == "stdout" else 128 + signal.SIGPIPE)
+    stage.gone()
 
 
 def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:

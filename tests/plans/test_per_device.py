@@ -268,6 +268,37 @@ def test_a_torchrun_in_a_replica_is_the_inner_one() -> None:
     assert found.info.world_size == 1
 
 
+XMPS = {**STANDALONE, "XMP_DEVICE": "cpu", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+XMPS |= {"NNODES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ({}, True), ({"XMP_NESTED": "0"}, True), ({"XMP_NESTED": ""}, True),
+        ({"XMP_NESTED": "1"}, False),
+        # a single replica, and one of two hosts
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, False),
+        ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NNODES": "2"}, True),
+        ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, False),  # a torchrun in a replica
+    ],
+)  # fmt: skip
+def test_a_launch_in_each_replica_of_xmp_run_is_refused(
+    more: dict[str, str], refused: bool
+) -> None:
+    env = {**XMPS, **more}
+    if not refused:
+        given = plan(env).hosts[0].replicas[0]
+        assert {"XMP_NESTED"} & {*env} <= {*given.unset}
+        return
+    with pytest.raises(PlanError, match=r"xmp run has started .* XMP_NESTED=1\.") as caught:
+        plan(env)
+    assert "This script launches by itself: start it with python" in str(caught.value)
+    found = started(env)
+    assert found is not None
+    assert found.is_xmps
+
+
 def test_a_tpu_slice_does_not_hide_it() -> None:
     env = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1", **STANDALONE}
     facts = HostFacts(env=env, tpu={"generation": "v5e", "chips": 4}, frameworks={"jax": "0.10.2"})

@@ -50,6 +50,7 @@ __all__ = [
     "SLURM_NODES",
     "SRUN",
     "TORCHRUN",
+    "XMP_RUN",
     "refuse",
 ]
 
@@ -85,6 +86,7 @@ READ = (
 
 HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
 TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp starts the others"
+XMP_RUN = "start it with python, without xmp run and without xmp.run_script()"
 SRUN = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
 PADDLE = "start one process on each host (python, without that launcher): xmp starts the others"
 MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"

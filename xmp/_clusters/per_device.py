@@ -29,15 +29,26 @@ from xmp._errors import PlanError
 from xmp._replica_info import ReplicaInfo
 
 from ._base import is_loopback
-from .announced import HYDRA, JSRUN, MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN
+from .announced import HYDRA, JSRUN, MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN, XMP_RUN
 
-__all__ = ["READ", "Started", "identity", "launches_apart", "refuse", "started"]
+__all__ = [
+    "INSIDE",
+    "NESTED",
+    "READ",
+    "Started",
+    "identity",
+    "launches_apart",
+    "refuse",
+    "started",
+]
 
 Env = Mapping[str, str]
 INSIDE = "XMP_DEVICE"
 RUN = "TORCHELASTIC_RUN_ID"
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
+NESTED = "XMP_NESTED"
+"""The user's word that each replica of `xmp run` is to launch a world of its own."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,8 @@ _PADDLE = _Launcher(
 _TRAINERS = _Launcher(
     *("Paddle's launcher", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""), advice=PADDLE
 )
+_XMPS = "xmp run"
+"""Its name; `xmp.run_script` does the same without a command."""
 _ALL = (_TORCH, _PADDLE, _TRAINERS, _JSRUN, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
 _LOCAL_SIZE = "LOCAL_SIZE"
 _ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
@@ -111,9 +124,14 @@ class Started:
     given: str
     """The variables that say so: ``"RANK=1, WORLD_SIZE=2, …"``."""
     advice: str
-    """How it starts one process on each host."""
+    """What else to do, so that xmp starts the replicas."""
     is_torchs: bool
     """Whether torchrun's variables are set, by it or by ``init_parallel_env``."""
+
+    @property
+    def is_xmps(self) -> bool:
+        """Whether this is a replica of `xmp run`, or a child of one, which has its variables."""
+        return self.launcher == _XMPS
 
 
 def identity(environ: Env) -> ReplicaInfo:
@@ -149,7 +167,8 @@ def started(environ: Env) -> Started | None:
         name = _name_of(launcher, environ)
         info = _info(launcher, environ, rank, world, local_world or world)
         is_torchs = launcher is _TORCH or _is_exported(launcher, environ)
-        return Started(name, info, _given(launcher, environ), launcher.advice, is_torchs)
+        advice = XMP_RUN if name == _XMPS else launcher.advice
+        return Started(name, info, _given(launcher, environ), advice, is_torchs)
     return None
 
 
@@ -157,16 +176,21 @@ def _name_of(launcher: _Launcher, environ: Env) -> str:
     if launcher is not _TORCH or RUN not in environ:
         return "another launcher" if launcher is _TORCH else launcher.name
     is_xmps = INSIDE in environ and environ.get(AGENT_STORE) == "False"
-    return "xmp run" if is_xmps else launcher.name
+    return _XMPS if is_xmps else launcher.name
 
 
 def launches_apart(environ: Env) -> Started | None:
     """As ``started``, where a launch in each of these processes would make a world of its own.
 
-    ``NNODES=1`` says that this is meant.
+    ``NNODES=1`` says that this is meant; every replica of `xmp run` has that, and there it is
+    ``XMP_NESTED=1``. A replica of any other launch may launch.
     """
     found = started(environ)
-    return None if INSIDE in environ or _number(environ, "NNODES") == 1 else found
+    if found is not None and found.is_xmps:
+        meant = found.info.world_size == 1 or _number(environ, NESTED) == 1
+    else:
+        meant = INSIDE in environ or _number(environ, "NNODES") == 1
+    return None if meant else found
 
 
 def refuse(environ: Env) -> None:
@@ -175,11 +199,15 @@ def refuse(environ: Env) -> None:
     if found is None:
         return
     info = found.info
+    way = f"To run the function here as rank {info.rank}, call xmp.launch instead. Or "
+    way += f"{found.advice}. To launch from this process alone, set NNODES=1"
+    if found.is_xmps:
+        way = f"This script launches by itself: {found.advice}, or call xmp.launch, which runs the "
+        way += f"function here as rank {info.rank}. To launch in each of them, set {NESTED}=1"
     raise PlanError(
         f"{found.launcher} has started this process for one device, as rank {info.rank} of "
         f"{info.world_size} ({found.given}): a launch in each of them would make a world of its "
-        f"own. To run the function here as rank {info.rank}, call xmp.launch instead. Or "
-        f"{found.advice}. To launch from this process alone, set NNODES=1."
+        f"own. {way}."
     )
 
 

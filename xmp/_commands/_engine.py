@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xmp import _engines
 from xmp._errors import PlanError
 from xmp._script_runs import ScriptRun
+
+from . import _run_target
 
 if TYPE_CHECKING:
     from xmp._processes import Call
@@ -129,10 +130,6 @@ def _refuse(options: argparse.Namespace) -> None:
 
 def with_text(run: ScriptRun) -> ScriptRun:
     """The run of a script whose file the hosts need not have."""
-    if run.kind != "path":
+    if run.kind != "path" or run.source is not None:
         return run
-    try:
-        with open(run.target, "rb") as file:
-            return replace(run, source=file.read(), origin=os.path.abspath(run.target))
-    except OSError as error:
-        raise PlanError(f"{run.target} cannot be read: {error.strerror}") from None
+    return replace(run, source=_run_target.text_of(run.target))

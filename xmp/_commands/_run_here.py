@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 
 from xmp import _log
 from xmp._here import run_here
+from xmp._processes import exit_status
 from xmp._script_runs import ScriptRun, run_in_replica
 from xmp._types import Request
 
@@ -37,10 +39,9 @@ def run(request: Request, script: ScriptRun, seed: int | None) -> int | None:
 def _status(error: BaseException) -> int:
     """As the interpreter ends a script that raises; its traceback begins with the script."""
     if isinstance(error, SystemExit):
-        if error.code is None or isinstance(error.code, int):
-            return (error.code or 0) & 0xFF
-        print(error.code, file=sys.stderr)
-        return 1
+        return exit_status(error)
     frames = _log.users_frames(error.__traceback__)
-    traceback.print_exception(type(error), error, frames)
+    if sys.stderr is not None:
+        with contextlib.suppress(Exception):  # the script has closed it, or its reader has gone
+            traceback.print_exception(type(error), error, frames)
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

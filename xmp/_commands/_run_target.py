@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from xmp._errors import PlanError, XmpError
 from xmp._payload.frameworks_used import Uses, frameworks_used
+from xmp._payload.sources import is_kept
 from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._script_runs import script_folder
 
-__all__ = ["Target", "read"]
+__all__ = ["Target", "read", "text_of"]
 
 
 class Target(NamedTuple):
@@ -29,6 +30,8 @@ class Target(NamedTuple):
     """The installed modules that it imports at its top."""
     uses: Uses = Uses()
     """The frameworks that it uses beside these."""
+    source: bytes | None = None
+    """Its text, where replicas could not read it: /dev/stdin, /dev/fd/63, a FIFO."""
 
 
 def read(options: argparse.Namespace) -> Target:
@@ -41,11 +44,24 @@ def read(options: argparse.Namespace) -> Target:
     path = options.target
     if os.path.isdir(path):
         return _folder(path)
-    if not os.path.isfile(path):
-        raise PlanError(f"{path} does not exist: give the path of a script, or -m and a module")
-    if zipfile.is_zipfile(path):
+    if not os.path.exists(path):
+        raise PlanError(
+            f"{path} does not exist: give the path of a script (/dev/stdin for standard input), or "
+            "-m and a module"
+        )
+    if os.path.isfile(path) and zipfile.is_zipfile(path):
         return _zip_file(path)
-    return _python("path", path, script_folder(path))
+    source = None if is_kept(path) else text_of(path)
+    return _python("path", path, script_folder(path), source=source)
+
+
+def text_of(path: str) -> bytes:
+    """The whole script; raises PlanError."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _folder(path: str) -> Target:
@@ -64,8 +80,11 @@ def _zip_file(path: str) -> Target:
     return Target("folder", imports, frameworks_used(main, path))
 
 
-def _python(kind: str, path: str, folder: str, package: str = "") -> Target:
-    return Target(kind, _imports(path, folder), frameworks_used(path, folder, package))
+def _python(
+    kind: str, path: str, folder: str, package: str = "", source: bytes | None = None
+) -> Target:
+    uses = frameworks_used(path, folder, package, source)
+    return Target(kind, _imports(path, folder, source), uses, source)
 
 
 def _program(options: argparse.Namespace) -> Target:
@@ -80,9 +99,9 @@ def _program(options: argparse.Namespace) -> Target:
     return Target("program")
 
 
-def _imports(path: str, folder: str) -> tuple[str, ...]:
+def _imports(path: str, folder: str, source: bytes | None) -> tuple[str, ...]:
     try:
-        return imports_of_file(path, folder)
+        return imports_of_file(path, folder, source)
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:

@@ -18,7 +18,7 @@ from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
 from xmp._processes import Call
 from xmp._run_script import status_of
-from xmp._script_runs import ScriptRun, run_in_replica
+from xmp._script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._types import HostsByHand, Output, Request
 
 from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_words
@@ -69,6 +69,9 @@ def _run(options: argparse.Namespace) -> int:
         unique=uuid.uuid4().hex,
         max_restarts=options.max_restarts or 0,
         started=time.time(),
+        source=target.source,
+        origin=os.path.abspath(options.target) if target.kind == "path" else "",
+        folder=script_folder(options.target) if target.kind == "path" else "",
     )
     request = _request(options, target, world)
     if over is not None:
@@ -86,6 +89,8 @@ def _refuse_in_a_rank(over: _engine.Chosen | None) -> None:
     found = per_device.launches_apart(os.environ)
     if found is not None:
         alone = "To launch from this process alone, give --standalone"
+        if found.is_xmps:
+            alone = f"To launch in each of them, set {per_device.NESTED}=1"
         if over is not None:
             alone = f"With --engine {over.engine.name} start this command once"
         raise PlanError(

@@ -56,10 +56,10 @@ class Uses(NamedTuple):
     """It changes a variable that an import reads (``JAX_ENABLE_X64``)."""
 
 
-def frameworks_used(path: str, folder: str, package: str = "") -> Uses:
+def frameworks_used(path: str, folder: str, package: str = "", source: bytes | None = None) -> Uses:
     """The frameworks that the script of this folder uses, which is of this package under ``-m``."""
     try:
-        tree = parsed(path)
+        tree = parsed(path, source=source)
         late = any(map(changes_what_imports_read, at_the_top(tree)))
         return Uses(_nearest(_names(tree, package), folder, package), late)
     except Exception:  # it is another's text: a launch must not end by it

@@ -7,6 +7,7 @@ import sys
 from typing import NamedTuple
 
 from .script import belongs_to_an_app
+from .sources import is_kept
 
 __all__ = ["Program", "program_of_this_process"]
 
@@ -31,9 +32,7 @@ def program_of_this_process() -> Program | None:
     spec = getattr(main, "__spec__", None)
     if spec is None:
         path = os.path.abspath(path)
-        # /dev/stdin is a file where the shell has redirected it, and another one in each process.
-        is_kept = os.path.isfile(path) and not path.startswith(("/dev/", "/proc/"))
-        return Program("path", _as_typed(path), path) if is_kept else None
+        return Program("path", _as_typed(path), path) if is_kept(path) else None
     if spec.name == "__main__":
         return Program("folder", sys.argv[0], path)
     return Program("module", spec.name, path, spec.parent or "")

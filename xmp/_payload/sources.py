@@ -12,18 +12,27 @@ import zipfile
 
 from xmp._imports import without_collections
 
-__all__ = ["MOST", "parsed"]
+__all__ = ["MOST", "is_kept", "parsed"]
 
 MOST = 1 << 19
 """Bytes of a file; a generated one of 1 MB takes seconds, and gigabytes where it is one of 10."""
 
 
-def parsed(path: str, most: int = MOST) -> ast.Module:
+def is_kept(path: str) -> bool:
+    """Whether another process can read it there, too, and a second time: no FIFO, no descriptor.
+
+    /dev/stdin is a file where the shell has redirected it, and another one in each process.
+    """
+    return os.path.isfile(path) and not os.path.abspath(path).startswith(("/dev/", "/proc/"))
+
+
+def parsed(path: str, most: int = MOST, source: bytes | None = None) -> ast.Module:
     """The file, which may lie in a zip file; without statements if it is longer than ``most``.
 
-    Raises OSError, and SyntaxError or ValueError for what is no Python.
+    ``source``: what was read of it before. Raises OSError, and SyntaxError or ValueError for what
+    is no Python.
     """
-    source = _read(path, most + 1)
+    source = _read(path, most + 1) if source is None else source
     if len(source) > most:
         return ast.Module([], [])
     with warnings.catch_warnings(), without_collections():

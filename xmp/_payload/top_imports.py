@@ -26,9 +26,9 @@ __all__ = [
 _WRITES = ("setdefault", "update", "putenv", "pop")
 
 
-def imports_of_file(path: str, folder: str) -> tuple[str, ...]:
+def imports_of_file(path: str, folder: str, source: bytes | None = None) -> tuple[str, ...]:
     """As ``installed_imports``; raises OSError, and SyntaxError or ValueError for no Python."""
-    return installed_imports(parsed(path), folder)
+    return installed_imports(parsed(path, source=source), folder)
 
 
 def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:

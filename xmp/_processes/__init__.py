@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .launcher.restarts import RestartingLaunch
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
+    from .replica.exit import exit_status
     from .replica.seeding import seed_all
     from .report.ipython import render
     from .system.descriptors import standard_numbers_taken
@@ -50,6 +51,7 @@ __all__ = [
     "Timeline",
     "continue_on_hang_up",
     "event_stream",
+    "exit_status",
     "fresh_interpreter",
     "launch",
     "make_log_files",
@@ -75,6 +77,7 @@ _LAZY = {
     "EventStream": "launcher.events",
     "Timeline": "messages.timeline",
     "continue_on_hang_up": "system.linux",
+    "exit_status": "replica.exit",
     "fresh_interpreter": "system.interpreter",
     "on_quit": "terminal.console",
     "render": "report.ipython",

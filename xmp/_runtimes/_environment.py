@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xmp._clusters.per_device import INSIDE, NESTED
 from xmp._types import PortNeed, ReplicaPlan
 
 from ._base import Job, Place, Runtime, matches
@@ -78,7 +79,7 @@ def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) ->
 
 
 def _inherited(runtime: Runtime, job: Job, place: Place) -> list[str]:
-    patterns = (*_patterns(runtime), *runtime.removes)
+    patterns = (*_patterns(runtime), *runtime.removes, *_of_outer_launch(place))
     found = [name for name in place.facts.env if matches(name, patterns)]
     return sorted({*found, *undone(place.facts)[1], *_stale(job, place)})
 
@@ -87,6 +88,11 @@ def _patterns(runtime: Runtime) -> tuple[str, ...]:
     outer = tuple(pattern for _, patterns in OUTER for pattern in patterns)
     left = () if runtime.name == "xrt" else LEFT_OVER
     return (*IDENTITY, *SECRETS, *runtime.owned, *outer, *left)
+
+
+def _of_outer_launch(place: Place) -> tuple[str, ...]:
+    """What the user has said to the replicas of the launch in which this one is."""
+    return (NESTED,) if INSIDE in place.facts.env else ()
 
 
 def _stale(job: Job, place: Place) -> list[str]:
@@ -115,7 +121,7 @@ def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]
 def replaced(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
     """A note on addresses and ports that the program, or its user, has set before the launch."""
     env, given = job.places[0].facts.env, dict(replica.set)
-    if "XMP_DEVICE" in env:
+    if INSIDE in env:
         return ()  # in a replica they are xmp's own
     # A port that xmp leases is another one, even where the plan shows the same number.
     names = [n for n in MEETING_PLACES if n in env and given.get(n, env[n]) != env[n]]

@@ -47,6 +47,11 @@ class CapturedSource(Source):
             return False
         return self.behind or super().full
 
+    @property
+    def unread(self) -> bool:
+        """Whether what comes is for a reader that has gone; a log is a reader."""
+        return self._log is None and super().unread
+
     def _take(self, data: bytes) -> None:
         start, logged = 0, 0
         if self._log is not None and self._log.failed is None:

@@ -44,6 +44,9 @@ class OutputPump:
         elif not source.copy() and source.ended:  # `hurry` may have read what woke us up
             self._loop.forget(source.descriptor)
         self._note(source)
+        if source.unread:  # the replica, too, gets EPIPE or SIGPIPE: without them `yes` never ends
+            self._loop.forget(source.descriptor)
+            source.close()
 
     def _note(self, source: Source) -> None:
         if source.behind and source not in self._behind:

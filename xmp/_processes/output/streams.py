@@ -40,6 +40,8 @@ class Sink:
         """What the stream has not taken yet."""
         self._size = 0
         self.broken = False
+        self.unread = False
+        """Whether its reader has gone."""
         self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         """A file never blocks for long, and epoll refuses to watch one."""
         self.terminal = os.isatty(descriptor)
@@ -74,9 +76,10 @@ class Sink:
             data = self.waiting.popleft()
             try:
                 written = os.write(self.descriptor, data if self.is_file else data[:_AT_ONCE])
-            except OSError:
+            except OSError as error:
                 # The launcher's stream is gone (closed pipe, full disk): the tails are kept.
                 self.broken, self._size = True, 0
+                self.unread = isinstance(error, BrokenPipeError)
                 self.waiting.clear()
                 return
             self._size -= written
@@ -131,6 +134,11 @@ class Source:
     def full(self) -> bool:
         """Whether it must not be read for now."""
         return self.sink is not None and self.sink.full
+
+    @property
+    def unread(self) -> bool:
+        """Whether what comes is for a reader that has gone."""
+        return self.sink is not None and self.sink.unread
 
     def copy(self) -> bool:
         """Copy one portion; False when nothing is there now or ever again."""

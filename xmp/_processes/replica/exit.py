@@ -29,6 +29,7 @@ from .channel import SupervisorChannel
 __all__ = [
     "exit_called",
     "exit_code",
+    "exit_status",
     "failed_code",
     "finish_parent",
     "forget_exit_handlers",
@@ -72,12 +73,19 @@ def _unsendable(result: Any, error: Exception) -> tuple[str, BaseException | Non
 
 def exit_called(error: SystemExit, timeline: Timeline) -> ExitCalled:
     """The report of a SystemExit; a message goes to standard error, as in Python."""
-    code, at = exit_code(error), time.monotonic_ns()
-    if code and not isinstance(_code_of(error), int):
-        with contextlib.suppress(Exception):  # standard error may be closed
-            sys.stderr.write(f"{_code_as_text(error, str)}\n")
+    at, code = time.monotonic_ns(), exit_status(error)
     words = shortened(f"sys.exit({_code_as_text(error, repr)})", _LONGEST_WORDS)
     return ExitCalled(at, code, timeline, words, format_error(error) if code else "")
+
+
+def exit_status(error: SystemExit) -> int:
+    """Write the message of a SystemExit to standard error, as Python does; returns its code."""
+    code = exit_code(error)
+    if code and not isinstance(_code_of(error), int):
+        stream: Any = sys.stderr or sys.__stderr__
+        with contextlib.suppress(Exception):  # it may be closed, or None
+            stream.write(f"{_code_as_text(error, str)}\n")
+    return code
 
 
 def exit_code(error: SystemExit) -> int:
