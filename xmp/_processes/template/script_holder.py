@@ -54,7 +54,7 @@ def hold_script(
     stdio.take_streams(streams)
     breakpoints.install()
     try:
-        with variables_read.noted(sweeps=True):
+        with variables_read.noted(script=True):
             import_main(source)
     except BaseException as error:
         connection.send(ImportFailed(format_error(error), f"{name_of(error)}: {message_of(error)}"))
@@ -67,7 +67,8 @@ def hold_script(
         connection.send(ForkUnsafe(culprits))
         return
     settle()
-    connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
+    read = variables_read
+    connection.send(Ready(os.getpid(), {}, {}, [], {}, read.names(), read.own()))
     linux.disarm(lifeline)
     # Shorter than the template's grace, which would end this process before its exit handlers.
     ForkServer(connection, lifeline, launcher.pid, idle, become, grace=0.25).run()
