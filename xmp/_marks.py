@@ -9,14 +9,22 @@ launcher, which forks and programs inherit and no other process gives them.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 from xmp import _proc
 
-__all__ = ["ADDED_SCORE", "LOCKS", "PAGE", "VARIABLE", "Launcher", "Mark", "launcher_of", "mine"]
+__all__ = [
+    "ADDED_SCORE", "LOCKS", "PAGE", "RUNTIME", "VARIABLE", "Launcher", "Mark", "launcher_of",
+    "mine", "program",
+]  # fmt: skip
 
 VARIABLE = "XMP_LAUNCHER"
 PAGE = "xmp-launcher."
+RUNTIME = "xmp-runtime."
+"""The page that a supervisor adds: the runtime of its launch."""
+_MOST = 80
+"""Bytes of a program in a mark: the kernel takes 249 for the name of a memory file."""
 LOCKS = 10
 """RLIMIT_LOCKS: Linux keeps it for each process, but enforces it no more: getrlimit(2). The mark
 is its soft limit, which every process may change back."""
@@ -43,17 +51,23 @@ class Mark:
     """The pid namespace of the launcher."""
     score: int
     """``oom_score_adj`` of its replicas: the kernel prefers them when memory runs out."""
+    program: str = ""
+    """What the user has started, for people: any process of this user may write any text here."""
 
     def __str__(self) -> str:
-        return f"{self.pid}.{self.started}.{self.boot}.{self.space}.{self.score}"
+        text = f"{self.pid}.{self.started}.{self.boot}.{self.space}.{self.score}"
+        return f"{text}.{self.program.encode(errors='replace').hex()}" if self.program else text
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
         """The mark that this text is; None for any other text."""
         parts = text.split(".")
         try:
-            pid, started, boot, space, score = parts
-            return cls(int(pid), int(started), boot, space, int(score))
+            pid, started, boot, space, score, *more = parts
+            if len(more) > 1 or len("".join(more)) > 2 * _MOST:
+                return None
+            program = bytes.fromhex("".join(more)).decode(errors="replace")
+            return cls(int(pid), int(started), boot, space, int(score), program)
         except ValueError:
             return None
 
@@ -86,4 +100,26 @@ def mine(root: str = "/") -> Mark:
         boot=_proc.text(os.path.join(root, "proc/sys/kernel/random/boot_id"))[:8] or "-",
         space=_proc.namespace("pid", root).strip("pid:[]") or "-",
         score=min(1000, int(score or 0) + ADDED_SCORE),
+        program=program(),
     )
+
+
+def program() -> str:
+    """What the user has started, as far as this process knows; never its arguments."""
+    main = sys.modules.get("__main__")
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    name = str(getattr(spec, "name", None) or "").removesuffix(".__main__")
+    if name == "xmp" or os.path.basename(str(path)) == "xmp":
+        script = next((word for word in sys.argv[1:] if word.endswith(".py")), "")
+        return _fitting(f"xmp run {os.path.abspath(script)}" if script else "xmp run")
+    if name or path:
+        return _fitting(f"python -m {name}" if name else os.path.abspath(str(path)))
+    if "ipykernel" in sys.modules:
+        name = os.environ.get("JPY_SESSION_NAME") or str(getattr(main, "__vsc_ipynb_file__", ""))
+        return _fitting(f"notebook {name}" if name else "a notebook")
+    return "python -c" if sys.argv[:1] == ["-c"] else "an interactive Python"
+
+
+def _fitting(text: str) -> str:
+    """As much of it as a mark holds: of a path the end says most."""
+    return text.encode(errors="replace")[-_MOST:].decode(errors="ignore")

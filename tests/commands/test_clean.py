@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -173,8 +174,11 @@ def test_a_stopped_engine_leaves_replicas_which_are_asked_first(stage: Stage, me
     until(lambda: all(state(pid) == "T" for pid in stopped), 5, "stopped")
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)
+    asked = xmp("stacks", str(process.pid))
+    assert f"pid {process.pid}: 2 replicas" not in asked.stderr  # it is no running launch
     cleaned = xmp("clean")
     assert cleaned.returncode == 0, cleaned
+    assert re.search(r"xmp-\S+ of \S+/script\d+\.py", cleaned.stdout)
     wanted = {pid_in(stage.folder / f"in-fn-{rank}") for rank in range(2)} | set(stopped)
     assert wanted <= numbers(cleaned.stdout, "ended ")
     assert all((stage.folder / f"saved-{rank}").exists() for rank in range(2))

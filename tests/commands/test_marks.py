@@ -217,6 +217,29 @@ def test_doctor_and_clean_show_what_may_be_a_strangers() -> None:
         assert is_alive(pid)
 
 
+# --- the program that a mark names ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", ["", "/home/me/a train.1-2.py", "notebook \u65e5.ipynb"])
+def test_a_mark_names_the_program(program: str) -> None:
+    mark = replace(_marks.mine(), program=program)
+    assert _marks.Mark.parse(str(mark)) == mark
+    assert _marks.Mark.parse(f"{mark}-123-abc") != mark
+
+
+@pytest.mark.parametrize("program", [".zz", "." + "61" * 81, ".61.61"])
+def test_what_no_launcher_writes_is_no_mark(program: str) -> None:
+    assert _marks.Mark.parse(str(replace(_marks.mine(), program="")) + program) is None
+
+
+def test_a_program_is_shown_as_plain_text() -> None:
+    mark = replace(gone(), program="train.py\x1b[2J\n\u202e")
+    with running(MARKED, mark):
+        shown = xmp("clean", "--dry-run").stdout
+    assert "train.py?[2J??" in shown
+    assert "\x1b" not in shown
+
+
 # --- before the first line of ours ---------------------------------------------------------------
 
 

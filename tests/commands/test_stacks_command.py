@@ -82,6 +82,10 @@ def test_identical_stacks_are_shown_once(stage: Stage, method: str) -> None:
         assert answer.returncode == 0, answer
         head, *lines = answer.stdout.splitlines()
         assert head == f"launch of process {process.pid}: 3 replicas, supervisor {supervisor}"
+        user, script = pwd.getpwuid(os.geteuid()).pw_name, process.script  # type: ignore[attr-defined]
+        assert str(script)[-60:] in lines[0]
+        assert f", user {user}, running for " in lines[0]
+        assert lines[0].endswith(", runtime cpu, running")
         assert "ranks 0, 2:" in lines
         assert "rank 1:" in lines
         first, second = answer.stdout.split("rank 1:")

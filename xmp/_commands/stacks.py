@@ -72,7 +72,7 @@ def _name(uid: int) -> str:
 def _listed(running: Sequence[Launch]) -> str:
     if not running:
         return f"; {_NONE}"
-    lines = [f"\n  pid {each.launcher}: {_what(each)}" for each in running]
+    lines = [f"\n  pid {each.launcher}: {_what(each)}; {each.program}" for each in running]
     return "; running are" + "".join(lines)
 
 
@@ -86,4 +86,6 @@ def report(launch: Launch) -> str:
     head = f"launch of process {launch.launcher}: {_what(launch)}"
     if launch.supervisor.state in "Tt":
         head += " (stopped)"
-    return "\n".join([head, *stacks.grouped(stacks_by_pid.of_replicas(launch.replicas))])
+    return "\n".join(
+        [head, f"  {launch.program}", *stacks.grouped(stacks_by_pid.of_replicas(launch.replicas))]
+    )

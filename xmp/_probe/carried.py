@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +22,11 @@ from xmp._marks import Launcher, Mark
 
 from . import read
 
-__all__ = ["Claim", "claims", "vouched"]
+__all__ = ["Claim", "claims", "runtime_of", "vouched"]
 
 _FIRST_LINE = b"from xmp._processes."
 """In the command of an interpreter that xmp starts: ``system/interpreter``."""
+_RUNTIME = re.compile(rf"{re.escape(_marks.RUNTIME)}([a-z0-9_]{{1,32}})\b", re.ASCII)
 
 
 class Claim(NamedTuple):
@@ -64,6 +66,12 @@ def claims(pid: int, root: Path) -> list[Claim]:
     if limit is not None and all(claim.launcher != limit for claim in found):
         found.append(Claim(limit, None, "a resource limit"))
     return found
+
+
+def runtime_of(pid: int, root: Path) -> str:
+    """The runtime of its launch, as its pages say; empty where none does."""
+    found = _RUNTIME.findall(read.text(root / f"proc/{pid}/maps"))
+    return found[-1] if found else ""
 
 
 # --- pages -------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from xmp import _proc
 
 from . import read
 
-__all__ = ["LOCK", "Holder", "device_holders", "holder", "lock_holders", "open_files"]
+__all__ = [
+    "LOCK", "Holder", "age", "device_holders", "holder", "lock_holders", "open_files", "plain",
+]  # fmt: skip
 
 LOCK = "tmp/libtpu_lockfile"
 TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
@@ -32,7 +34,7 @@ class Holder:
     """The file that it holds."""
 
     def __str__(self) -> str:
-        return f"pid {self.pid} ({self.user}, running for {_age(self.seconds)}): {self.command}"
+        return f"pid {self.pid} ({self.user}, running for {age(self.seconds)}): {self.command}"
 
 
 def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
@@ -112,8 +114,14 @@ def _running(root: Path, process: Path) -> int:
     return max(int(float(uptime[0]) - found.started / os.sysconf("SC_CLK_TCK")), 0)
 
 
-def _age(seconds: int) -> str:
+def age(seconds: int) -> str:
+    """In the largest unit of which there are two."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def plain(text: str, most: int = 120) -> str:
+    """The end of a text that any process may have written, without what a terminal obeys."""
+    return "".join(each if each.isprintable() else "?" for each in text[-most:])

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from xmp import _marks
 from xmp._proc import Process, alive
 
-from .carried import vouched
+from .carried import runtime_of, vouched
+from .holders import age, holder, plain
 
 __all__ = ["Launch", "ancestors", "launches", "processes"]
 
@@ -33,6 +35,8 @@ class Launch:
     """In the order of their start."""
     members: frozenset[int]
     """Every process below the supervisor."""
+    program: str = ""
+    """Whose it is, in the user's words: script or notebook, user, age, runtime, state."""
 
 
 def processes(root: Path = ROOT) -> dict[int, Process]:
@@ -60,11 +64,14 @@ def _leads(process: Process, known: Mapping[int, Process]) -> bool:
 
 
 def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> Launch | None:
-    marks = {mark.pid for mark in vouched(supervisor.pid, root)}
-    if not marks:
+    # Where launches are nested, several processes have launched: the youngest is this launch's.
+    mark = max(vouched(supervisor.pid, root), key=lambda mark: mark.started, default=None)
+    if mark is None:
         return None
-    # Where launches are nested, several ancestors have launched: the nearest is this launch's.
-    above = [pid for pid in ancestors(supervisor, known) if pid in marks]
+    there = known.get(mark.pid)
+    seen = mark.space == _marks.mine(str(root)).space  # a container's launcher has another pid here
+    if seen and (there is None or there.started != mark.started):
+        return None  # it was killed: what is left of the launch is ending, or is a leftover
     below = {p.pid for p in known.values() if supervisor.pid in ancestors(p, known)}
     # A replica leads its process group, so it cannot leave the session (setsid(2)): this leaves out
     # what the supervisor, a subreaper, has adopted.
@@ -74,8 +81,16 @@ def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> La
         if process.parent == supervisor.pid == process.session and process.group == process.pid
     ]
     replicas.sort(key=lambda process: (process.started, process.pid))
-    launcher = above[0] if above else min(marks)
-    return Launch(launcher, supervisor, tuple(replicas), frozenset(below))
+    program = _described(supervisor, mark.program, root)
+    return Launch(mark.pid, supervisor, tuple(replicas), frozenset(below), program)
+
+
+def _described(supervisor: Process, program: str, root: Path) -> str:
+    found = holder(root, root / f"proc/{supervisor.pid}", "")
+    runtime = runtime_of(supervisor.pid, root)
+    words = [plain(program) or "a program without a name", f"user {found.user}"]
+    words += [f"running for {age(found.seconds)}", *([f"runtime {runtime}"] if runtime else ())]
+    return ", ".join([*words, "stopped" if supervisor.state in "Tt" else "running"])
 
 
 def ancestors(process: Process, known: Mapping[int, Process]) -> list[int]:

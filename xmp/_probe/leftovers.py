@@ -17,8 +17,8 @@ from xmp import _marks, _proc
 from xmp._marks import Launcher, Mark
 from xmp._proc import Process, alive
 
-from .carried import Claim, claims, vouched
-from .holders import Holder, holder
+from .carried import Claim, claims, runtime_of, vouched
+from .holders import Holder, holder, plain
 from .launches import ENGINE, ROOT, ancestors, processes
 
 __all__ = ["Doubtful", "Leftovers", "described", "leftovers"]
@@ -78,11 +78,19 @@ def _age(process: Process) -> tuple[int, int]:
 
 
 def described(process: Process, root: Path = ROOT) -> Holder:
-    """The same process, as a user would look for it: with its name in ``ps`` if xmp gave one."""
+    """The same process, as a user would look for it: with the program that has launched it.
+
+    What xmp has started has its name in ``ps``; its command is the same for all programs.
+    """
     found = holder(root, root / "proc" / str(process.pid), "")
-    if not process.name.startswith("xmp-"):
-        return found
-    return replace(found, command=f"{process.name}: {found.command}"[:120])
+    marks = [claim.mark for claim in claims(process.pid, root) if claim.mark is not None]
+    program = plain(max(marks, key=lambda mark: mark.started).program) if marks else ""
+    runtime = runtime_of(process.pid, root)
+    state = ", stopped" if process.state in "Tt" else ""
+    launch = f"{program or found.command}{f', runtime {runtime}' if runtime else ''}{state}"
+    if process.name.startswith("xmp-"):
+        return replace(found, command=f"{process.name} of {launch}"[:200])
+    return replace(found, command=f"{found.command}, of {launch}"[:320]) if program else found
 
 
 def _look(root: Path) -> Leftovers:

@@ -112,6 +112,8 @@ FIRST_USE = (
     "JAX_PARTITION_INDEX",
     "JAX_PROCESS_ID",
     "JAX_NUM_PROCESSES",
+    # torch asks each time, and writes it when it is first asked: while Lightning is imported.
+    "TORCHINDUCTOR_CACHE_DIR",
     # Written by `import jax` and `import torch_xla`: the plan sets the replica's value.
     "TF_CPP_MIN_LOG_LEVEL",
     "GRPC_VERBOSITY",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from .imported import Imported
 from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
 from .shared_reader import SharedReader
 from .template_key import TemplateKey
+from .written_variables import of_imports
 
 __all__ = ["ForkServerHandle", "drop_all"]
 
@@ -56,6 +58,7 @@ class ForkServerHandle:
         self._fork_failures: dict[int, str] = {}
         self._token = 0
         self._ready = self._dead = False
+        self._began = time.monotonic()
         self._sending = threading.RLock()
         self._reader = SharedReader(self._readable, self._read)
         self._reports = self._handlers()
@@ -220,7 +223,8 @@ class ForkServerHandle:
     def prepare(self, key: TemplateKey) -> None:
         """Have the modules imported that this launch needs and that are known to be harmless."""
         if names := self._not_asked(key.modules):
-            self._send(fork_server.ImportModules(names))
+            written = {n: v for n, v in of_imports().items() if key.variables({n: v})}
+            self._send(fork_server.ImportModules(names, written))
 
     def offer(self, key: TemplateKey, more: Iterable[str]) -> None:
         """Offer modules to be tried while the process is idle."""
@@ -312,7 +316,11 @@ class ForkServerHandle:
         slowest = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.slowest)
         failed = "".join(f"; could not import {name}: {why}" for name, why in report.failed.items())
         _log.debug(
-            "process %d is ready; slowest imports: %s%s", report.pid, slowest or "none", failed
+            "process %d is ready after %.2f s; slowest imports: %s%s",
+            report.pid,
+            time.monotonic() - self._began,
+            slowest or "none",
+            failed,
         )
 
     def _on_imported(self, report: fork_server.Ready | fork_server.ModulesImported) -> None:

@@ -26,11 +26,15 @@ class Imported:
     """The environment at the start and after each import: some modules change it."""
     variables_read: set[str] | None = None
     """The variables that Python code asked for; None while the first imports run."""
+    read_by_script: dict[str, str] = field(default_factory=dict)
+    """Of these, what the program's own modules asked for, each with the module's file."""
 
     def add(self, report: Ready | ModulesImported) -> None:
         """Take in a report."""
         self.packages.update((n, file) for n, file in report.modules.items() if "." not in n)
         self.variables_read = (self.variables_read or set()) | set(report.variables_read)
+        if isinstance(report, Ready):
+            self.read_by_script = report.read_by_script
         if report.environment:
             self.environments.append(report.environment)
 
@@ -53,3 +57,12 @@ class Imported:
         """Whether an import may depend on this variable, as far as Python code read it."""
         read = self.variables_read
         return read is None or name in read or ALL in read
+
+    def reader_of(self, name: str) -> str:
+        """The file of the program whose import has read this variable; empty for none of its own.
+
+        A script is not imported again for what a library has read.
+        """
+        if self.variables_read is None:
+            return "an import that has not ended"
+        return self.read_by_script.get(name) or self.read_by_script.get(ALL, "")

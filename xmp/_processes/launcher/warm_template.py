@@ -6,12 +6,14 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
+from xmp import _log
 from xmp._payload.script import MainSource
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import StartScriptHolder
 from xmp._processes.messages.launcher_state import LauncherState
 from xmp._processes.system import stdio, thread_pools
 
+from . import written_variables
 from .fork_server_handle import ForkServerHandle
 from .template_key import TemplateKey, identity_key
 
@@ -38,6 +40,7 @@ class WarmTemplate(ForkServerHandle):
     @classmethod
     def of(cls, key: TemplateKey) -> WarmTemplate:
         """Start one for this key."""
+        written_variables.note()
         self = cls.start(key.modules, key, "xmp-template")
         self._env = frozenset(key.env)
         return self
@@ -75,6 +78,7 @@ class WarmTemplate(ForkServerHandle):
         given = self._env ^ set(key.env)
         names |= {n for n, _ in given if not key.is_set_later(n) and known.may_have_read(n)}
         names -= {*thread_pools.one_thread_environment(), *dict(key.rules.quiet)}
+        names -= written_variables.of_imports().keys() - dict(key.env).keys()
         return known.first_changed(ours, names)
 
     def holder_of(
@@ -84,14 +88,11 @@ class WarmTemplate(ForkServerHandle):
         env = frozenset(key.env)
         if self._holder is not None:
             known, holder, seen = self._holder
-            given = {name for name, _ in env ^ seen}
-            own = holder.imported.changed_since(launcher.environment)
-            names = given | {name for name in own if not key.is_set_later(name)}
-            names = {name for name in names if holder.imported.may_have_read(name)}
-            names -= thread_pools.one_thread_environment().keys()
-            changed = holder.imported.first_changed(launcher.environment, names)
+            changed = _changed(holder, launcher, key, {name for name, _ in env ^ seen})
             if known == source and holder.alive and not changed:
                 return holder
+            if changed:
+                _log.debug("%s is imported again: %s", source.path, changed)
             self.forget_holder()
         streams = stdio.standard_streams()
         try:
@@ -131,6 +132,28 @@ class WarmTemplate(ForkServerHandle):
         super().drop()
         if self._holder is not None:
             self._holder[1].drop()
+
+
+def _changed(
+    holder: ForkServerHandle, launcher: LauncherState, key: TemplateKey, given: set[str]
+) -> str:
+    """Why a script must be imported again: which variable has changed, and who has read it.
+
+    ``given``: those in which ``env=`` differs. They are for the replicas, so that what a library
+    has read counts too; what the program has set between launches is its own.
+    """
+    known = holder.imported
+    own = known.changed_since(launcher.environment)
+    names = {name for name in given | own if known.may_have_read(name)}
+    names = {name for name in names if name in given or not key.is_set_later(name)}
+    names -= thread_pools.one_thread_environment().keys()
+    read = {name for name in names if name in given or known.reader_of(name)}
+    if name := known.first_changed(launcher.environment, read):
+        reader = known.reader_of(name) or "a library"
+        return f"{name} has changed, which {reader} has read at its import"
+    if name := known.first_changed(launcher.environment, names):
+        _log.debug("%s has changed; only libraries have read it, which stay as they are", name)
+    return ""
 
 
 def _file_here(name: str) -> str:

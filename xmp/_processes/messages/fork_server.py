@@ -51,6 +51,8 @@ class ImportModules(NamedTuple):
     """Import these now; ``ModulesImported`` answers."""
 
     names: list[str]
+    written: dict[str, str]
+    """What earlier imports in the launcher have written into its environment."""
 
 
 class TryModules(NamedTuple):
@@ -77,6 +79,8 @@ class Ready(NamedTuple):
     """Module and why it could not be imported."""
     variables_read: list[str]
     """The names of the environment variables that Python code of the imports has asked for."""
+    read_by_script: dict[str, str]
+    """Of these, what the program's own modules have asked for, each with the module's file."""
 
 
 class ModulesImported(NamedTuple):

@@ -24,7 +24,7 @@ from xmp._processes.messages.timeline import Timeline
 from xmp._processes.output.streams import Outlets, Sink
 from xmp._processes.replica.exit import finish_parent, forget_exit_handlers
 from xmp._processes.replica.role import Call, DescriptorLayout
-from xmp._processes.system import finalisation, linux, stack_dump, thread_pools
+from xmp._processes.system import finalisation, launcher_mark, linux, stack_dump, thread_pools
 from xmp._processes.system.descriptors import (
     move_above,
     raise_descriptor_limit,
@@ -51,6 +51,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
     forget_exit_handlers()
     (order,), descriptors = connection.expect(launch.StartLaunch)
     received = Received.of(order, descriptors, time.monotonic_ns())
+    launcher_mark.leave_runtime(order.runtime)
     try:
         call = load_call(received, inherited)
     except CannotFork as refusal:

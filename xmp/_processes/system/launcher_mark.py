@@ -7,11 +7,11 @@ import os
 import resource
 import sys
 
-from xmp._marks import LOCKS, PAGE, VARIABLE, Mark
+from xmp._marks import LOCKS, PAGE, RUNTIME, VARIABLE, Mark
 
 from . import linux
 
-__all__ = ["VARIABLE", "leave", "leave_on_child", "variable"]
+__all__ = ["VARIABLE", "leave", "leave_on_child", "leave_runtime", "variable"]
 
 _PROT_NONE, _MAP_SHARED = 0, 1
 _carried = ""
@@ -28,10 +28,20 @@ def leave(mark: str) -> None:
     if not mark:
         return
     _limit(0, mark)
+    _map(f"{PAGE}{mark}")
+
+
+def leave_runtime(runtime: str) -> None:
+    """In a supervisor: let this process and its forks say which runtime their launch has."""
+    if _carried and runtime:
+        _map(f"{RUNTIME}{runtime}")
+
+
+def _map(name: str) -> None:
     mmap = ctypes.CDLL(None)["mmap"]
     mmap.restype = ctypes.c_void_p
     mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    descriptor = linux.memory_file(f"{PAGE}{mark}")
+    descriptor = linux.memory_file(name)
     mmap(None, 1, _PROT_NONE, _MAP_SHARED, descriptor, 0)  # where it fails there is no mark
     os.close(descriptor)
 

@@ -9,14 +9,20 @@ getenv(3) is not seen.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+from . import module_bodies
 
 __all__ = ["ALL", "VariablesRead", "differs", "reads_all"]
 
 ALL = "*"
 """In place of a name: all variables were read."""
+_MAPPING = frozenset({"os", "collections.abc", "_collections_abc"})
+"""The modules of ``os.environ``'s own methods."""
 _environ: Any = os.environ
 
 
@@ -43,39 +49,84 @@ class VariablesRead:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self._own: dict[str, str] = {}
+        self._swept: set[str] = set()
+        """What one expression goes through, such as ``dict(os.environ)``: that asks for each."""
+        self._sweeper: tuple[int, int] | None = None
 
     def names(self) -> list[str]:
-        """The names; ``*`` where all were read and that counts."""
+        """The names; ``*`` where the program's own modules have read all."""
         return sorted(self._names)
+
+    def own(self) -> dict[str, str]:
+        """Of the names, those that the program's own modules have read, each with the file."""
+        return self._own
 
     def first_of(self, names: Iterable[str]) -> str:
         """The first of these names that was read; empty if none was."""
         return next((name for name in names if name in self._names), "")
 
     @contextmanager
-    def noted(self, sweeps: bool = False) -> Iterator[None]:
-        """Note what is read inside.
+    def noted(self, script: bool = False) -> Iterator[None]:
+        """Note what is read inside; for a ``script`` also which of its own modules read it.
 
-        ``sweeps``: what goes through all variables has read them all. It does not count for a
-        library, which copies the environment for a child process; a script may look for its own.
+        What goes through all variables has read them all if it is a module of the program, which
+        may look for its own. A library copies them for a child process, or looks for its own by a
+        prefix (tqdm, fsspec).
         """
+        module_bodies.is_of_a_library("")  # first: what that imports reads variables, too
         encode, decode = _environ.encodekey, _environ.decodekey
-        swept = ""
 
         def note(name: Any) -> Any:
-            if isinstance(name, str) and name != swept:
-                self._names.add(name)
+            if isinstance(name, str):
+                self._note(name, sys._getframe(1), script)
             return encode(name)
 
         def sweep(name: Any) -> Any:
-            nonlocal swept
-            swept = decode(name)
-            if sweeps:
-                self._names.add(ALL)
-            return swept
+            text = decode(name)
+            self._sweep(text, sys._getframe(1), script)
+            return text
 
         _environ.encodekey, _environ.decodekey = note, sweep
         try:
             yield
         finally:
             _environ.encodekey, _environ.decodekey = encode, decode
+            self._sweeper = None
+
+    def _note(self, name: str, frame: FrameType | None, script: bool) -> None:
+        reader = _caller(frame)
+        if name in self._swept and _place(reader) == self._sweeper:
+            return
+        self._names.add(name)
+        if script:
+            self._note_own(name, reader)
+
+    def _sweep(self, name: str, frame: FrameType | None, script: bool) -> None:
+        reader = _caller(frame)
+        if _place(reader) != self._sweeper:
+            self._sweeper = _place(reader)
+            self._swept.clear()
+            if script and self._note_own(ALL, reader):
+                self._names.add(ALL)
+        self._swept.add(name)
+
+    def _note_own(self, name: str, reader: FrameType | None) -> bool:
+        if name not in self._own:
+            file = module_bodies.innermost(reader)
+            if not file or module_bodies.is_of_a_library(file):
+                return False
+            self._own[name] = file
+        return True
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The code that uses ``os.environ``, above the methods of that."""
+    while frame is not None and frame.f_globals.get("__name__") in _MAPPING:
+        frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType | None) -> tuple[int, int] | None:
+    """Where the code is: the same for all that one expression reads."""
+    return None if frame is None else (id(frame), frame.f_lasti)

@@ -64,7 +64,7 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
         loaded = files_of(modules)
         read = variables_read.names()
         # Sent now: a launch may wait for it before it asks for anything.
-        connection.send(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed, read))
+        connection.send(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed, read, {}))
         ForkServer(connection, lifeline, launcher, idle, partial(become, idle=idle)).run()
     except (Closed, KeyboardInterrupt):
         pass

@@ -55,7 +55,7 @@ def hold_script(
     stdio.take_streams(streams)
     breakpoints.install()
     try:
-        with variables_read.noted(sweeps=True):
+        with variables_read.noted(script=True):
             import_main(source)
     except BaseException as error:
         connection.send(ImportFailed(format_error(error), f"{name_of(error)}: {message_of(error)}"))
@@ -68,6 +68,7 @@ def hold_script(
         connection.send(ForkUnsafe(culprits))
         return
     settle()
-    connection.send(Ready(os.getpid(), {}, {}, [], {}, variables_read.names()))
+    read = variables_read
+    connection.send(Ready(os.getpid(), {}, {}, [], {}, read.names(), read.own()))
     ForkServer(connection, lifeline, launcher.pid, idle, become, grace=_GRACE).run()
     finish_parent(_GRACE)

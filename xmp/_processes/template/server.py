@@ -10,6 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import selectors
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from xmp._processes.messages import fork_server as messages
@@ -62,7 +63,7 @@ class ForkServer:
         self._requests = Handlers[[list[int]]]()
         self._requests.on(messages.ForkSupervisor, self._fork)
         self._requests.on(messages.StartScriptHolder, self._fork)
-        self._requests.on(messages.ImportModules, lambda request, _: self._import(request.names))
+        self._requests.on(messages.ImportModules, lambda request, _: self._import(*request))
         self._requests.on(messages.TryModules, lambda request, _: self._candidates.add(*request))
         self._selector = selectors.DefaultSelector()
         self._open = True
@@ -98,7 +99,7 @@ class ForkServer:
             for key, _ in events:
                 self._handle(key.fd)
             self._flush()
-            self._import(self._candidates.take_harmless())
+            self._import(self._candidates.take_harmless(), {})
             trial = self._candidates.trial
             if trial is not None and trial.left == 0:
                 processes.kill(trial.pid)
@@ -202,10 +203,11 @@ class ForkServer:
             self._leave()
         return pid
 
-    def _import(self, names: list[str]) -> None:
+    def _import(self, names: list[str], written: Mapping[str, str]) -> None:
         if not names:
             return
         self._spare.replace()
+        os.environ.update(written)
         linux.arm(self._lifeline)  # it reads nothing while it imports
         import_all(names)
         settle()
