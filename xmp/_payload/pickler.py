@@ -99,12 +99,24 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
+def _code(code: types.CodeType) -> Any:
+    """Reduce code as cloudpickle does, with the name of its file: tracebacks show the line by it.
+
+    cloudpickle 3.1.3 drops the name (cloudpickle.py, _code_reduce).
+    """
+    make, fields = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    no_file = [isinstance(each, str) and each == "<dynamic-code>" for each in fields]
+    named = (code.co_filename if bad else each for each, bad in zip(fields, no_file, strict=True))
+    return make, tuple(named)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle with multiprocessing's reducers and out-of-band buffers."""
 
     # The C pickler reads this attribute once, in __init__, and libraries register reducers with
     # multiprocessing later: a ChainMap looks them up.
     dispatch_table = ChainMap(
+        {types.CodeType: _code},
         ForkingPickler._extra_reducers,  # type: ignore[attr-defined]
         cloudpickle.Pickler.dispatch_table,
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
     from .replica.seeding import seed_all
-    from .report.ipython import render
+    from .report.ipython import render, rendered
     from .system.descriptors import standard_numbers_taken
     from .system.interpreter import fresh_interpreter
     from .terminal.console import on_quit
@@ -54,6 +54,7 @@ __all__ = [
     "on_quit",
     "ready",
     "render",
+    "rendered",
     "said_here",
     "search_path_changed",
     "seed_all",
@@ -75,6 +76,7 @@ _LAZY = {
     "fresh_interpreter": "system.interpreter",
     "on_quit": "terminal.console",
     "render": "report.ipython",
+    "rendered": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",

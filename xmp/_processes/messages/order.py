@@ -21,6 +21,7 @@ PHASES = ("starting", "importing", "joining", "running", "done", "failed")
 HUNG_UP = 76
 """The exit code of a replica that finds its connection to the supervisor closed by its own code:
 sysexits(3)'s EX_PROTOCOL."""
+_TRACEBACK = "Traceback (most recent call last):"
 MALFORMED = "malformed"
 """The kind of a failure: the replica has sent its supervisor what no replica of xmp sends."""
 
@@ -149,10 +150,21 @@ class Failure:
         return self._what
 
     @property
+    def _said(self) -> str:
+        """The first line of its message; with the last one, if that ends a traceback.
+
+        So does the message of what a DataLoader's worker has raised (torch 2.13, _utils.py).
+        """
+        first, *others = self.message.strip().splitlines() or [""]
+        if others and _TRACEBACK in self.message:
+            return f"{first.removesuffix('.')}: {others[-1]}"
+        return first
+
+    @property
     def _what(self) -> str:
         if self.kind == "raised":
-            first = self.message.strip().partition("\n")[0]
-            return f"raised {self.error_type}{': ' + first if first else ''}"
+            said = self._said
+            return f"raised {self.error_type}{': ' + said if said else ''}"
         if self.kind == "interrupted":
             return "was interrupted (KeyboardInterrupt)"
         if self.kind == MALFORMED:
