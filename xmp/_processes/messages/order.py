@@ -138,6 +138,8 @@ class Failure:
     """Whether it had reached the function; of a thread replica that is not known."""
     hung_up: bool = False
     """Whether its own code has closed its connection to the supervisor."""
+    variables: str = ""
+    """Those of the user's innermost frames, as JSON; ``error.locals`` has them."""
     final: bool = False
     """Whether a restart cannot help: its result cannot be sent."""
 

@@ -17,7 +17,7 @@ __all__ = [
     "AskPreempted", "BreakpointReached", "ExceptionRaised", "ExitCalled", "FreshReplicaOrder",
     "FunctionEntered", "GiveValue", "LastStep", "MakeValue", "PhaseBegun", "PreemptedAt",
     "ResultReady", "ReturnTurn", "SharedValue", "ShowInCell", "ShownInCell", "Synced",
-    "Synchronise", "TakeTurn", "WantValue", "WithdrawValue", "YourTurn",
+    "Synchronise", "TakeTurn", "VariablesTaken", "WantValue", "WithdrawValue", "YourTurn",
 ]  # fmt: skip
 
 
@@ -73,6 +73,14 @@ class ExceptionRaised(NamedTuple):
     final: bool
     """Whether a restart cannot help: the function's result cannot be sent."""
     timeline: Timeline
+
+
+class VariablesTaken(NamedTuple):
+    """After ``ExceptionRaised``: the variables of the user's innermost frames, as JSON."""
+
+    rank: int
+    """As in ``ExceptionRaised``."""
+    text: str
 
 
 class BreakpointReached(NamedTuple):

@@ -39,6 +39,8 @@ def render(error: BaseException) -> list[str]:
         lines: list[str] = shell.InteractiveTB.structured_traceback(
             type(error), error, error.__traceback__
         )
+    if isinstance(error, ReplicaError) and error.locals:
+        lines.append(f"The variables of rank {error.rank} there: sys.last_value.locals")
     return lines
 
 

@@ -27,6 +27,7 @@ from .short_text import short
 from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
+from .variables import loaded
 
 __all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_imported", "not_loaded"]
 
@@ -124,6 +125,7 @@ def build(
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
     error.__cause__ = cause.exception
+    error.locals = loaded(cause.variables)
     return error
 
 

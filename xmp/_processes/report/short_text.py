@@ -8,7 +8,7 @@ from itertools import groupby
 
 from xmp._processes.system.interpreter import package_folder
 
-__all__ = ["short"]
+__all__ = ["library_of", "short"]
 
 _FRAME = re.compile(r'([ |]*)File "(.+)", line \d+,? in ')
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(\w+)|.*/lib/python3\.\d+/|<frozen ")
@@ -69,9 +69,12 @@ def _stack(frames: Sequence[_Frame], latest_last: bool) -> list[str]:
 
 
 def _library(frame: _Frame) -> str:
-    """The library that the frame belongs to; empty for one of the program."""
     found = _FRAME.match(frame[0])
-    place = found[2] if found else ""
+    return library_of(found[2]) if found else ""
+
+
+def library_of(place: str) -> str:
+    """The library that a file belongs to; empty for one of the program."""
     if place.startswith(package_folder):
         return "xmp"
     installed = _INSTALLED.match(place)

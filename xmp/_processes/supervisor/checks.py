@@ -31,7 +31,7 @@ runs on to its end would pass for the replica.
 """
 _REPORTS = (
     messages.PhaseBegun, messages.FunctionEntered, messages.ResultReady, messages.ExitCalled,
-    messages.ExceptionRaised,
+    messages.ExceptionRaised, messages.VariablesTaken,
 )  # fmt: skip
 _DATED = (
     messages.PhaseBegun, messages.ResultReady, messages.ExitCalled, messages.ExceptionRaised,
@@ -40,6 +40,7 @@ _MOST_REPORTS = 64
 """A replica sends less than ten. The launcher may not read for hours, and they wait here."""
 _LONGEST_KEY = 64 * 1024
 _LARGEST = 2**62
+_LONGEST_VARIABLES = 32 * 1024
 _MOST_MODULES = 10_000
 _LONGEST_MODULE = 1024
 _CLOCKS_DIFFER = 1_000_000_000
@@ -145,6 +146,12 @@ def _raised(message: messages.ExceptionRaised, replica: ReplicaHandle) -> None:
         _rank(message.rank, replica)
 
 
+def _variables(message: messages.VariablesTaken, replica: ReplicaHandle) -> None:
+    if message.rank != -1:
+        _rank(message.rank, replica)
+    _need(len(message.text) <= _LONGEST_VARIABLES, f"it has {len(message.text)} characters")
+
+
 def _breakpoint(message: messages.BreakpointReached, replica: ReplicaHandle) -> int:
     _rank(message.rank, replica)
     return 1
@@ -185,6 +192,7 @@ _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.ResultReady: _value,
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
+    messages.VariablesTaken: _variables,
     messages.BreakpointReached: _breakpoint,
     messages.AskPreempted: _step,
     messages.LastStep: _last_step,

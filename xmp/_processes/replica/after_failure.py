@@ -1,0 +1,56 @@
+"""The report of an exception, and what a replica sends after it: the variables of its frames."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from xmp._processes.messages.replica import ExceptionRaised, VariablesTaken
+
+from .channel import SupervisorChannel
+
+__all__ = ["SWITCH", "report_raised"]
+
+SWITCH = "XMP_LOCALS"
+"""Set to ``off``, nothing is sent."""
+
+
+def report_raised(
+    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException
+) -> None:
+    """Send the report of an exception, then what the user's innermost frames had, if any."""
+    with _sigterm_later():
+        channel.send(report)
+        if os.environ.get(SWITCH) != "off":
+            with suppress(Exception):  # the failure itself has been reported
+                _send_variables(channel, report.rank, error)
+
+
+def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException) -> None:
+    # Imported by a replica that has failed: what a template has loaded costs every replica pages.
+    from .variables import taken
+
+    if text := taken(error):
+        channel.send(VariablesTaken(rank, text))
+
+
+@contextmanager
+def _sigterm_later() -> Iterator[None]:
+    """Let a SIGTERM that ends this process do so afterwards.
+
+    The supervisor sends it 50 ms after the report. To block it would not do: native threads of
+    the process, which do not block it, would take it.
+    """
+    came: list[int] = []
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGTERM)
