@@ -12,7 +12,8 @@ import torch
 
 import xmp
 from tests.support.launching import failure
-from xmp._processes.replica.variables import taken
+from xmp._frame_values import taken
+from xmp._processes.report.short_text import library_of
 from xmp._processes.report.variables import loaded
 
 
@@ -43,7 +44,7 @@ def variables_of(**given: Any) -> dict[str, Any]:
     try:
         raising(given)
     except ValueError as error:
-        return loaded(taken(error))[0]
+        return loaded(taken(error, library_of))[0]
     raise AssertionError("nothing was raised")
 
 
@@ -121,7 +122,7 @@ def test_all_of_it_is_at_most_16_kib() -> None:
 
     with pytest.raises(ValueError) as caught:
         raising()
-    text = taken(caught.value)
+    text = taken(caught.value, library_of)
     assert 12 * 1024 < len(text) <= 16 * 1024
     assert len(loaded(text)[0]) > 3
 

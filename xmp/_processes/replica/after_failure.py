@@ -30,9 +30,10 @@ def report_raised(
 
 def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException) -> None:
     # Imported by a replica that has failed: what a template has loaded costs every replica pages.
-    from .variables import taken
+    from xmp._frame_values import taken
+    from xmp._processes.report.short_text import library_of
 
-    if text := taken(error):
+    if text := taken(error, library_of):
         channel.send(VariablesTaken(rank, text))
 
 

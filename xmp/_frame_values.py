@@ -11,12 +11,11 @@ import os
 import sys
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from xmp._processes.report.short_text import library_of
-from xmp._secrets import HIDDEN, is_secret, without_secrets
+from ._secrets import HIDDEN, is_secret, without_secrets
 
 __all__ = ["taken"]
 
@@ -33,10 +32,16 @@ _NAME: Any = type.__dict__["__qualname__"]
 _MODULE: Any = type.__dict__["__module__"]
 
 
-def taken(error: BaseException) -> str:
-    """The frames as JSON, innermost first: [[where, [[name, value], …]], …]; "" without one."""
+def taken(error: BaseException, library_of: Callable[[str], str]) -> str:
+    """The frames as JSON, innermost first: [[where, [[name, value], …]], …]; "" without one.
+
+    The user's are those in files of no library.
+    """
     ends = time.monotonic() + _SECONDS
-    frames = [(where, dict(islice(names, _MOST_NAMES))) for where, names in _users_frames(error)]
+    frames = [
+        (where, dict(islice(names, _MOST_NAMES)))
+        for where, names in _users_frames(error, library_of)
+    ]
     if not frames:
         return ""
     writer = _Writer(_secrets(names for _, names in frames))
@@ -54,7 +59,9 @@ def taken(error: BaseException) -> str:
     return json.dumps(written)
 
 
-def _users_frames(error: BaseException) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
+def _users_frames(
+    error: BaseException, library_of: Callable[[str], str]
+) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
     """("train.py:12 in step", its variables) of the innermost three, innermost first."""
     traceback, found = error.__traceback__, list[types.TracebackType]()
     while traceback is not None:
