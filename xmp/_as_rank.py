@@ -23,7 +23,7 @@ from ._excepthook import excepthook_kept
 from ._host import host_facts
 from ._processes import Results, StartTimeline, Timeline, seed_all
 from ._replica_info import ReplicaInfo
-from ._runtime_choice import choose, said_of
+from ._runtime_choice import add_choice, choose, said_of
 from ._runtimes import Runtime
 from ._runtimes._checks import check_backend, check_installed
 from ._types import HostFacts, Request
@@ -76,7 +76,7 @@ def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaI
         _check_mesh(found, runtime)
         index = _index(found, runtime, facts)
     except PlanError as error:
-        error._add(said_of(chosen, request, facts))
+        add_choice(error, said_of(chosen, request, facts))
         raise
     kind = getattr(runtime, "device_type", "cpu")
     settings = {

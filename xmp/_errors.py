@@ -144,6 +144,11 @@ class ReplicaError(XmpError, RuntimeError):
     stacks: Mapping[int, str] = {}
     """The Python stacks of the replicas that were still alive, as text, by rank."""
 
+    locals: Sequence[Mapping[str, Any]] = ()
+    """The variables of the user's innermost three frames in the replica that raised, innermost
+    first, by name; each frame's ``where`` says which it is. Numbers and short texts are themselves,
+    arrays have their shape, all else its type. ``XMP_LOCALS=off`` sends none."""
+
     _place: int | None = None
     """In the handle's ``processes``, where that is not the local rank."""
 

@@ -15,6 +15,7 @@ from ._framework import Framework
 from ._host import host_facts, plan_for, refuse_unready, with_uses
 from ._processes import Results, StartTimeline, Timeline, event_stream, seed_all
 from ._replica_info import ReplicaInfo
+from ._runtime_choice import concerns
 from ._types import Observer, Request
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _noted(choice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if choice and hasattr(error, "add_note"):
+        said = " ".join(each for each in error.args if isinstance(each, str))
+        if concerns(said) and choice and hasattr(error, "add_note"):
             error.add_note(choice)
         raise
 

@@ -18,6 +18,7 @@ from ._other_hosts import OtherHosts, seconds_to_meet
 from ._own_address import facing
 from ._payload.hints import modules_imported, names_used
 from ._probe import capacity
+from ._runtime_choice import add_choice
 from ._runtimes import _launcher
 from ._runtimes._extra import check_read_at_import
 from ._types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
@@ -111,7 +112,7 @@ def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) 
         _check(draft, call, known)
         return _started(request, call, known, draft, called, others)
     except XmpError as error:
-        error._add(draft.choice)
+        add_choice(error, draft.choice)
         raise
 
 
@@ -131,7 +132,7 @@ def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, 
     try:
         _check(draft, call, known)
     except XmpError as error:
-        error._add(draft.choice)
+        add_choice(error, draft.choice)
         raise
     return request, draft
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from . import _runtimes
-from ._errors import PlanError
+from ._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from ._runtimes import Runtime
 from ._types import HostFacts, Request
+from ._watch import is_victim
 
-__all__ = ["GENERIC", "NAMED", "choose", "said_of"]
+__all__ = ["GENERIC", "NAMED", "add_choice", "choose", "concerns", "said_of"]
 
 GENERIC = "torch"
 """Every torch-based framework imports it, so it decides only where none of those is loaded."""
@@ -115,3 +117,38 @@ def said_of(
         f"xmp chose runtime {runtime.name!r} ({why}); also possible: {', '.join(others)}. Pass "
         "runtime= to choose yourself."
     )
+
+
+_CONCERNED = re.compile(
+    r"(?<!left on )\bdevices?\b|\b(runtime|accelerators?|backends?|platforms?|drivers?|mesh|chips?"
+    r"|process ?groups?|rendezvous|init_process_group|distributed|coordinator|replica groups?"
+    r"|n?ccl|gloo|cuda|cudnn|gpus?|nvidia|hip|rocm|xpu|tpus?|libtpu|xla|torch_xla|pjrt|neuron)\b",
+    re.IGNORECASE,
+)
+_ELSE = re.compile(r"out of memory|out_of_memory|resource_exhausted", re.IGNORECASE)
+
+
+def concerns(words: str) -> bool:
+    """Whether the words of a failure are about devices, the group or the runtime.
+
+    A peer that has gone and memory that ran out have other reasons.
+    """
+    return bool(_CONCERNED.search(words)) and not _ELSE.search(words) and not is_victim(words)
+
+
+def add_choice(error: XmpError, choice: str) -> None:
+    """Add the line of ``said_of`` to an error that concerns what xmp has chosen."""
+    if isinstance(error, PlanError) or concerns(_words(error)):
+        error._add(choice)
+
+
+def _words(error: XmpError) -> str:
+    """What the error is about, without paths and names of hosts."""
+    if isinstance(error, ReplicaTimeout):
+        late = str(error).startswith("start_timeout")
+        return "rendezvous" if late else ""
+    if isinstance(error, ReplicaError) and error.failures:
+        cause = error.failures[0]
+        said = "" if cause.kind == "raised" else cause.stderr
+        return f"{cause.error_type}: {cause.message}\n{said}"
+    return str(error).partition("\n")[0].rpartition("failed: ")[2]

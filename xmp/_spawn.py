@@ -63,6 +63,7 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=BaseException)
 Args = tuple[Any, ...] | list[Any]
 
 
@@ -85,10 +86,10 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             frames = _users_frames(error.__traceback__)
             if frames is not None:  # the function ran in this process: its frames are the user's
                 raise error.with_traceback(frames)  # noqa: B904 - its cause and context stay
-            if "IPython" in sys.modules:
-                from ._processes import render as render  # its module says how to show it there
+            from ._excepthook import shown_short
+
             # The user's call is above, and xmp's frames below it say nothing about the failure.
-            raise error.with_traceback(None) from error.__cause__
+            raise shown_short(_shortened(error)) from error.__cause__
         except BaseException as error:
             _signals.give_up()  # a signal handler may raise between two returns
             if isinstance(error, KeyboardInterrupt):
@@ -96,7 +97,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, TypeError):
                 _suggest(function, kwargs, error)
                 if _refused(error):
-                    raise error.with_traceback(None) from error.__cause__
+                    raise _shortened(error) from error.__cause__
             if _users_frames(error.__traceback__) is None and not _is_skip(error):
                 raise  # xmp's frames show what went wrong in it
             raise _shortened(error)  # noqa: B904 - its cause and context stay
@@ -121,10 +122,12 @@ def _refused(error: TypeError) -> bool:
     frames = error.__traceback__
     if frames is None or _users_frames(frames) is not None:
         return False
-    while frames.tb_next is not None:
-        frames = frames.tb_next
-    name = str(frames.tb_frame.f_globals.get("__name__"))
-    return name in _REFUSING or name.startswith(("xmp.compat.", "xmp.testing."))
+    last = frames
+    while last.tb_next is not None:
+        last = last.tb_next
+    name = str(last.tb_frame.f_globals.get("__name__"))
+    of_xmp = name in _REFUSING or name.startswith(("xmp.compat.", "xmp.testing."))
+    return of_xmp or last is frames  # or Python does: it does not fit the parameters
 
 
 def _users_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -133,8 +136,12 @@ def _users_frames(frames: TracebackType | None) -> TracebackType | None:
     return users_frames(frames)
 
 
-def _shortened(error: BaseException) -> BaseException:
+def _shortened(error: E) -> E:
     """Without xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
+    if "IPython" in sys.modules:
+        from ._processes import rendered
+
+        rendered(error)
     return error.with_traceback(_users_frames(error.__traceback__))
 
 

@@ -1,4 +1,7 @@
-"""A launch that fails says which runtime xmp chose for it, why, and what else was possible."""
+"""A launch that fails says which runtime xmp chose, why, and what else was possible.
+
+Only where the failure concerns the device, the group or the runtime.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,19 @@ import pytest
 import xmp
 from tests.support.launching import never_returns
 from tests.support.stage import Stage
+from xmp._runtime_choice import concerns
 
 pytestmark = pytest.mark.failing
 
 LINE = "xmp chose runtime "
 
 
-def raises(rank: int, *args: object) -> None:
-    raise ValueError("any")
+def raises(rank: int, words: str = "no CUDA device") -> None:
+    raise ValueError(words)
 
 
 def exits(rank: int) -> None:
+    print("libtpu: no chip was found", file=sys.stderr, flush=True)
     os._exit(3)
 
 
@@ -36,7 +41,7 @@ class Broken:
 
 
 def _refuse() -> None:
-    raise ValueError("cannot be loaded")
+    raise ValueError("the process group is missing")
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +53,6 @@ def several(monkeypatch: pytest.MonkeyPatch) -> None:
 FAILURES: dict[str, tuple[type[Exception], Callable[..., Any], dict[str, Any]]] = {
     "raised": (xmp.ReplicaRaised, raises, {}),
     "died": (xmp.ReplicaDied, exits, {}),
-    "timeout": (xmp.ReplicaTimeout, waits, {"timeout": 1}),
     "restarted": (xmp.ReplicaRaised, raises, {"max_restarts": 1}),
     "loading": (xmp.StartError, raises, {"args": (Broken(),)}),
     "refused": (xmp.PlanError, raises, {"devices": [0]}),
@@ -56,7 +60,7 @@ FAILURES: dict[str, tuple[type[Exception], Callable[..., Any], dict[str, Any]]] 
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_every_failure_has_one_line(kind: str) -> None:
+def test_every_failure_that_it_concerns_has_one_line(kind: str) -> None:
     wanted, fn, options = FAILURES[kind]
     with pytest.raises(wanted) as caught:
         xmp.spawn(fn, nprocs=2 if kind != "refused" else None, **options)
@@ -64,6 +68,44 @@ def test_every_failure_has_one_line(kind: str) -> None:
     (line,) = [line for line in text.splitlines() if LINE in line]
     assert "also possible: " in line
     assert line.endswith("Pass runtime= to choose yourself.")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "no such label",
+        "[Errno 28] No space left on device",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "[gloo/pair.cc:553] Connection closed by peer",
+        "nodevices",
+    ],
+)
+def test_other_words_do_not_concern_it(words: str) -> None:
+    assert not concerns(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Default process group has not been initialized, please call init_process_group.",
+        "Torch not compiled with CUDA enabled",
+        "module 'torch' has no device 'xpu'",
+        "Unable to initialize backend 'tpu'",
+        "No module named 'torch_xla'",
+        "Distributed package doesn't have NCCL built in",
+    ],
+)
+def test_these_words_do(words: str) -> None:
+    assert concerns(words)
+
+
+def test_a_failure_that_it_does_not_concern_says_nothing_of_it() -> None:
+    with pytest.raises(xmp.ReplicaRaised) as caught:
+        xmp.spawn(raises, ("no such label",), nprocs=2)
+    assert LINE not in str(caught.value)
+    with pytest.raises(xmp.ReplicaTimeout) as late:
+        xmp.spawn(waits, nprocs=2, timeout=1)
+    assert LINE not in str(late.value)
 
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
@@ -86,9 +128,9 @@ def test_what_the_program_ends_itself_says_nothing_of_that() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before 3.11")
 def test_in_the_caller_it_is_a_note() -> None:
-    with pytest.raises(ValueError, match="any") as caught:
+    with pytest.raises(ValueError, match="no CUDA device") as caught:
         xmp.spawn(raises, nprocs=1)
-    assert caught.value.args == ("any",)
+    assert caught.value.args == ("no CUDA device",)
     (note,) = caught.value.__notes__
     assert LINE in note
 

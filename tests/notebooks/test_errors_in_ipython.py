@@ -1,4 +1,4 @@
-"""IPython shows an error of a call with the line of the cell alone."""
+"""IPython shows an error of a call with the line of the cell alone, and debugs it there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ for line in sys.argv[2:]:
     shell.run_cell(line)
 """
 REFUSED = ("xmp.spawn(fails, nprocs=0)", "xmp.plan(runtime='cdua')")
+BAD_TYPES = (
+    "xmp.spawn(fails, nproc=2)",
+    "xmp.spawn(fails, nprocs='2')",
+    "xmp.spawn(fails, (1, 2), 2)",
+)
+IN_THIS_PROCESS = ("xmp.spawn(fails, nprocs=1)",)
 FAILED = ("xmp.spawn(fails, nprocs=2, runtime='cpu', join=False).join()",)
 
 
@@ -33,6 +39,40 @@ def test_a_refusal_shows_no_line_of_xmp(python: Python, mode: str) -> None:
     text = shown(python, mode, *REFUSED)
     assert text.count("PlanError: ") == 2, text
     assert "_spawn.py" not in text
+
+
+@pytest.mark.parametrize("mode", ["Context", "Verbose", "Plain"])
+def test_a_bad_argument_shows_no_line_of_xmp(python: Python, mode: str) -> None:
+    text = shown(python, mode, *BAD_TYPES)
+    assert text.count("TypeError: ") == len(BAD_TYPES), text
+    assert "_spawn.py" not in text
+
+
+def test_the_program_s_own_error_shows_its_frames_alone(python: Python) -> None:
+    text = shown(python, "Context", *IN_THIS_PROCESS)
+    assert "ValueError: of a replica" in text
+    assert "raise ValueError('of a replica')" in text
+    assert "_spawn.py" not in text
+
+
+@pytest.mark.failing
+@pytest.mark.parametrize("line", ["xmp.spawn(fails, nprocs=0)", FAILED[0]])
+def test_the_debugger_begins_at_the_call(python: Python, line: str) -> None:
+    where = (
+        "import sys; frames = sys.last_value.__traceback__",
+        "while frames.tb_next: frames = frames.tb_next",
+        "print('in', frames.tb_frame.f_code.co_name, 'fails' in frames.tb_frame.f_globals)",
+    )
+    assert "in <module> True" in shown(python, "Context", line, *where)
+
+
+@pytest.mark.failing
+def test_a_failure_is_said_once(python: Python) -> None:
+    text = shown(python, "Context", *FAILED)
+    assert "raise ValueError('of a replica')" in text
+    # The first line, that of the other rank, and the last.
+    assert text.count("ValueError: of a replica") <= 3, text
+    assert "direct cause" not in text
 
 
 @pytest.mark.failing

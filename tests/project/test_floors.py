@@ -24,7 +24,8 @@ FLOORS = (
     | {"_plan_json", "_plan_text", "_secrets", "_facts_schema", "_numbers"}
     | {"_watch", "_limits", "_events", "_failure_table"},
     {"_probe", "_ports", "_planned_files", "_payload", "_imports", "_marks", "_names"}  # effects
-    | {"_log", "_proc", "_signals", "_own_handlers", "_excepthook", "_test_outcomes"},
+    | {"_log", "_proc", "_signals", "_own_handlers", "_excepthook", "_test_outcomes"}
+    | {"_frame_values"},
     {"_frameworks", "_inside", "_sharing", "_preemption", "_breakpoint", "_script_runs"}
     | {"_hydra_folders", "_data_parallel"},
     {"_processes"},

@@ -99,13 +99,15 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
-def _code(code: types.CodeType) -> tuple[Any, ...]:
-    """As cloudpickle does, but with the name of the file: stacks show the lines of cells by it.
+def _code(code: types.CodeType) -> Any:
+    """Reduce code as cloudpickle does, with the name of its file: tracebacks show the line by it.
 
-    cloudpickle 3.1.3 writes another name in its place.
+    cloudpickle 3.1.3 drops the name (cloudpickle.py, _code_reduce).
     """
     make, values = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in values)
+    no_name = [isinstance(each, str) and each == "<dynamic-code>" for each in values]
+    named = (code.co_filename if bad else each for each, bad in zip(values, no_name, strict=True))
+    return make, tuple(named)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

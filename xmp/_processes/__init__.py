@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .messages.timeline import StartTimeline, Timeline
     from .replica.exit import exit_status
     from .replica.seeding import seed_all
-    from .report.ipython import render
+    from .report.ipython import render, rendered
     from .system.descriptors import standard_numbers_taken
     from .system.interpreter import fresh_interpreter
     from .system.linux import continue_on_hang_up
@@ -58,6 +58,7 @@ __all__ = [
     "on_quit",
     "ready",
     "render",
+    "rendered",
     "said_here",
     "search_path_changed",
     "seed_all",
@@ -81,6 +82,7 @@ _LAZY = {
     "fresh_interpreter": "system.interpreter",
     "on_quit": "terminal.console",
     "render": "report.ipython",
+    "rendered": "report.ipython",
     "said_here": "terminal.progress",
     "seed_all": "replica.seeding",
     "standard_numbers_taken": "system.descriptors",

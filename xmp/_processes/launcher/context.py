@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp import _log, _signals
 from xmp._errors import XmpError
+from xmp._excepthook import shown_short
 from xmp._numbers import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._test_outcomes import is_skip
@@ -110,9 +111,7 @@ class ProcessContext(Generic[R]):
         except BaseException as error:
             if not _of_a_launch(error):
                 raise
-            # The user's call is above, and xmp's frames below it say nothing about the failure.
-            frames = _log.users_frames(error.__traceback__)
-            raise error.with_traceback(frames) from error.__cause__
+            raise _shown(error) from error.__cause__
 
     def _enough(self) -> bool:
         """Whether ``join`` returns False before ``timeout`` seconds are over."""
@@ -141,8 +140,7 @@ class ProcessContext(Generic[R]):
         except BaseException as error:
             if not _of_a_launch(error):
                 raise
-            frames = _log.users_frames(error.__traceback__)
-            raise error.with_traceback(frames) from error.__cause__
+            raise _shown(error) from error.__cause__
 
     def _results(self, owned: bool = False) -> Results[R]:
         """As ``results``; an ``owned`` launch ends whatever is raised."""
@@ -171,6 +169,17 @@ class ProcessContext(Generic[R]):
 def _of_a_launch(error: BaseException) -> bool:
     """Whether a launch ends with it: its failure, a Ctrl-C, a skipped test."""
     return isinstance(error, (XmpError, KeyboardInterrupt)) or is_skip(error)
+
+
+def _shown(error: BaseException) -> BaseException:
+    """The error without xmp's frames: the user's call is above, and they say nothing about it."""
+    if isinstance(error, XmpError):
+        shown_short(error)
+    elif "IPython" in sys.modules:
+        from xmp._processes.report.ipython import rendered
+
+        rendered(error)
+    return error.with_traceback(_log.users_frames(error.__traceback__))
 
 
 def _some(names: list[str]) -> str:

@@ -44,6 +44,9 @@ ENDINGS = (Interrupt, Stop, Kill, Preempt)
 class Launch:
     """One launch, from the packed call to the last report."""
 
+    _said_slow = False
+    """Whether this program has been told of a start that took long: once is enough."""
+
     def __init__(self, job: Job, release: Callable[[], None]) -> None:
         self.job = job
         self.grace = job.grace
@@ -278,7 +281,9 @@ class Launch:
         self.link.end()
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
-        if self.job.relay is None and (line := slow_start(self.start_timeline())):
+        told = self.job.relay is not None or Launch._said_slow
+        if not told and (line := slow_start(self.start_timeline())):
+            Launch._said_slow = True
             _log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()

@@ -19,6 +19,7 @@ from xmp._processes.report import host_error, replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 from xmp._processes.report.replica_error import CALLED_ON_IT
 from xmp._processes.report.stacks import grouped
+from xmp._runtime_choice import add_choice
 
 from . import leftovers
 from .job import Job
@@ -165,7 +166,7 @@ class Outcome:
     def say_where(self, error: BaseException) -> None:
         """Add to a Ctrl-C where the replicas were, unless it says something already."""
         if isinstance(error, KeyboardInterrupt) and not error.args and self._stacks:
-            where = "\n".join(grouped(self._stacks, with_lines=True))
+            where = "\n".join(grouped(self._stacks, with_lines=True, whole=""))
             error.args = (f"the replicas were interrupted here:\n{where}",)
 
     def raise_error(self) -> None:
@@ -178,7 +179,7 @@ class Outcome:
         """What the launch has failed with: a time limit, a replica, or its supervisor."""
         error = self._error()
         if isinstance(error, XmpError) and not self.ended_by:
-            error._add(self._job.plan.choice)
+            add_choice(error, self._job.plan.choice)
         return error
 
     def first(self, failure: Failure) -> BaseException:

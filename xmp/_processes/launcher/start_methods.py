@@ -16,6 +16,7 @@ from xmp._errors import PlanError, ReplicaTimeout, StartError
 from xmp._payload.script import MainSource
 from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
+from xmp._processes.report.replica_error import not_imported
 from xmp._processes.system import fork_safety
 from xmp._processes.system.variables_read import ALL, differs, reads_all
 from xmp._processes.terminal.console import in_notebook
@@ -137,8 +138,7 @@ class StartMethod:
                 raise StartError(template.last_words())
             raise StartError(f"the process that imported {main.path} ended during the import")
         if isinstance(refusal, ImportFailed):
-            text = refusal.traceback.rstrip()
-            raise StartError(f"importing {main.path} failed: {refusal.message}\n\n{text}")
+            raise not_imported(main.path, refusal.message, refusal.traceback)
         self.remember_unsafe(main, main.path, refusal.culprits)
         return None
 

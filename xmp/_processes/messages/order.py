@@ -21,6 +21,7 @@ PHASES = ("starting", "importing", "joining", "running", "done", "failed")
 HUNG_UP = 76
 """The exit code of a replica that finds its connection to the supervisor closed by its own code:
 sysexits(3)'s EX_PROTOCOL."""
+_TRACEBACK = "Traceback (most recent call last):"
 MALFORMED = "malformed"
 """The kind of a failure: the replica has sent its supervisor what no replica of xmp sends."""
 
@@ -139,6 +140,8 @@ class Failure:
     """Whether it had reached the function; of a thread replica that is not known."""
     hung_up: bool = False
     """Whether its own code has closed its connection to the supervisor."""
+    variables: str = ""
+    """Those of the user's innermost frames, as JSON; ``error.locals`` has them."""
     final: bool = False
     """Whether a restart cannot help: its result cannot be sent."""
 
@@ -151,10 +154,21 @@ class Failure:
         return self._what
 
     @property
+    def _said(self) -> str:
+        """The first line of its message; with the last one, if that ends a traceback.
+
+        So does the message of what a DataLoader's worker has raised (torch 2.13, _utils.py).
+        """
+        first, *others = self.message.strip().splitlines() or [""]
+        if others and _TRACEBACK in self.message:
+            return f"{first.removesuffix('.')}: {others[-1]}"
+        return first
+
+    @property
     def _what(self) -> str:
         if self.kind == "raised":
-            first = self.message.strip().partition("\n")[0]
-            return f"raised {self.error_type}{': ' + first if first else ''}"
+            said = self._said
+            return f"raised {self.error_type}{': ' + said if said else ''}"
         if self.kind == "interrupted":
             return "was interrupted (KeyboardInterrupt)"
         if self.kind == MALFORMED:

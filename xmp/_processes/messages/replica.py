@@ -18,7 +18,8 @@ __all__ = [
     "AskPreempted", "Beat", "BreakpointReached", "ExceptionRaised", "ExitCalled",
     "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "NoValue",
     "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
-    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "WantValue", "YourTurn",
+    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "VariablesTaken",
+    "WantValue", "YourTurn",
 ]  # fmt: skip
 
 
@@ -74,6 +75,14 @@ class ExceptionRaised(NamedTuple):
     final: bool
     """Whether a restart cannot help: the function's result cannot be sent."""
     timeline: Timeline
+
+
+class VariablesTaken(NamedTuple):
+    """After ``ExceptionRaised``: the variables of the user's innermost frames, as JSON."""
+
+    rank: int
+    """As in ``ExceptionRaised``."""
+    text: str
 
 
 class BreakpointReached(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # without the enums of signal: in forks
 import atexit
 import contextlib
 import os
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _finalize: Any = weakref.finalize
+_noted: list[int] = []
 _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"
 
@@ -207,8 +209,30 @@ def report_failure(channel: SupervisorChannel, report: Message) -> None:
     xmp ends all replicas after a failure, this one too, while it still writes out its files.
     SIGKILL comes after ``grace``.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _hold_sigterm()
     channel.send(report)
+
+
+def _hold_sigterm() -> None:
+    """Note a SIGTERM that would end this process.
+
+    To block it would not do: a native thread, which does not block it, would take it. A program
+    that is executed here has the default again.
+    """
+    if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGTERM, _note)
+
+
+def _note(number: int, frame: Any) -> None:
+    _noted.append(number)
+
+
+def _release_sigterm() -> None:
+    """Let a SIGTERM end this process, also one that came while it was held."""
+    if _signal.getsignal(_signal.SIGTERM) is _note:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        if _noted:
+            _signal.raise_signal(_signal.SIGTERM)
 
 
 def leave(
@@ -229,7 +253,7 @@ def leave(
             if not code:
                 report_failure(channel, record(error, -1, Timeline()))
             code = code or 1
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # half a file is worse than none
+    _hold_sigterm()  # half a file is worse than none
 
     def hangs(what: str) -> NoReturn:
         words = f"the finaliser of {what}, has not ended within {grace:g} s (grace)"
@@ -248,10 +272,10 @@ def _wait_for_others() -> None:
     threads = [each for each in threading.enumerate() if not each.daemon]
     if len(threads) > 1 or process.active_children():
         finalisation.write_out()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        _release_sigterm()
         threading._shutdown()  # type: ignore[attr-defined]
         util._exit_function()  # type: ignore[attr-defined]
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        _hold_sigterm()
 
 
 def _say(words: str) -> None:

@@ -29,6 +29,7 @@ from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 
 from . import seeding
+from .after_failure import report_raised
 from .exit import (
     exit_called,
     failed_code,
@@ -120,7 +121,7 @@ def run(role: Role) -> None:
     except BaseException as error:
         _signals.keep_deferred()
         code = failed_code(framework, error)
-        report_failure(channel, record(error, role.failing_rank, timeline, final=sending))
+        report_raised(channel, record(error, role.failing_rank, timeline, final=sending), error)
     leave(framework if code == 0 else None, channel, code, common.order.grace)
 
 

@@ -7,23 +7,23 @@ showtraceback), which returns text: HTML has to be displayed beside it.
 from __future__ import annotations
 
 import sys
-import types
 import weakref
 from typing import Any
 
 from xmp._errors import ReplicaError, XmpError
-from xmp._processes.system.interpreter import package_folder
+from xmp._excepthook import said_once, users_frames
 
-__all__ = ["render", "users_frames"]
+__all__ = ["render", "rendered"]
 
 _shown: weakref.WeakKeyDictionary[ReplicaError, int] = weakref.WeakKeyDictionary()
 """The number of the execution in which each error was shown."""
 
 
-def render(error: XmpError) -> list[str]:
+def render(error: BaseException) -> list[str]:
     """The lines of the traceback; of a ReplicaError, displays the table where there is a notebook.
 
-    IPython shows the innermost frame of a traceback even where that is hidden.
+    IPython shows the innermost frame of a traceback even where that is hidden. From here on the
+    error has the user's frames alone: %debug begins in the innermost one.
     """
     shell: Any = sys.modules["IPython"].get_ipython()
     count = shell.execution_count
@@ -34,17 +34,26 @@ def render(error: XmpError) -> list[str]:
 
         # Front ends without HTML show the text of the error anyway.
         display({"text/html": error._repr_html_(), "text/plain": ""}, raw=True)
-    frames = users_frames(error.__traceback__)
-    lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, frames)
+    error.__traceback__ = sys.last_traceback = users_frames(error.__traceback__)
+    with said_once(error):
+        lines: list[str] = shell.InteractiveTB.structured_traceback(
+            type(error), error, error.__traceback__
+        )
+    if isinstance(error, ReplicaError) and error.locals:
+        lines.append(f"The variables of rank {error.rank} there: sys.last_value.locals")
     return lines
 
 
-def users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """The same traceback without xmp's frames below the user's call."""
-    if traceback is None or traceback.tb_frame.f_code.co_filename.startswith(package_folder):
-        return None
-    inner = users_frames(traceback.tb_next)
-    return types.TracebackType(inner, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+def rendered(error: BaseException) -> None:
+    """Have IPython show an exception that is not xmp's as it shows one of xmp's."""
+    if not hasattr(type(error), "_render_traceback_"):
+        # Without the __setattr__ of the user's class.
+        object.__setattr__(error, "_render_traceback_", _render_last)
+
+
+def _render_last() -> list[str]:
+    """IPython sets ``sys.last_value`` first; to have the error here would be a cycle."""
+    return render(sys.last_value)  # type: ignore[arg-type]
 
 
 # Set here: the exceptions' own module imports nothing, and so knows no notebooks.

@@ -1,4 +1,4 @@
-"""What a replica has missed because it exists in the launcher's process only."""
+"""What a replica has missed, or met twice, because it runs only a part of the script again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,27 @@ from collections.abc import Iterator
 
 from xmp._payload.script import is_below_guard, main_source
 
-__all__ = ["only_here"]
+__all__ = ["imported_again", "only_here"]
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined.*", re.DOTALL)
 _NO_ATTRIBUTE = re.compile(r"(?:type object )?'(\w+)'(?: object)? has no attribute '(\w+)'")
+
+
+_TOP = re.compile(
+    r'^Traceback \(most recent call last\):\n  File "(.+)", line \d+, in <module>$', re.MULTILINE
+)
+
+
+def imported_again(traceback: str) -> str:
+    """What to do, if the script itself raised while it was imported for the replicas; else ""."""
+    source, found = main_source(), _TOP.search(traceback)
+    if source is None or found is None or found[1] != source.path:
+        return ""
+    return (
+        "It was the second import of this script: replicas import it too, without what is below\n"
+        '`if __name__ == "__main__":`. What can be done only once (to bind a port, to take a lock, '
+        "to make\na folder) belongs below that line."
+    )
 
 
 def only_here(error_type: str, message: str) -> str:

@@ -21,13 +21,15 @@ from xmp._processes.system.processes import CPU_TIME
 from xmp._watch import STOPPED, UNKNOWN, is_victim
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
-from .only_here import only_here
+from .only_here import imported_again, only_here
 from .out_of_memory import OomFinding
+from .short_text import short
 from .stacks import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
+from .variables import loaded
 
-__all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_loaded"]
+__all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_imported", "not_loaded"]
 
 CALLED_ON_IT = "was called on it"
 """Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
@@ -51,6 +53,7 @@ _CPU_TIME = (
     "RLIMIT_CPU allows a process so many seconds of CPU time (ulimit -t, resource.setrlimit).\n"
     "Raise it before the launch; replicas inherit it from this process."
 )
+_WHOLE = "error.failures[0].traceback"
 _LINES_AFTER_TRACEBACK = 10
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
 
@@ -58,9 +61,16 @@ _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failur
 def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") -> StartError:
     """The exception for a function or arguments that cannot be loaded ``where``."""
     failed = f"{where}loading the function and its arguments failed: {words}"
-    error = StartError(f"{failed}\n\n{text.rstrip()}")
+    parts = [failed, imported_again(text), short(text.rstrip())]
+    error = StartError("\n\n".join(filter(None, parts)))
     error.__cause__ = load_exception(pickled)
     return error
+
+
+def not_imported(path: str, words: str, text: str) -> StartError:
+    """The exception for a script that raises when it is imported for the replicas."""
+    parts = [f"importing {path} failed: {words}", imported_again(text), short(text.rstrip())]
+    return StartError("\n\n".join(filter(None, parts)))
 
 
 def exception_of(failure: Failure) -> BaseException | None:
@@ -102,6 +112,7 @@ def build(
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
         only_here(cause.error_type, cause.message),
+        imported_again(cause.traceback),
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
@@ -114,6 +125,7 @@ def build(
     error.exit_code, error.signal_name = cause.exit_code, cause.signal_name
     error.failures, error.results, error.stacks = tuple(failures), dict(results), dict(stacks)
     error.__cause__ = cause.exception
+    error.locals = loaded(cause.variables)
     return error
 
 
@@ -144,7 +156,7 @@ def _ending(failure: Failure, place: int | None) -> Iterator[str]:
     Programs search for that sentence at the end of the text: it is torch's, word for word (torch
     2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
     """
-    traceback = with_source(failure.traceback.rstrip())
+    traceback = short(with_source(failure.traceback.rstrip()), _WHOLE)
     place = failure.local_rank if place is None else place
     ended = failure.signal_name or failure.exit_code is not None
     if failure.kind == "raised" or not ended:  # or it was interrupted, and is ending still

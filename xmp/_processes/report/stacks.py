@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from xmp._processes.system.interpreter import package_folder
 
+from .short_text import short
+
 __all__ = ["crash_stacks", "grouped", "living", "not_in_function", "ranks"]
 
 T = TypeVar("T")
@@ -43,15 +45,20 @@ def _file(frame: str) -> str:
     return frame[6:].partition('"')[0] if frame.startswith('File "') else ""
 
 
-def grouped(stacks: Mapping[int, str], with_lines: bool = False) -> list[str]:
+def grouped(
+    stacks: Mapping[int, str], with_lines: bool = False, whole: str | None = None
+) -> list[str]:
     """The main threads' stacks, from the user's function on; ranks with the same one together.
 
-    ``with_lines``: below each frame the line of its source, where this process has it.
+    ``with_lines``: below each frame the line of its source, where this process has it. ``whole``:
+    most frames of libraries are left out, and this has them; empty: nothing has.
     """
-    shown = {
-        rank: tuple(_shortened(_users_frames(_replicas_frames(_frames(text)))))
-        for rank, text in stacks.items()
-    }
+
+    def frames(text: str) -> tuple[str, ...]:
+        users = _users_frames(_replicas_frames(_frames(text)))
+        return tuple(_shortened(_without_libraries(users, whole)))
+
+    shown = {rank: frames(text) for rank, text in stacks.items()}
     return [
         "\n  ".join([f"{group}:", *map(_with_line if with_lines else str, lines)])
         for lines, group in _alike(shown).items()
@@ -95,6 +102,12 @@ def _users_frames(lines: list[str]) -> list[str]:
         for line in (lines[: users[-1] + 1] if users else lines)
         if not _file(line).startswith("<frozen importlib")
     ]
+
+
+def _without_libraries(lines: list[str], whole: str | None) -> list[str]:
+    if whole is None:
+        return lines
+    return short("\n".join(lines), whole, latest_last=False).splitlines()
 
 
 def _shortened(lines: list[str]) -> list[str]:

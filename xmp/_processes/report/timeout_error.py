@@ -49,7 +49,7 @@ def build(
         f"{overdue.name}={seconds(overdue.limit)}: {_words(overdue, world_size, host)}",
         memory.found(killed=False),  # the ranks may have waited for a process that was killed
         *([_STACKS] if shown else []),
-        *grouped(shown),
+        *grouped(shown, whole="error.stacks"),
     ]
     if overdue.name == HANG and not overdue.diverged and not overdue.at_the_end:
         parts.append(_BUSY)

@@ -20,7 +20,7 @@ _LONGEST_MESSAGE = 8 * 1024
 _FIRST, _LAST = 20, 30  # frames of a stack that is longer than both together
 _LONGEST_CYCLE = 8  # functions that call each other in turn
 _PLACE = re.compile(r'([ |]*)File "(.+)", line (\d+), in ')
-_SHOWN = 3  # times that a repeated part is shown, as in Python's own tracebacks
+_REPEATED = 3  # times that a part may follow itself, as in Python's own tracebacks
 
 
 def format_error(error: BaseException) -> str:
@@ -103,7 +103,7 @@ class _ShortStack(traceback.StackSummary):
 
 
 def _folded(lines: list[str]) -> list[str]:
-    """Functions that call each other in turn are shown three times.
+    """Functions that call each other in turn more than three times are shown once.
 
     traceback.StackSummary.format folds only a function that calls itself.
     """
@@ -112,14 +112,14 @@ def _folded(lines: list[str]) -> list[str]:
     while at < len(lines):
         size, times = max(
             ((size, _repetitions(lines, at, size)) for size in range(1, _LONGEST_CYCLE + 1)),
-            key=lambda each: each[0] * (each[1] - _SHOWN) if each[1] > _SHOWN else 0,
+            key=lambda each: each[0] * (each[1] - _REPEATED) if each[1] > _REPEATED else 0,
         )
-        if times <= _SHOWN:
+        if times <= _REPEATED:
             shown.append(lines[at])
             at += 1
             continue
-        shown += lines[at : at + size * _SHOWN]
-        shown.append(f"  [Previous {size} lines repeated {times - _SHOWN} more times]\n")
+        shown += lines[at : at + size]
+        shown.append(f"  [Previous {size} lines repeated {times - 1} more times]\n")
         at += size * times
     return shown
 

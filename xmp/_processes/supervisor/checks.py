@@ -28,7 +28,7 @@ runs on to its end would pass for the replica.
 """
 _REPORTS = (
     messages.PhaseBegun, messages.FunctionEntered, messages.ResultReady, messages.ExitCalled,
-    messages.ExceptionRaised,
+    messages.ExceptionRaised, messages.VariablesTaken,
 )  # fmt: skip
 _DATED = (
     messages.PhaseBegun, messages.ResultReady, messages.ExitCalled, messages.ExceptionRaised,
@@ -37,6 +37,7 @@ _MOST_REPORTS = 64
 """A replica sends less than ten. The launcher may not read for hours, and they wait here."""
 _LONGEST_KEY = 64 * 1024
 _LARGEST = 2**62
+_LONGEST_VARIABLES = 32 * 1024
 _MOST_MODULES = 10_000
 _LONGEST_MODULE = 1024
 _CLOCKS_DIFFER = 1_000_000_000
@@ -156,6 +157,12 @@ def _raised(message: messages.ExceptionRaised, replica: ReplicaHandle) -> None:
         _rank(message.rank, replica)
 
 
+def _variables(message: messages.VariablesTaken, replica: ReplicaHandle) -> None:
+    if message.rank != -1:
+        _rank(message.rank, replica)
+    _need(len(message.text) <= _LONGEST_VARIABLES, f"it has {len(message.text)} characters")
+
+
 def _breakpoint(message: messages.BreakpointReached, replica: ReplicaHandle) -> int:
     _rank(message.rank, replica)
     return 1
@@ -190,6 +197,7 @@ _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.ResultReady: _result,
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
+    messages.VariablesTaken: _variables,
     messages.BreakpointReached: _breakpoint,
     messages.FunctionLeft: _left,
     messages.OpenVoice: _voice,

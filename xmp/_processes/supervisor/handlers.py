@@ -40,6 +40,7 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
     table.on(messages.ResultReady, partial(_returned, monitor))
     table.on(messages.ExitCalled, partial(_exited, monitor))
     table.on(messages.ExceptionRaised, partial(_raised, monitor))
+    table.on(messages.VariablesTaken, _variables)
     table.on(
         messages.BreakpointReached,
         lambda message, replica, arrived: monitor.debugger().arrive(replica, message.rank, arrived),
@@ -112,6 +113,11 @@ def _raised(
     failure.final = message.final
     words = f"{message.error_type}: {message.message}"
     monitor.feed(_events.Raised(replica.rank, message.at, words))
+
+
+def _variables(message: messages.VariablesTaken, replica: ReplicaHandle, _: Arrived) -> None:
+    if replica.failure is not None and replica.failure.kind == "raised":
+        replica.failure.variables = message.text
 
 
 def _asked_preempted(
