@@ -194,3 +194,15 @@ print([*start(fn)])"""
     messages = kernel(BEGIN, cell)
     assert displays_of(messages, 1) == [{"text/plain": "'next'"}]
     assert text_of(messages, 1) == "[0, 1]\n"
+
+
+def test_a_widget_is_its_text(kernel: Kernel) -> None:
+    cell = """
+def fn(rank):
+    import ipywidgets
+    if rank == 0:
+        display(ipywidgets.IntSlider(value=3))
+start(fn)"""
+    (shown,) = displays_of(kernel(BEGIN, cell), 1)
+    assert [*shown] == ["text/plain"]
+    assert shown["text/plain"].startswith("IntSlider(value=3")

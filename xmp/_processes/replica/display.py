@@ -20,6 +20,9 @@ from xmp._processes.system.stdio import flush
 __all__ = ["new_shell"]
 
 
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
 def new_shell(kind: Any) -> Any:
     """A shell of this class without history, magics and terminal: its ``__init__`` is not run.
 
@@ -51,7 +54,8 @@ class _Publisher(DisplayPublisher):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         display_id = str((transient or {}).get("display_id") or "")
-        texts = {name: _as_text(value) for name, value in data.items()}
+        # A widget's model is a comm of this process: the notebook would have a view of nothing.
+        texts = {name: _as_text(value) for name, value in data.items() if name != _WIDGET}
         about = json.dumps(metadata) if metadata else ""
         size = sum(map(len, texts.values())) + len(about)
         if size > MOST_BYTES:
