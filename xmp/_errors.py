@@ -92,6 +92,18 @@ class Failure(Protocol):
         """One line: what happened."""
 
     @property
+    def kind(self) -> str:
+        """ "raised", "exited", "interrupted", "signal" and the like."""
+
+    @property
+    def error_type(self) -> str:
+        """The name of its exception's class; empty if it raised none."""
+
+    @property
+    def message(self) -> str:
+        """The text of its exception."""
+
+    @property
     def label(self) -> str:
         """Its part in it: "cause", "collateral", "stopped by xmp" or "unknown"."""
 
