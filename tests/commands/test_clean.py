@@ -165,8 +165,14 @@ def test_escaped_grandchildren_of_a_launch_that_was_killed(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stopped_engine_leaves_replicas_which_are_asked_first(stage: Stage, method: str) -> None:
-    """No process is left that could end them: the launcher is dead, the others do not notice."""
+def test_a_stopped_engine_leaves_replicas_which_are_asked_first(
+    stage: Stage, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is left that could end them: the launcher is dead, the others do not notice.
+
+    Where the kernel can send a signal at the end of a lifeline, none would stay.
+    """
+    monkeypatch.setenv("XMP_WITHOUT", "setsig")
     process = running(stage, method, "saving")
     stopped = engine(stage)
     for pid in stopped:
