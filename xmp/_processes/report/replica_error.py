@@ -274,7 +274,9 @@ def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, 
 
 def _new(kind: type[ReplicaError], *args: Any, **kwargs: Any) -> ReplicaError:
     """An object that ``except`` knows by torch's name as well, also where a program makes it."""
-    return RuntimeError.__new__(also_torchs(kind), *args)
+    # A built-in class makes the objects of its own layout alone, and TimeoutError has another one.
+    builtin = TimeoutError if issubclass(kind, TimeoutError) else RuntimeError
+    return builtin.__new__(also_torchs(kind), *args)
 
 
 ReplicaError.__reduce__ = _reduced  # type: ignore[assignment]
