@@ -11,10 +11,15 @@ import pytest
 # With it print() writes a text and its line end apart, and lines of two ranks run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# Under nohup, and in the background of a script, it is ignored: all that tests start would inherit
-# that, and no Ctrl-C of a test would reach it.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under nohup, and in the background of a script, they are ignored: all that tests start would inherit
+# that, and no Ctrl-C or Ctrl-\\ of a test would reach it.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # What a test must not leave (leaks.py), what it has and how it launches (fixtures.py).
 pytest_plugins = ["tests.support.leaks", "tests.support.fixtures"]
