@@ -11,8 +11,8 @@ import pytest
 # With it print() writes a text and its line end apart, and lines of two ranks run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# Under nohup, and in the background of a script, they are ignored: all that tests start would inherit
-# that, and no Ctrl-C or Ctrl-\\ of a test would reach it.
+# Under nohup, and in the background of a script, they are ignored: all that tests start would
+# inherit that, and no Ctrl-C or Ctrl-\ of a test would reach it.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),

@@ -246,8 +246,7 @@ def spawn(
         args, kwargs: a tuple or list, and a dict, for ``fn``; sent once. CPU tensors in them are
             shared memory.
         nprocs: replicas on this host; None (or -1) for one per device. An explicit 1 with
-            ``join=True`` runs ``fn`` in this process, unless the job has several hosts: there the
-            failure of another host must end it.
+            ``join=True`` runs ``fn`` in this process, unless the job has several hosts.
         join: wait and return the results; otherwise return a ``ProcessContext`` at once.
         daemon: with ``join=False``, end the replicas when this process ends instead of waiting.
         start_method: "forkserver" (default on Linux), "spawn" or "fork".
@@ -268,29 +267,25 @@ def spawn(
         max_restarts: how often xmp starts all replicas again after a failure, with new ports;
             ``xmp.restart_count()`` is the number of restarts so far. A replica that failed or hung
             and a supervisor that was killed are failures. Ctrl-C, a SIGTERM of this process,
-            ``terminate()``, ``timeout`` (which counts for all attempts together) and a result that
-            cannot be sent end the launch, and so does the same exception (type, text, line) in
-            two attempts in a row, each within 60 s of its start and before a replica has returned,
-            where no other launcher decides as well. After a signal, an OSError and what else may
-            pass (network, memory) xmp waits 1, 2, 4 … s, a minute at most. ``args`` and ``kwargs``
-            are sent again: shared tensors have what an attempt has written into them, everything
-            else is as in this process.
+            ``terminate()``, ``timeout`` (for all attempts together) and a result that cannot be
+            sent end the launch, and so does the same exception (type, text, line) twice in a row,
+            each time within 60 s and before a replica has returned. After a signal, an OSError and
+            what may pass (network, memory) xmp waits 1, 2, 4 … 60 s. Shared tensors keep what an
+            attempt has written into them; all else of ``args`` and ``kwargs`` is sent again.
         log_dir: a folder for ``rank0.stdout.log``, ``rank0.stderr.log`` … with everything that the
-            replicas write; made if it is not there. An earlier launch's files of these names are
-            emptied.
+            replicas write; made if it is not there. Older files of these names are emptied.
         prefix: True, or text such as ``"[{rank}] "`` (also ``{local_rank}``, ``{host}``) before
             every line; only whole lines are shown.
         show: whose output is shown: "all", "none", "0", "0,2-3", ``[0, 2]``, ``range(4)`` or 0.
         progress: True shows how many replicas are in which phase until all run ``fn``: on a
-            terminal and in a notebook as one line that is redrawn, elsewhere as plain lines, one
-            for each change. None does so on a terminal and in a notebook when the start takes
-            longer than 2 s; False never.
+            terminal and in a notebook as one line that is redrawn, elsewhere as a plain line for
+            each change. None does so on a terminal and in a notebook when the start takes longer
+            than 2 s; False never.
         events: gets every change of the launch's state, in order: a function that takes one
             ``xmp.Event``, or the path of a file to which each is appended as a line of JSON. The
             function runs in this process, in the thread that waits for the launch, and the launch
             waits until it returns. With ``join=False`` it gets what comes after the start when the
-            program joins the context or asks it for something. If it raises, xmp reports that once
-            on standard error.
+            program joins the context or asks it for something. If it raises, xmp says so once.
 
     Returns:
         ``Results`` (``join=True``): what each replica returned, in rank order. ``ProcessContext``

@@ -30,7 +30,7 @@ def one_error(ended: Outcome) -> str:
     """The last words of a program that ended by one StartError, with no frame below its call."""
     assert ended.code == 1, ended
     assert ended.err.count("Traceback (most recent call last)") == 1, ended.err
-    assert ended.err.count('File "') == 2, ended.err  # the call's, and `in spawn`
+    assert ended.err.count('File "') == 1, ended.err  # the call's: no frame of xmp
     _, found, words = ended.err.partition("xmp.StartError: ")
     assert found, ended.err
     return words

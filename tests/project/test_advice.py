@@ -24,6 +24,7 @@ OTHERWISE = {
 
 def pages() -> list[Path]:
     docs = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    docs = [page for page in docs if page.parent.name != "trials"]  # they quote what was said
     return [*docs, *(ROOT / "xmp").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
 
 

@@ -7,11 +7,12 @@ replicas are on several hosts, it is derived from the job's secret; without one 
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from xmp._replica_info import ReplicaInfo
+if TYPE_CHECKING:
+    from xmp._replica_info import ReplicaInfo
 
 __all__ = ["KEY_SIZE", "SECRET", "derived", "of_environment"]
 
@@ -23,6 +24,8 @@ def derived(secret: bytes, *about: object) -> bytes:
     """The key of the launch that ``about`` describes; empty without a secret."""
     if not secret:
         return b""
+    import hashlib  # 4 ms, which `import xmp` need not take
+
     hashed = hashlib.sha256(secret).digest()
     context = repr(about).encode()
     return hashlib.blake2b(
