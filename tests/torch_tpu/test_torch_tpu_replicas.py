@@ -33,7 +33,8 @@ NAMES = (
 )
 
 def touched(pid):
-    maps = open(f"/proc/{pid}/maps").read()
+    # The mark of a launch names its runtime there, too.
+    maps = "".join(line for line in open(f"/proc/{pid}/maps") if ".so" in line)
     return [name for name in ("libtpu", "torch_tpu") if name in maps]
 
 def above(pid):
