@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Any
 
@@ -22,8 +23,20 @@ def buffer_lines() -> None:
     if reconfigure is not None:
         reconfigure(line_buffering=True)
     if _c_stdout is not None:
+        flush()
         _libc.setvbuf(_c_stdout, None, _LINE_BUFFERED, ctypes.c_size_t(0))
-    flush()  # glibc buffers by lines only once its buffer was flushed
+        _write_to_null()
+
+
+def _write_to_null() -> None:
+    """Have glibc buffer by lines from now on: it does so once it has written something."""
+    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    _libc.putchar(ord("\n"))
+    flush()
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(null)
 
 
 def flush(everything: bool = False) -> None:
