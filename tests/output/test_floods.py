@@ -128,10 +128,9 @@ def test_a_killed_launcher_leaves_what_had_been_written(tmp_path: Path) -> None:
         until(lambda: len(list(tmp_path.glob("begun*"))) == 2)
         supervisor = psutil.Process(int(next(tmp_path.glob("begun0-*")).name[7:]))
         supervisor.suspend()  # so that it has read nothing when it hears of the launcher's end
-        process.kill()
-    (tmp_path / "go").touch()
-    until(lambda: len(list(tmp_path.glob("written*"))) == 2)
-    supervisor.resume()
+        (tmp_path / "go").touch()
+        until(lambda: len(list(tmp_path.glob("written*"))) == 2)
+        process.kill()  # the end of its lifeline continues the supervisor
     for rank in (0, 1):
         log = tmp_path / "logs" / f"rank{rank}.stdout.log"
         until(lambda log=log: log.stat().st_size == 60000)
