@@ -1,4 +1,4 @@
-"""What texts and pages tell people to install: a name that is nobody's yet may be anybody's."""
+"""Texts and pages advise to install only what is on the index: a free name may become anyone's."""
 
 from __future__ import annotations
 
