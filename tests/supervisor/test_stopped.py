@@ -40,15 +40,19 @@ EVERY = "every process but the driver"
 
 
 def stopped(stage: Stage, launcher: int, *names: str) -> list[int]:
-    """Stop the processes of these names, or all but the launcher."""
+    """Stop the processes of these names, or all but the launcher; one may be ending just then."""
+    name_of = stage.alive()
     chosen = [
         pid
-        for pid, name in stage.alive().items()
+        for pid, name in name_of.items()
         if (name in names if names != (EVERY,) else pid != launcher)
     ]
     for pid in chosen:
         os.kill(pid, signal.SIGSTOP)
-    until(lambda: all(state(pid) == "T" for pid in chosen), 5, "that they are stopped")
+    until(
+        lambda: all(state(pid) in "TZX" for pid in chosen),
+        what=lambda: f"that all are stopped: {[(name_of.get(p), state(p)) for p in chosen]}",
+    )
     return chosen
 
 
