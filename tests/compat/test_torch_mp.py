@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import itertools
 import multiprocessing
@@ -128,7 +129,7 @@ def test_no_processes_are_done_at_once() -> None:
 
 
 def test_exceptions_that_a_program_makes_are_torchs_too() -> None:
-    torchs = pytest.importorskip("torch.multiprocessing.spawn")
+    torchs = importlib.import_module("torch.multiprocessing.spawn")  # spawn is a function, too
     raised, died = mp.ProcessRaisedException("x", 0, 1), mp.ProcessExitedException("y", 0, 1, 3)
     assert isinstance(raised, torchs.ProcessRaisedException)
     assert isinstance(died, torchs.ProcessExitedException)

@@ -96,7 +96,7 @@ def test_a_cut_of_seven_seconds_ends_nothing(tmp_path: Path, index: int) -> None
         job.start()
         job.in_function()
         job.hosts[index].cut()
-        time.sleep(7)
+        time.sleep(7)  # the length of the cut is what is tested
         job.hosts[index].plug()
         time.sleep(5)  # a host that had lost the other would have ended by now
         (tmp_path / "go").touch()
@@ -114,7 +114,7 @@ def test_a_host_0_that_stood_still_is_the_one_that_both_name(tmp_path: Path) -> 
         for pid in (carrier, *frozen):
             os.kill(pid, signal.SIGSTOP)
         [other] = job.errors(1)
-        time.sleep(1)
+        time.sleep(1)  # host 0 has stood still for longer than its limit, not just as long
         for pid in (carrier, *reversed(frozen)):
             os.kill(pid, signal.SIGCONT)
         job.resume(0)

@@ -13,7 +13,7 @@ from xmp._processes.supervisor.shared_values import MOST_KEPT, SharedValues
 from xmp._processes.supervisor.voices import Voice
 from xmp._types import ReplicaPlan
 
-NOBODY: Any = None
+NO_CONNECTION: Any = None
 
 
 class Answers:
@@ -38,12 +38,12 @@ class Table:
     def voice(self, name: str) -> Voice:
         if name not in self.voices:
             answers: Any = Answers()
-            self.voices[name] = Voice(NOBODY, int(name[0]), answers, len(name) > 1)
+            self.voices[name] = Voice(NO_CONNECTION, int(name[0]), answers, len(name) > 1)
         return self.voices[name]
 
     def do(self, step: str) -> None:
         what, name, *rest = step.split()
-        voice, beside = self.voice(name), Arrived(NOBODY, [], 0, False)
+        voice, beside = self.voice(name), Arrived(NO_CONNECTION, [], 0, False)
         if what == "wants":  # rank 0's
             self.shared._want(messages.WantValue(rest[0], 0, False), voice, beside)
         elif what == "shares":  # that of the first to ask
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
         "0 leaves, 0a keeps k, 1a keeps k, 0a gives v",
         {"0": "", "0a": "make", "1a": "v"},
     ),
-    "what nobody asked for": ("1 gives v, 0 wants k", {"1": "", "0": "make"}),
+    "what was not asked for": ("1 gives v, 0 wants k", {"1": "", "0": "make"}),
     "turns": (
         "0 enters t, 0a enters t, 1 enters t, 0 returns, 0a closes",
         {"0": "turn", "0a": "turn", "1": "turn"},
@@ -153,7 +153,9 @@ def test_the_file_of_a_value_is_closed_with_it() -> None:
     heard, said = os.pipe()
     table.do("keeps 0a k")
     table.shared._give(
-        messages.GiveValue(False, b"E", 1), table.voice("0a"), Arrived(NOBODY, [said], 0, True)
+        messages.GiveValue(False, b"E", 1),
+        table.voice("0a"),
+        Arrived(NO_CONNECTION, [said], 0, True),
     )
     assert os.read(heard, 1) == b""
     os.close(heard)

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from xmp._inside import launch_key
-
 from . import _exchange
+from ._array_wire import ArrayWire
 from ._jax_mesh import Mesh, refuse_global
-from ._seal import Seal
 
 __all__ = ["FOREVER", "JaxWire", "coordination_client"]
 
@@ -32,8 +30,8 @@ def coordination_client() -> Any:
     return distributed.global_state.client
 
 
-class JaxWire:
-    """See ``_exchange.Wire``; a part is a flat uint8 numpy array."""
+class JaxWire(ArrayWire):
+    """See ``_exchange.Wire``."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -45,19 +43,6 @@ class JaxWire:
         self.mesh = Mesh(size)
 
     # --- objects: see _exchange.Wire -----------------------------------------------------------
-
-    @cached_property
-    def seal(self) -> Seal:
-        """Made at the first collective: the key is that of the replica, and not of its parent."""
-        return Seal(launch_key(), "all")
-
-    def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """None: all arrays are numpy's when they travel."""
-        return None
-
-    def restore(self, description: Any, part: Any) -> Any:
-        """Never called: nothing was kept."""
-        raise AssertionError(description)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """jax arrays travel as numpy arrays, and are put on the receiver's default device."""
@@ -71,16 +56,6 @@ class JaxWire:
             data = numpy.asarray(jax.random.key_data(value))
             return _key_from, (data, jax.random.key_impl(value))
         return _on_device, (numpy.asarray(value),)
-
-    def part(self, buffer: memoryview) -> Any:
-        """An array over ``buffer``."""
-        import numpy
-
-        return numpy.frombuffer(buffer, numpy.uint8)
-
-    def buffer(self, part: Any) -> Any:
-        """For numpy's unpickling, which wants a writable buffer."""
-        return part.data
 
     def gather_heads(self, head: bytes) -> list[bytes]:
         """Through the key-value store; the rest of a long head in blocks."""

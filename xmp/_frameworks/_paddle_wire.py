@@ -6,37 +6,21 @@ Not by Paddle's collectives of objects: these open pickles of whatever has reach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
-from xmp._inside import launch_key
-
+from ._array_wire import ArrayWire
 from ._block_heads import BlockHeads
-from ._seal import Seal
 
 __all__ = ["PaddleWire", "as_numpy"]
 
 
-class PaddleWire(BlockHeads):
-    """See ``_exchange.Wire``; a part is a flat uint8 numpy array."""
+class PaddleWire(ArrayWire, BlockHeads):
+    """See ``_exchange.Wire``."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self.makers = (_tensor,)
-
-    @cached_property
-    def seal(self) -> Seal:
-        """Made at the first collective: the key is that of the replica, and not of its parent."""
-        return Seal(launch_key(), "all")
-
-    def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """None: all arrays are numpy's when they travel."""
-        return None
-
-    def restore(self, description: Any, part: Any) -> Any:
-        """Never called: nothing was kept."""
-        raise AssertionError(description)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
         """Tensors travel as numpy arrays."""
@@ -45,16 +29,6 @@ class PaddleWire(BlockHeads):
         if not isinstance(value, paddle.Tensor):
             return None
         return _tensor, (as_numpy(value), str(value.dtype).removeprefix("paddle."))
-
-    def part(self, buffer: memoryview) -> Any:
-        """An array over ``buffer``."""
-        import numpy
-
-        return numpy.frombuffer(buffer, numpy.uint8)
-
-    def buffer(self, part: Any) -> Any:
-        """The array's memory, which is writable."""
-        return part.data
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
         """Padded to the longest."""

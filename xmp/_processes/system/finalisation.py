@@ -159,16 +159,20 @@ def _flush(things: Iterable[Any]) -> list[str]:
 
     The upper layers first: their flush only fills the buffers below.
     """
-    lost = []
-    for thing in _owners_first([each for each in things if _is_file(each)]):
-        try:
-            if not thing.closed and thing.writable():
-                thing.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # the reader has gone; it was closed or detached
-        except Exception as error:  # a full disk, or whatever a file of the program's raises
-            lost.append(f"{_name(thing)}: {type(error).__name__}: {error}")
-    return lost
+    files = _owners_first([each for each in things if _is_file(each)])
+    return [line for file in files for line in _flush_one(file)]
+
+
+def _flush_one(file: Any) -> list[str]:
+    """Flush a file if it is open for writing; return what is lost."""
+    try:
+        if not file.closed and file.writable():
+            file.flush()
+    except (BrokenPipeError, ValueError):
+        pass  # the reader has gone; it was closed or detached
+    except Exception as error:  # a full disk, or whatever a file of the program's raises
+        return [f"{_name(file)}: {type(error).__name__}: {error}"]
+    return []
 
 
 def _is_file(thing: Any) -> bool:
@@ -200,11 +204,12 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
     for thing in _owners_first(things):
         if not gc.is_finalized(thing) and not issubclass(type(thing), spared):
             watch.begin(thing)
-            lost += _flush([thing])  # as it is closed, its errors are dropped
+            if _is_file(thing):
+                lost += _flush_one(thing)  # as it is closed, its errors are dropped
             _finalise(thing)
     for file in _owners_first(files):
         watch.begin(file)
-        lost += _flush([file])
+        lost += _flush_one(file)
     c_stdio.flush(everything=True)
     watch.end()
     return lost + stdio.flush()
