@@ -174,21 +174,29 @@ def test_a_result_that_does_not_load_in_the_driver(
 
 
 GONE = """
-from xmp._engines.ray import agent
+from xmp._engines.ray import agent, files
 
 agent._SILENCE = 3  # not 12: what is tested is that it counts while a file is read
+pieces, half_read, gone = files.parts_of, threading.Event(), threading.Event()
+
+def parts_of(size, ask, look):
+    for number, part in enumerate(pieces(size, ask, look)):
+        yield part
+        if number == 1 and size >= 400_000_000:
+            half_read.set()
+            gone.wait()
+
+files.parts_of = parts_of
 
 def result(rank):
     return numpy.full(400_000_000 // 8, float(rank)) if rank == 2 else rank
 
-def half_read():
-    return any(0 < size < 400_000_000 for size in memory_files().values())
-
 if __name__ == "__main__":
     job = xmp.launch(result, join=False, **OPTIONS)
     actor = parent(job.hosts[1].pid)
-    until(half_read, 60)
+    assert half_read.wait(60)
     os.kill(actor, getattr(signal, sys.argv[1]))
+    gone.set()
     begin = time.monotonic()
     try:
         job.join()
