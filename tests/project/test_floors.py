@@ -6,13 +6,12 @@ Read from the sources alone (``ast``), so it also sees imports inside functions.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "xmp"
@@ -69,6 +68,7 @@ NEIGHBOURS = {
     "_verbs": {"_spawn", "_checks"},
     "__main__": {"__init__", "_commands"},
 }
+LOOKING = {"open", "print", "input", "__import__"}
 DEVICE_WORDS = re.compile(r"(?<![A-Za-z])(TPU|XRT|PJRT|JAX)|CUDA", re.IGNORECASE)
 
 FILE_LINES = 400
@@ -85,6 +85,7 @@ def group_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
@@ -113,60 +114,88 @@ def groups_imported(path: Path) -> set[str]:
     return {name if name in LEVEL else "__init__" for name in inside}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_imports_only_from_lower_floors(path: Path) -> None:
-    group = group_of(path)
-    assert group in LEVEL, f"{group} is on no floor: give it one in tests/project/test_floors.py"
-    for other in groups_imported(path) - {group}:
-        lower = LEVEL[other] < LEVEL[group]
-        pure = group in PURE and other in PURE
-        assert lower or pure or other in NEIGHBOURS.get(group, ()), (
-            f"{group} (floor {LEVEL[group]}) imports {other} (floor {LEVEL[other]})"
-        )
+def upward() -> Iterator[str]:
+    """One line for each import that no floor allows."""
+    for path in SOURCES:
+        group = group_of(path)
+        for other in groups_imported(path) - {group}:
+            lower = LEVEL[other] < LEVEL[group]
+            pure = group in PURE and other in PURE
+            if not (lower or pure or other in NEIGHBOURS.get(group, ())):
+                yield f"{name_of(path)} (floor {LEVEL[group]}) imports {other} ({LEVEL[other]})"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if group_of(p) in PURE], ids=name_of)
-def test_a_pure_module_looks_at_nothing(path: Path) -> None:
-    for name in imports(path):
-        module = name.rpartition(".")[0] or name
-        allowed = name.startswith("xmp.") or {name, module} & PURE_LIBRARY
-        assert allowed, f"{name_of(path)} is pure and imports {name}"
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in {"open", "print", "input", "__import__"}, ast.dump(node)
+def test_every_module_is_on_a_floor() -> None:
+    assert {group_of(path) for path in SOURCES} - LEVEL.keys() == set()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "_inside").rglob("*.py")), ids=lambda path: path.name
-)
-def test_inside_knows_no_framework(path: Path) -> None:
-    foreign = {name.split(".")[0] for name in imports(path)} & {"torch", "jax", "torch_xla"}
-    assert not foreign
-    assert "_frameworks" not in groups_imported(path)
+def test_a_module_imports_only_from_lower_floors() -> None:
+    assert [*upward()] == []
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "_processes").rglob("*.py")), ids=lambda path: path.name
-)
-def test_the_engine_does_not_know_what_a_device_is(path: Path) -> None:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        found = DEVICE_WORDS.search(line)
-        assert not found, f"{name_of(path)}:{number} says {found and found.group()!r}: {line}"
+def looks() -> Iterator[str]:
+    """One line for each way in which a pure module could look at the host."""
+    for path in (path for path in SOURCES if group_of(path) in PURE):
+        for name in imports(path):
+            module = name.rpartition(".")[0] or name
+            if not (name.startswith("xmp.") or {name, module} & PURE_LIBRARY):
+                yield f"{name_of(path)} is pure and imports {name}"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in LOOKING:
+                yield f"{name_of(path)} is pure and calls {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_says_its_idea_and_what_it_offers(path: Path) -> None:
-    tree = tree_of(path)
-    assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
+def test_a_pure_module_looks_at_nothing() -> None:
+    assert [*looks()] == []
+
+
+def test_inside_knows_no_framework() -> None:
+    inside = [path for path in SOURCES if group_of(path) == "_inside"]
+    foreign = {
+        name_of(path): found
+        for path in inside
+        if (found := {n.split(".")[0] for n in imports(path)} & {"torch", "jax", "torch_xla"})
+    }
+    assert inside
+    assert foreign == {}
+    assert [name_of(path) for path in inside if "_frameworks" in groups_imported(path)] == []
+
+
+def test_the_engine_does_not_know_what_a_device_is() -> None:
+    found = [
+        f"{name_of(path)}:{number}: {line}"
+        for path in SOURCES
+        if group_of(path) == "_processes"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if DEVICE_WORDS.search(line)
+    ]
+    assert found == []
+
+
+def unsaid() -> Iterator[str]:
+    """The modules that do not say their idea, or not what they offer."""
+    for path in SOURCES:
+        tree = tree_of(path)
+        if not ast.get_docstring(tree):
+            yield f"{name_of(path)} has no docstring"
+        only_says = len(tree.body) == 1  # a package that offers its modules alone
+        if not only_says and "__all__" not in assigned(tree):
+            yield f"{name_of(path)} has no __all__"
+
+
+def assigned(tree: ast.Module) -> set[str]:
+    """The names that a module assigns to at its top."""
     targets = [
-        target.id
+        target
         for node in tree.body
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
     ]
-    only_says = len(tree.body) == 1  # a package that offers its modules alone
-    assert only_says or "__all__" in targets, f"{name_of(path)} has no __all__"
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_a_module_says_its_idea_and_what_it_offers() -> None:
+    assert [*unsaid()] == []
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -181,12 +210,16 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, size
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_nothing_is_too_long(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= FILE_LINES, f"{name_of(path)} has {lines} lines"
-    long = {name: size for name, size in functions(path) if size > FUNCTION_LINES}
-    assert not long, f"functions of {name_of(path)} over {FUNCTION_LINES} lines: {long}"
+def test_nothing_is_too_long() -> None:
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: count for name, count in lines.items() if count > FILE_LINES} == {}
+    long = {
+        f"{name_of(path)}: {name}": size
+        for path in SOURCES
+        for name, size in functions(path)
+        if size > FUNCTION_LINES
+    }
+    assert long == {}
 
 
 def test_files_beside_the_package_are_small_too() -> None:
@@ -213,8 +246,12 @@ FACE = "xmp._processes"
 ROOMS = {path.name for path in (PACKAGE / "_processes").iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("name", sorted(FLOORS[6] | FLOORS[8] | {"__init__"}))
-def test_the_engine_is_entered_by_its_face(name: str) -> None:
-    inside = [each for each in imports(PACKAGE / f"{name}.py") if each.startswith(FACE)]
-    beyond = [each for each in inside if {*each.split(".")[2:]} & ROOMS or each.count(".") > 2]
-    assert not beyond, f"{name} imports {beyond}: let xmp/_processes/__init__.py offer it"
+def test_the_engine_is_entered_by_its_face() -> None:
+    """By what xmp/_processes/__init__.py offers, not by its rooms."""
+    beyond = [
+        f"{name} imports {each}"
+        for name in sorted(FLOORS[6] | FLOORS[8] | {"__init__"})
+        for each in imports(PACKAGE / f"{name}.py")
+        if each.startswith(FACE) and ({*each.split(".")[2:]} & ROOMS or each.count(".") > 2)
+    ]
+    assert beyond == []

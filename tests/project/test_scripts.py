@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("scripts/test", "scripts/demo", "scripts/faults", "scripts/_env.sh", ".ci/run")
+SCRIPTS = (
+    "scripts/test",
+    "scripts/_lane",
+    "scripts/demo",
+    "scripts/faults",
+    "scripts/_env.sh",
+    ".ci/run",
+)
 
 
 def run(command: list[str], folder: Path, timeout: float = 60, **variables: str) -> str:
