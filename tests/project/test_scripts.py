@@ -209,6 +209,24 @@ def test_in_ci_what_failed_runs_once_more(tmp_path: Path, ci: str, codes: str, e
     assert run(["sh", "-euc", source], tmp_path, CI=ci).endswith(f"exit {end}")
 
 
+@pytest.mark.parametrize(("names", "end"), [("good torch_tpu", 0), ("bad good", 123)])
+def test_lanes_run_side_by_side(tmp_path: Path, names: str, end: int) -> None:
+    """All of them, also after one that fails; each prints in one piece."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/_lane", tmp_path / "scripts/_lane")
+    stub = tmp_path / "scripts/test"
+    stub.write_text('#!/bin/sh\necho "begin $*"; echo end; [ "$1" != --bad ]\n')
+    stub.chmod(0o755)
+    script = (ROOT / "scripts/test").read_text()
+    (function,) = re.findall(r"^side_by_side\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
+    source = f"test_environment() {{ :; }}\n{function}\nside_by_side '{names}' -k 'x y'"
+    text = run(["sh", "-euc", source], tmp_path)
+    assert text.endswith(f"exit {end}")
+    for name in names.split():
+        flag, status = name.replace("_", "-"), int(name == "bad")
+        assert f"begin --{flag} -k x y\nend\n== lane {name} ended with {status} " in text
+
+
 def test_what_the_demo_imports_is_installed_for_it() -> None:
     """Its extra, its own list and what its files import agree."""
     listed = (ROOT / "scripts/_demo/missing.py").read_text()
