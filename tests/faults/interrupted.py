@@ -28,6 +28,8 @@ from xmp._processes.launcher.launch_registry import running_launches
 
 HANGS = 60
 LOOK_EVERY = 25
+SAID_WHEN_SLOW = ("xmp: the start took", "xmp: waiting for rank")
+"""Of standard error: these lines say that the machine is busy, and nothing else."""
 SETTLE = 10.0
 ENGINE = Counter({"xmp-template": 1, "xmp-script": 1, "xmp-spare": 2})
 
@@ -151,8 +153,7 @@ def state() -> str:
         os.lseek(2, 0, os.SEEK_SET)
         words = os.read(2, 100_000).decode(errors="replace")
         os.ftruncate(2, 0)
-        # That a start took long is said where the machine is slow.
-        wrong = [line for line in words.splitlines() if not line.startswith("xmp: the start took")]
+        wrong = [line for line in words.splitlines() if not line.startswith(SAID_WHEN_SLOW)]
         if wrong:
             return "standard error has:\n" + "\n".join(wrong)
     return ""
