@@ -49,6 +49,8 @@ class ScriptRun:
     unique: str = ""
     """Its value otherwise, where this host is the only one."""
     max_restarts: int = 0
+    error_file: str = ""
+    """``TORCHELASTIC_ERROR_FILE`` of the command: also that of a replica in its process."""
     started: float = 0.0
     """When the user called: seconds since 1970."""
     source: bytes | None = None
@@ -124,6 +126,9 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(restart_count()),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": os.environ.get("TORCHELASTIC_ERROR_FILE", run.error_file),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(world_size()),

@@ -192,12 +192,27 @@ class Output:
     """The name of the host in prefixes; empty: what the launch calls it."""
     gather: bool = False
     """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
+    streams: tuple[tuple[int, int, int], ...] = ()
+    """(local rank, streams with a log file, streams that are shown): 1 is standard output, 2 error,
+    3 both. -1 has what holds for all other ranks; without it that is 3 and 3."""
 
-    def shows(self, plan: ReplicaPlan) -> bool:
+    def shows(self, plan: ReplicaPlan, stream: str = "") -> bool:
         """Whether the output of this process is shown: that of any of its replicas."""
+        if stream and not self._of_stream(plan, stream)[1]:
+            return False
         return self.show is None or any(
             each.rank in self.show for each in (plan, *plan.thread_replicas)
         )
+
+    def logs(self, plan: ReplicaPlan, stream: str) -> bool:
+        """Whether ``stream``, "stdout" or "stderr", has a log file."""
+        return self.log_dir is not None and self._of_stream(plan, stream)[0]
+
+    def _of_stream(self, plan: ReplicaPlan, stream: str) -> tuple[bool, bool]:
+        known = {rank: (files, shown) for rank, files, shown in self.streams}
+        files, shown = known.get(plan.local_rank, known.get(-1, (3, 3)))
+        bit = 1 if stream == "stdout" else 2
+        return bool(files & bit), bool(shown & bit)
 
     def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
         """The prefix of this process's lines; it names all replicas that share the process."""

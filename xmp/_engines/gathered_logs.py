@@ -70,9 +70,10 @@ class HostLogs:
     def _paths(self, index: int) -> list[str]:
         """On the host as here."""
         assert self._output is not None
+        output = self._output
         processes = by_process(self._plan.hosts[index]).replicas
-        streams = ("stdout", "stderr")
-        return [self._output.log_file(each, stream) for each in processes for stream in streams]
+        pairs = ((each, stream) for each in processes for stream in ("stdout", "stderr"))
+        return [output.log_file(*pair) for pair in pairs if output.logs(*pair)]
 
     def gather(self, hosts: Sequence[int]) -> None:
         """Bring what these hosts have written since the start; a warning names what is missing.

@@ -123,10 +123,10 @@ class Capture(Outlets):
         self, plan: ReplicaPlan, sink: Sink, stream: str, above: int
     ) -> tuple[Source, int]:
         output = self._output
-        shown, prefix, log = output.shows(plan), output.prefix, None
+        shown, prefix, log = output.shows(plan, stream), output.prefix, None
         text = output.prefix_of(plan, self._host) if prefix is not None else ""
         ours, theirs = open_stream(sink if shown else None, narrower=len(text))
-        if output.log_dir is not None:
+        if output.logs(plan, stream):
             log = LogFile(output.log_file(plan, stream))
             log.descriptor = move_above(log.descriptor, above)
         writer = (

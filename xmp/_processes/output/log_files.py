@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         for process in processes:
-            for stream in ("stdout", "stderr"):
+            for stream in filter(functools.partial(output.logs, process), ("stdout", "stderr")):
                 path = output.log_file(process, stream)
                 descriptor = _opened(path)
                 try:

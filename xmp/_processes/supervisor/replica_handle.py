@@ -21,6 +21,8 @@ from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.stack_dump import DUMP_SIGNAL, STACKS, StackFile
 from xmp._types import ReplicaPlan
 
+from .error_file import recorded
+
 __all__ = ["ReplicaHandle"]
 
 _FATAL = "Fatal Python error: "
@@ -135,12 +137,13 @@ class ReplicaHandle:
         self.signal(DUMP_SIGNAL)
 
     def add_last_output(self, failure: Failure, answered: str) -> None:
-        """Add to ``failure`` the last lines of its streams, and its stacks.
+        """Add to ``failure`` what it has recorded, the last lines of its streams, and its stacks.
 
         faulthandler writes the stacks of a native crash after what the replica had ``answered``,
         or into it. When the interpreter itself gives up (``Py_FatalError``), they are on standard
         error.
         """
+        failure.recorded = recorded(self.plan)
         # Another process may have requested what stands before the mark.
         _, mark, text = self.stacks.unrequested().partition(_FATAL)
         failure.stacks = mark + text
