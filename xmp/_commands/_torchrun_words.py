@@ -79,7 +79,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "master_addr": "the address of the host with --node-rank 0, for all the others",
         "master_port": "MASTER_PORT (default: a free port on one host, 29500 on several, where the "
         "launchers meet at the port 1000 above it)",
-        **dict.fromkeys(_OF_RENDEZVOUS, "accepted with one host, where nothing has to be found"),
+        "rdzv_backend": "c10d: each host finds out which it is (or static, with --node-rank)",
+        "rdzv_endpoint": "HOST:PORT, an address of one of the hosts, which is host 0 then",
+        "rdzv_conf": "accepted with one host",
     }
     for name, text in help_of.items():
         spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
@@ -137,13 +139,11 @@ def _say_without_effect(options: argparse.Namespace) -> None:
 
 
 def _refuse_rendezvous(options: argparse.Namespace) -> None:
-    hosts = _hosts.count(options)
-    for name in _OF_RENDEZVOUS:
-        if getattr(options, name) is not None and hosts not in (None, 1):
-            raise PlanError(
-                f"--{name.replace('_', '-')} and --nnodes {hosts}: xmp runs no rendezvous. Give "
-                "--node-rank and --master-addr on each host"
-            )
+    if options.rdzv_conf is not None and _hosts.count(options) not in (None, 1):
+        raise PlanError(
+            f"--rdzv-conf {options.rdzv_conf}: leave it out; --start-timeout is how long the hosts "
+            "wait for each other"
+        )
 
 
 def _write_variables(options: argparse.Namespace) -> None:

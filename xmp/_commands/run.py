@@ -17,6 +17,7 @@ from xmp._checks import make_output
 from xmp._clusters import per_device
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
+from xmp._joining import joined
 from xmp._processes import Call
 from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica, script_folder
@@ -124,12 +125,13 @@ def _launch(
         "limits": _checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
         "observer": _checks.make_observer(options.events, options.progress),
         "max_restarts": _checks.count_from_zero("max_restarts", run.max_restarts),
-        "output": _output(options, request),
         "program": True,
     }
     call = Call(run_in_replica, (run,), **how)
+    request, held = joined(request, call)
+    call = replace(call, output=_output(options, request))
     if over is None:
-        launch(request, call, True)
+        launch(request, call, True, held)
     else:
         over.launch(request, call)
 
