@@ -6,6 +6,7 @@ launcher of the machine has come before it. It gives the others their indices, b
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from ._errors import PortError, StartError
 from ._host import host_facts, plan_for
 from ._other_hosts import seconds_to_meet
 from ._own_address import facing
-from ._types import HostsByHand, Request
+from ._types import HostFacts, HostsByHand, JobPlan, Request
 
 if TYPE_CHECKING:
     from ._ports import PortLease
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["joined"]
 
 _CARRIER = "carrier"
+_OWN_SECONDS, _ASK = 30.0, 5.0
+"""For which another launcher of this machine is asked, and at once; it may be about to end."""
 
 
 @_processes.standard_numbers_taken()
@@ -40,20 +43,40 @@ def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
     draft = plan_for(request, known)
     if draft.meeting is None or not draft.meeting.open:
         return request, None
-    known = facing(known, draft.meeting, seconds_to_meet(call.limits, called))
+    seconds = seconds_to_meet(call.limits, called)
+    known = facing(known, draft.meeting, seconds)
     draft = plan_for(request, known)
-    held, index = None, 0
-    try:
-        # That of the launchers first: who has it is host 0, even where another port is not free.
-        held = _ports.lease(sorted(draft.needs, key=lambda need: need.name != _CARRIER))
-    except PortError as error:
-        if error._elsewhere != _CARRIER:
-            raise
-        try:
-            index = _other_hosts.place(draft, call, known, called)
-        except StartError as refused:
-            raise StartError(
-                f"{refused}\nHost 0 is the host of the job that can bind the port of "
-                f"--rdzv-endpoint. This one cannot: {error}"
-            ) from None
+    # The launchers' port first: who has it is host 0, even where another port is not free.
+    draft = replace(draft, needs=tuple(sorted(draft.needs, key=lambda n: n.name != _CARRIER)))
+    index, held = _index(draft, call, known, time.monotonic(), seconds)
     return replace(request, world=replace(request.world, index=index)), held
+
+
+def _index(
+    draft: JobPlan, call: Call, known: HostFacts, begun: float, seconds: float
+) -> tuple[int, PortLease | None]:
+    """This host's index, within so many seconds; on host 0 the ports."""
+    while True:
+        try:
+            return 0, _ports.lease(draft.needs)
+        except PortError as error:
+            if error._elsewhere != _CARRIER:
+                raise
+            taken = error
+        left = max(0.1, begun + seconds - time.monotonic())
+        own = _has_the_address(taken)
+        try:
+            return _other_hosts.place(draft, call, known, min(left, _ASK) if own else left), None
+        except StartError as error:
+            if own and time.monotonic() - begun < min(seconds, _OWN_SECONDS):
+                continue  # an earlier launch of this machine may have ended
+            raise StartError(
+                f"{error}\nHost 0 is the host of the job that can bind the port of "
+                f"--rdzv-endpoint. This one cannot: {taken}"
+            ) from None
+
+
+def _has_the_address(taken: PortError) -> bool:
+    """Whether only the port is taken: then host 0 is a launcher of this machine, or none."""
+    cause = taken.__cause__
+    return cause is None or getattr(cause, "errno", 0) == errno.EADDRINUSE

@@ -50,7 +50,8 @@ class OtherHosts:
     ) -> tuple[PortNeed, ...]:
         """The ports to hold; a carrier process from before has its own."""
         if plan.meeting is not None and self._link is None:
-            self._link = _link(plan, plan.meeting, call, known, called)
+            seconds = seconds_to_meet(call.limits, called)
+            self._link = _link(plan, plan.meeting, call, known, seconds)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
 
@@ -92,14 +93,14 @@ def _awaited(link: HostLink) -> Iterator[None]:
         raise
 
 
-def place(plan: JobPlan, call: Call, known: HostFacts, called: int) -> int:
+def place(plan: JobPlan, call: Call, known: HostFacts, seconds: float) -> int:
     """Ask host 0 of an ``open`` meeting for this host's index; its launch takes over the link.
 
-    Raises StartError when there is no host 0, or no index left.
+    Raises StartError when there is no host 0 within so many seconds, or no index left.
     """
     assert plan.meeting is not None
     meeting = replace(plan.meeting, index=-1, open=False)
-    link = _link(plan, meeting, call, known, called)
+    link = _link(plan, meeting, call, known, seconds)
     with _awaited(link):
         link.start()
         return link.place(lambda line: _log.warning(line))
@@ -140,17 +141,15 @@ def seconds_to_meet(limits: Limits | None, called: int) -> float:
 
 
 def _link(
-    plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, called: int
+    plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, seconds: float
 ) -> HostLink:
-    """A link for this launch."""
+    """A link for this launch, whose hosts may take so many seconds to come."""
     from ._carrier.host_link import HostLink
 
-    limits = call.limits
-    seconds = seconds_to_meet(limits, called)
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)
-    link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
+    link = HostLink(meeting, card, seconds, job, secret, _pace(call.limits))
     with _one_at_a_time:
         _replace_latest(link)
     return link

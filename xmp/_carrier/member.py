@@ -226,6 +226,7 @@ class Member:
 
     def _take_card(self, body: bytes) -> None:
         self._card, self._settled = decode(HostCard, body), False
+        self._limit = self._card.start_timeout  # that for an index may have been shorter
         if self._called and not self._card.restart:  # another launch of the program
             self._called = False
             self._began, self._late = time.monotonic(), 0.0
