@@ -195,26 +195,14 @@ class Output:
     gather: bool = False
     """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
     streams: tuple[tuple[int, int, int], ...] = ()
-    """(local rank, streams with a log file, streams that are shown): 1 is standard output, 2 error,
-    3 both. -1 has what holds for all other ranks; without it that is 3 and 3."""
+    """(local rank, streams with a file, streams that are shown): 1 output, 2 error, 3 both; local
+    rank -1 is all others."""
 
-    def shows(self, plan: ReplicaPlan, stream: str = "") -> bool:
+    def shows(self, plan: ReplicaPlan) -> bool:
         """Whether the output of this process is shown: that of any of its replicas."""
-        if stream and not self._of_stream(plan, stream)[1]:
-            return False
         return self.show is None or any(
             each.rank in self.show for each in (plan, *plan.thread_replicas)
         )
-
-    def logs(self, plan: ReplicaPlan, stream: str) -> bool:
-        """Whether ``stream``, "stdout" or "stderr", has a log file."""
-        return self.log_dir is not None and self._of_stream(plan, stream)[0]
-
-    def _of_stream(self, plan: ReplicaPlan, stream: str) -> tuple[bool, bool]:
-        known = {rank: (files, shown) for rank, files, shown in self.streams}
-        files, shown = known.get(plan.local_rank, known.get(-1, (3, 3)))
-        bit = 1 if stream == "stdout" else 2
-        return bool(files & bit), bool(shown & bit)
 
     def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
         """The prefix of this process's lines; it names all replicas that share the process."""

@@ -111,9 +111,11 @@ class ReplicaHandle:
         return self.failure
 
     def hang_up(self) -> None:
-        """Note that its connection is closed, by itself unless it ends."""
+        """Note that its connection is closed, by itself unless it ends or has become a program."""
         known = self.returned or self.failure is not None
-        self.hung_up = not known and not processes.is_ending(self.pid)
+        found = _proc.process(self.pid)  # exec closes the connection, and changes the name
+        own = found is None or found.name.startswith("xmp-")
+        self.hung_up = own and not known and not processes.is_ending(self.pid)
 
     def note_end(self, at: int, status: int, why: str = "") -> None:
         self.ended = True
