@@ -61,6 +61,9 @@ class PlanError(XmpError, ValueError):
 class PortError(XmpError, RuntimeError):
     """A port that the plan needs could not be held."""
 
+    _elsewhere = ""
+    """The name of its need, if it is another host's, or another program of this host has it."""
+
 
 class StartError(XmpError, RuntimeError):
     """A process of xmp did not start. The message names it, and the limit that it hit."""

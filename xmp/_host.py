@@ -193,6 +193,8 @@ def _started(
         _log.debug("ports held: %s", lease.ports)
         plan = _planner.plan(request, known, lease.ports)
         plan = _planned_files.write(plan, held.callback)
+        if call.program:
+            plan = _planned_files.with_error_files(plan, held.callback)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
         if call.relay is not None:  # no other host starts either, if this one cannot write

@@ -18,6 +18,8 @@ class HostMeeting:
     port: int
     job: str = ""
     """What the launcher that placed the hosts calls their job, on all of them; empty if unknown."""
+    open: bool = False
+    """Whether this is the plan of host 0 for a host that does not know its index."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """What the scheduler calls the hosts, by index: names or addresses, empty where unknown."""
 

@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import _log, _processes
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ._ports import PortLease
     from ._processes import Call
 
-__all__ = ["OtherHosts", "rests_at", "seconds_to_meet", "shutdown"]
+__all__ = ["OtherHosts", "place", "rests_at", "seconds_to_meet", "shutdown"]
 
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
@@ -48,7 +50,8 @@ class OtherHosts:
     ) -> tuple[PortNeed, ...]:
         """The ports to hold; a carrier process from before has its own."""
         if plan.meeting is not None and self._link is None:
-            self._link = _link(plan, plan.meeting, call, known, called)
+            seconds = seconds_to_meet(call.limits, called)
+            self._link = _link(plan, plan.meeting, call, known, seconds)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
 
@@ -67,20 +70,40 @@ class OtherHosts:
             return None
         if not link.started:
             link.start(listeners.get("carrier", -1))
-        try:
-            with _processes.on_quit(lambda: _log.say(f"xmp: {link.awaited}")):
-                link.come(call.restart_count, lambda line: _log.warning(line))
-        except BaseException as error:
-            link.end()
-            if isinstance(error, KeyboardInterrupt) and not error.args:
-                error.args = (f"xmp waited for the hosts of the job: {link.awaited}",)
-            raise
+        with _awaited(link):
+            link.come(call.restart_count, lambda line: _log.warning(line))
         return link
 
     def leave(self) -> None:
         """Leave the other hosts, if nothing was started."""
         if self._link is not None:
             self._link.end()
+
+
+@contextmanager
+def _awaited(link: HostLink) -> Iterator[None]:
+    """While hosts are awaited: a user who asks, or interrupts, hears who is missing."""
+    try:
+        with _processes.on_quit(lambda: _log.say(f"xmp: {link.awaited}")):
+            yield
+    except BaseException as error:
+        link.end()
+        if isinstance(error, KeyboardInterrupt) and not error.args:
+            error.args = (f"xmp waited for the hosts of the job: {link.awaited}",)
+        raise
+
+
+def place(plan: JobPlan, call: Call, known: HostFacts, seconds: float) -> int:
+    """Ask host 0 of an ``open`` meeting for this host's index; its launch takes over the link.
+
+    Raises StartError when there is no host 0 within so many seconds, or no index left.
+    """
+    assert plan.meeting is not None
+    meeting = replace(plan.meeting, index=-1, open=False)
+    link = _link(plan, meeting, call, known, seconds)
+    with _awaited(link):
+        link.start()
+        return link.place(lambda line: _log.warning(line))
 
 
 def rests_at(meeting: HostMeeting) -> bool:
@@ -118,17 +141,15 @@ def seconds_to_meet(limits: Limits | None, called: int) -> float:
 
 
 def _link(
-    plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, called: int
+    plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, seconds: float
 ) -> HostLink:
-    """A link for this launch."""
+    """A link for this launch, whose hosts may take so many seconds to come."""
     from ._carrier.host_link import HostLink
 
-    limits = call.limits
-    seconds = seconds_to_meet(limits, called)
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)
-    link = HostLink(meeting, card, seconds, job, secret, _pace(limits))
+    link = HostLink(meeting, card, seconds, job, secret, _pace(call.limits))
     with _one_at_a_time:
         _replace_latest(link)
     return link

@@ -125,6 +125,9 @@ def _replica_json(replica: ReplicaPlan) -> dict[str, Any]:
     }
 
 
+_INNER = ("names", "open")
+
+
 def _meeting_json(meeting: HostMeeting) -> dict[str, Any]:
     """Without the names of all hosts: ``hosts`` has what is known of them."""
-    return {name: value for name, value in asdict(meeting).items() if name != "names"}
+    return {name: value for name, value in asdict(meeting).items() if name not in _INNER}

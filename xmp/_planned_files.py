@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from . import _signals
 from ._errors import StartError
-from ._types import HostPlan, JobPlan, ReplicaPlan
+from ._types import JobPlan, ReplicaPlan
 
-__all__ = ["write"]
+__all__ = ["with_error_files", "write"]
+
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def write(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobPlan:
@@ -23,20 +25,47 @@ def write(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobP
     host = plan.hosts[0]
     if not host.files:
         return plan
-    import tempfile  # few launches need it
-
     try:
-        folder = tempfile.mkdtemp(prefix="xmp-")
-        at_end(lambda: shutil.rmtree(folder, ignore_errors=True))
+        folder = _folder(at_end)
         paths = {name: _written(os.path.join(folder, name), text) for name, text in host.files}
     except OSError as error:
-        if _signals.from_handler(error):
-            raise
-        names = ", ".join(name for name, _ in host.files)
-        raise StartError(
-            f"the file for {names} cannot be written: {error}. Set TMPDIR to a folder with room."
-        ) from error
-    return replace(plan, hosts=(_named(host, paths), *plan.hosts[1:]))
+        raise _refused(error, ", ".join(name for name, _ in host.files)) from error
+    replicas = tuple(_named(each, paths) for each in host.replicas)
+    return replace(plan, hosts=(replace(host, replicas=replicas, files=()), *plan.hosts[1:]))
+
+
+def with_error_files(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobPlan:
+    """Name a file to each replica of this host in which torch's ``@record`` reports its failure.
+
+    Each has a folder of its own, as under torchrun. Raises StartError.
+    """
+    host = plan.hosts[0]
+    try:
+        folder = _folder(at_end)
+        replicas = []
+        for replica in host.replicas:
+            own = os.path.join(folder, str(replica.local_rank))
+            os.mkdir(own, 0o700)
+            replicas.append(_named(replica, {_ERROR_FILE: os.path.join(own, "error.json")}))
+    except OSError as error:
+        raise _refused(error, _ERROR_FILE) from error
+    return replace(plan, hosts=(replace(host, replicas=tuple(replicas)), *plan.hosts[1:]))
+
+
+def _folder(at_end: Callable[[Callable[[], None]], object]) -> str:
+    import tempfile  # few launches need it
+
+    folder = tempfile.mkdtemp(prefix="xmp-")
+    at_end(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
+def _refused(error: OSError, names: str) -> Exception:
+    if _signals.from_handler(error):
+        return error
+    return StartError(
+        f"the file for {names} cannot be written: {error}. Set TMPDIR to a folder with room."
+    )
 
 
 def _written(path: str, text: str) -> str:
@@ -45,12 +74,8 @@ def _written(path: str, text: str) -> str:
     return path
 
 
-def _named(host: HostPlan, paths: dict[str, str]) -> HostPlan:
-    """The host with the paths in its replicas' variables, and without the texts."""
-
-    def with_paths(replica: ReplicaPlan) -> ReplicaPlan:
-        given = tuple(sorted({**dict(replica.set), **paths}.items()))
-        kept = tuple(name for name in replica.unset if name not in paths)
-        return replace(replica, set=given, unset=kept)
-
-    return replace(host, replicas=tuple(map(with_paths, host.replicas)), files=())
+def _named(replica: ReplicaPlan, paths: dict[str, str]) -> ReplicaPlan:
+    """The replica with the paths in its variables."""
+    given = tuple(sorted({**dict(replica.set), **paths}.items()))
+    kept = tuple(name for name in replica.unset if name not in paths)
+    return replace(replica, set=given, unset=kept)

@@ -101,6 +101,7 @@ def _planned(
         coordinator_port=where.port,
         leasable=where.leasable,
         name=where.job,
+        open=where.open,
         ports=ports,
     )
     check_environment(runtime, job)

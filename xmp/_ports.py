@@ -211,7 +211,11 @@ def _refused(need: PortNeed, error: OSError) -> PortError:
         advice += "."
     else:
         advice = "Choose another address or port."
-    return PortError(f"{what} cannot be bound: {error.strerror or error}. {advice}")
+    refused = PortError(f"{what} cannot be bound: {error.strerror or error}. {advice}")
+    unknown = isinstance(error, (socket.gaierror, TimeoutError))
+    if unknown or error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+        refused._elsewhere = need.name
+    return refused
 
 
 def _refuse_loopback_name(need: PortNeed, found: Sequence[str]) -> None:
@@ -252,7 +256,10 @@ def _refuse_served(need: PortNeed, family: int) -> None:
     end = time.monotonic() + (LINGER_SECONDS if need.purpose else 0.0)
     while _is_served(need, family):
         if time.monotonic() >= end:
-            raise PortError(f"{_said(need)} is already served by another program: {_advice(need)}")
+            said = f"{_said(need)} is already served by another program: {_advice(need)}"
+            refused = PortError(said)
+            refused._elsewhere = need.name
+            raise refused
         _signals.interruptible(time.sleep, PAUSE_SECONDS)
         _signals.deliver()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import linecache
@@ -49,6 +50,8 @@ class ScriptRun:
     unique: str = ""
     """Its value otherwise, where this host is the only one."""
     max_restarts: int = 0
+    error_file: str = ""
+    """``TORCHELASTIC_ERROR_FILE`` of the command: also that of a replica in its process."""
     started: float = 0.0
     """When the user called: seconds since 1970."""
     source: bytes | None = None
@@ -124,6 +127,9 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(restart_count()),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": os.environ.get("TORCHELASTIC_ERROR_FILE", run.error_file),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(world_size()),
@@ -237,4 +243,7 @@ def _execute(command: list[str]) -> NoReturn:
     signal.signal(_signals.DUMP_SIGNAL, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
+    # Before exec closes the connection: by its name the supervisor knows a replica of xmp's.
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(os.path.basename(command[0]))
     os.execvp(command[0], command)

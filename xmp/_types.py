@@ -52,13 +52,15 @@ class HostsByHand:
     """All hosts of a job and which of them this is, as the user says."""
 
     index: int
-    """The place of this host in ``addresses``."""
+    """The place of this host in ``addresses``; -1: as schedulers or TPUs say, or by arrival."""
     addresses: tuple[str, ...]
     """The address or name of every host, empty where it is not known; they meet at the first."""
     port: int = 0
     """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
     said: str = ""
     """The options that say so, for errors and the plan; empty: those of Paddle."""
+    job: str = ""
+    """What the user calls the job, the same on all hosts."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,9 @@ class Output:
     """The name of the host in prefixes; empty: what the launch calls it."""
     gather: bool = False
     """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
+    streams: tuple[tuple[int, int, int], ...] = ()
+    """(local rank, streams with a file, streams that are shown): 1 output, 2 error, 3 both; local
+    rank -1 is all others."""
 
     def shows(self, plan: ReplicaPlan) -> bool:
         """Whether the output of this process is shown: that of any of its replicas."""

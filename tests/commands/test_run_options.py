@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ import xmp
 from tests.commands.test_main import xmp as command
 from tests.commands.test_run import run, shown
 from tests.support.stage import Stage
+from xmp._commands import _torchrun_words
 from xmp._ports import lease
 from xmp._types import PortNeed
 
@@ -99,7 +103,8 @@ def test_files_and_prefixes(stage: Stage) -> None:
         (("--log-dir", "logs", "--tee", "3"), ["[0] out 0", "[1] out 1"]),
         (("--log-dir", "logs", "-t", "3", "--local-ranks-filter", "0"), ["[0] out 0"]),
         (("--log_dir", "logs", "--redirects", "3"), []),
-        (("--log-dir", "logs", "-r", "3"), []),
+        (("--log-dir", "logs", "--redirect", "3"), []),  # as torchrun takes it
+        (("--log-dir", "logs", "-r", "3", "--tee", "3"), ["[0] out 0", "[1] out 1"]),
         (("--tee", "0", "--redirects", "0"), ["out 0", "out 1"]),
         (("--prefix", "yes"), ["[0] out 0", "[1] out 1"]),
     ],
@@ -114,16 +119,70 @@ def test_what_is_shown(stage: Stage, options: tuple[str, ...], out: list[str]) -
         assert files == ["out 0\n", "out 1\n"]
 
 
+@pytest.mark.parametrize(
+    ("tee", "redirects", "streams"),
+    [
+        ("0", "0", ()),
+        ("3", "0", ((-1, 3, 3),)),
+        ("0", "3", ((-1, 3, 0),)),
+        ("3", "3", ((-1, 3, 3),)),
+        ("1", "0", ((-1, 1, 3),)),
+        ("0", "2", ((-1, 2, 1),)),
+        ("1", "3", ((-1, 3, 1),)),
+        ("0", "0:3", ((-1, 0, 3), (0, 3, 0))),
+        ("1:1", "0:1,12:2", ((-1, 0, 3), (0, 1, 2), (1, 1, 3), (12, 2, 1))),
+        ("0:1", "3", ((-1, 3, 0), (0, 3, 1))),
+        ("0:0", "0", ()),
+    ],
+)
+def test_streams_by_local_rank_as_torchrun_has_them(
+    tee: str, redirects: str, streams: object
+) -> None:
+    """Its own answers (torch 2.13, DefaultLogsSpecs.reify): a file for each bit of either, shown
+    is what --tee names and what has no file.
+    """
+    options = argparse.Namespace(tee=tee, redirects=redirects)
+    both = [_torchrun_words._streams(options, name) for name in ("tee", "redirects")]
+    assert _torchrun_words._together(*both) == streams
+
+
+@pytest.mark.parametrize(
+    ("template", "prefix"),
+    [
+        (None, "yes"),
+        ("[${role_name}${local_rank}]:", "[default{local_rank}]:"),
+        ("$rank of {x} $$ $other ", "{rank} of {{x}} $ $other "),
+    ],
+)
+def test_torchruns_template_is_a_prefix(template: str | None, prefix: str) -> None:
+    assert _torchrun_words._prefix(template) == prefix
+
+
+def test_files_in_a_folder_that_is_made_and_said(stage: Stage) -> None:
+    stage.write(OUTPUT, "write.py")
+    template = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+    env = {template: "${role_name} ${rank}>", "TMPDIR": str(stage.folder)}
+    said = ("--monitor-interval=5", "--run-path")
+    done = run(stage, "-n", "2", "--tee=0:1", "--redirects=1:3", *said, "write.py", env=env)
+    assert done.out == "default 0>out 0\n"
+    folder = re.findall(r"^xmp: the log files are in (.+)$", done.err, re.MULTILINE)[0]
+    files = {path.name: path.read_text() for path in Path(folder).iterdir()}
+    assert files == {
+        "rank0.stdout.log": "out 0\n", "rank1.stdout.log": "out 1\n", "rank1.stderr.log": "err\n"
+    }  # fmt: skip
+    for option in ("--monitor-interval", "--run-path"):
+        assert done.err.count(f"xmp: {option} changes nothing here: ") == 1
+
+
 OF_TWO = ("--nnodes", "2", "--node-rank", "0")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--tee", "3"), "--tee 3 writes files: give --log-dir FOLDER too"),
-        (("--tee", "1", "--log-dir", "x"), "--tee 1: xmp writes both streams of all ranks"),
-        (("--redirects", "0:3"), "--redirects 0:3: xmp writes both streams of all ranks"),
-        (("--tee", "3", "-r", "3", "--log-dir", "x"), "give one of them"),
+        (("--tee", "4"), "--tee 4: give 0, 1 (standard output), 2 (standard error) or 3"),
+        (("--redirects", "0:3,1"), "--redirects 0:3,1: give 0, 1 (standard output), 2"),
+        (("--redirects=0:3", "--show=0"), "--redirects 0:3 and --show 0: give one of them"),
         (("-r", "3", "--log-dir", "x", "--show", "0"), "--redirects 3 and --show 0: give one"),
         (("--nnodes", "2"), "--nnodes 2: give --node-rank too, from 0 to 1 and another on each"),
         (("--nnodes", "2", "--node_rank", "1"), "--nnodes 2: give --master-addr too"),
@@ -140,10 +199,13 @@ OF_TWO = ("--nnodes", "2", "--node-rank", "0")
         (("--master-port", "70000"), "--master-port 70000: give a number from 1 to 65535"),
         (("--master-port=-1",), "--master-port -1: give a number from 1 to 65535"),
         (("--nnodes=1:4",), "--nnodes 1:4: xmp joins a fixed number of hosts"),
-        (("--nnodes=2", "--rdzv_backend", "c10d"), "--rdzv-backend and --nnodes 2"),
+        (("--nnodes=2", "--rdzv_backend", "c10d"), "the same on all hosts, --rdzv-endpoint HOST:"),
+        (("--nnodes=2", "--rdzv-conf", "x=1"), "--rdzv-conf x=1: leave it out; --start-timeout"),
+        (("--nnodes=1:2", "--rdzv-endpoint=10.0.0.9:1"), "--nnodes 1:2: xmp joins a fixed number"),
         (("--local-ranks-filter", "7", "-n", "2"), "there is no local rank 7; this launch has 0"),
         (("--lr", "0.1"), "Options of the script come after it: xmp run -n 2 script.py --lr"),
-        (("--run-path",), "--run-path is torchrun's: that is what xmp run does"),
+        (("--role", "x"), "--role is torchrun's: all replicas have the role `default`"),
+        (("--monitor-interval", "x"), "--monitor_interval: invalid float value: 'x'"),
         (("--shutdown-timeout", "3"), "give --grace SECONDS"),
         (("--nproc-per-node", "gpu"), "--nproc-per-node gpu: xmp finds no GPU"),
         (("--no-python", "--seed", "1"), "--seed and --no-python"),
@@ -193,7 +255,7 @@ def test_variables_are_the_defaults_of_options(stage: Stage, show: str) -> None:
         ("XMP_RUN_TIMEOUT", "soon", "XMP_RUN_TIMEOUT='soon': could not convert"),
         ("XMP_RUN_MODULE", "maybe", "XMP_RUN_MODULE='maybe': give one of 1, true"),
         ("XMP_RUN_GPUS", "2", "XMP_RUN_GPUS='2' is not a variable of xmp run"),
-        ("XMP_RUN_TEE", "2", "--tee 2: xmp writes both streams"),
+        ("XMP_RUN_TEE", "4", "--tee 4: give 0, 1"),
     ],
 )
 def test_a_variable_that_says_nothing_known_is_refused(

@@ -59,6 +59,16 @@ def test_any_program_runs_with_the_same_variables(stage: Stage, count: str) -> N
     assert "exit code 0" not in done.err
 
 
+@pytest.mark.failing
+def test_a_program_that_fails_is_not_said_to_have_left_xmp(stage: Stage) -> None:
+    """Although exec has closed the replica's connection long before."""
+    fails = ("-c", "import sys; sys.exit(4)")
+    done = run(stage, "-n", "2", "--no-python", sys.executable, *fails)
+    assert done.code == 4
+    assert " ended with exit code 4" in done.err.partition("\n")[0], done.err
+    assert "connection" not in done.err
+
+
 def test_a_program_has_the_signals_of_a_program(stage: Stage) -> None:
     """And the one by which xmp asks for stacks does not end it."""
     stage.write("echo up $RANK\ntouch in-fn-$RANK\nread nothing < fifo\n", "wait.sh")

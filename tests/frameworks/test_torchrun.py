@@ -44,11 +44,13 @@ def main():
     dist.all_gather_object(ids, os.environ["TORCHELASTIC_RUN_ID"])
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
              "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
-             "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "OMP_NUM_THREADS")
+             "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "OMP_NUM_THREADS",
+             "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
     found = {name: os.environ[name] for name in names}
     text = json.dumps({
         "weights": weights, "total": total.item(), "elastic": dist.is_torchelastic_launched(),
         "one id": len(set(ids)) == 1 and ids[0] != "none", "argv": sys.argv, "file": __file__,
+        "error file": os.path.basename(os.environ["TORCHELASTIC_ERROR_FILE"]),
         "path": sys.path[0], "variables": found, "threads": torch.get_num_threads(),
     })
     print(text + "\\n", end="", flush=True)
@@ -163,6 +165,36 @@ def test_restarts_are_counted_as_torchrun_counts_them(stage: Stage) -> None:
     stage.write(RESTARTED, "train.py")
     done = stage.python("-m", "xmp", "run", "-n", "1", "--max-restarts", "2", "train.py")
     assert (done.code, done.out.splitlines()) == (0, ["0 2 0", "1 2 1", "2 2 2"]), done.err
+
+
+RECORDED = """
+import os
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    raise ValueError("no such label")
+
+try:
+    main()
+except ValueError:
+    os._exit(3)
+"""
+
+
+@pytest.mark.failing
+def test_what_record_writes_is_the_error(stage: Stage) -> None:
+    stage.write(RECORDED, "train.py")
+    agents = stage.folder / "termination-log"
+    run = ("-m", "xmp", "run", "-n", "1", "--max-restarts", "0", "train.py")
+    done = stage.python(*run, env={"TORCHELASTIC_ERROR_FILE": str(agents)}, timeout=60)
+    assert done.code == 3
+    first, *others = done.err.splitlines()
+    assert first.endswith(" recorded ValueError: no such label, then ended with exit code 3")
+    assert '    raise ValueError("no such label")' in others
+    said = json.loads(agents.read_text())["message"]
+    assert (said["message"], said["errorCode"]) == ("ValueError: no such label", 3)
+    assert 'raise ValueError("no such label")' in said["extraInfo"]["py_callstack"]
 
 
 HOSTS = """

@@ -58,6 +58,23 @@ def test_only_the_user_may_read_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert not [*tmp_path.iterdir()]
 
 
+def test_each_replica_has_a_folder_for_its_error_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    two = tuple(ReplicaPlan(n + 2, n, n, unset=("TORCHELASTIC_ERROR_FILE",)) for n in range(2))
+    plan = JobPlan("", "", 4, (HostPlan(1, "", two),))
+    ends: list[Callable[[], None]] = []
+    made = _planned_files.with_error_files(plan, ends.append).hosts[0].replicas
+    paths = [Path(dict(each.set)["TORCHELASTIC_ERROR_FILE"]) for each in made]
+    assert [path.parts[-2:] for path in paths] == [("0", "error.json"), ("1", "error.json")]
+    assert [path.exists() for path in paths] == [False, False], "its presence says that it failed"
+    assert [each.unset for each in made] == [(), ()]
+    paths[0].write_text("x")
+    ends.pop()()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(xmp.StartError, match=r"file for WIDE_PATH cannot be written.*TMPDIR"):

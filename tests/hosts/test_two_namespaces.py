@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.namespaces import network
 from tests.support.network_job import GRACE, job_on_network
-from tests.support.stage import slowness
+from tests.support.stage import Stage, slowness
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.netns, pytest.mark.root]
 
@@ -40,6 +44,25 @@ def test_four_replicas_are_one_world(tmp_path: Path, function: str, runtime: str
         # Each: its rank, the index of its host, the world's size, the sum of all ranks.
         assert found == [[[0, 0, 4, 6.0], [1, 0, 4, 6.0]], [[2, 1, 4, 6.0], [3, 1, 4, 6.0]]]
         assert not job.left()
+
+
+def test_host_0_is_the_one_with_the_address(tmp_path: Path) -> None:
+    """Although the other came first: the same command on both, as in torch's tutorial."""
+    stage = Stage(tmp_path)
+    stage.write("import os\nprint(os.environ['RANK'], flush=True)\n", "train.py")
+    words = ("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=h0:29500")
+    command = (sys.executable, "-m", "xmp", "run", *words, "--runtime=cpu", "train.py")
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with network(tmp_path) as hosts:
+        try:
+            second = stage.start_command(*hosts[1].command(*command, folder=tmp_path), **pipes)
+            names = hosts[1].pids
+            until(lambda: "xmp-carrier" in names().values(), 30, "it asks for its index")
+            first = stage.start_command(*hosts[0].command(*command, folder=tmp_path), **pipes)
+            said = [stage.outcome(each, 60) for each in (first, second)]
+        finally:
+            stage.end()
+    assert [(each.code, each.out) for each in said] == [(0, "0\n"), (0, "1\n")], said
 
 
 @pytest.mark.parametrize("how", WORDS)

@@ -20,9 +20,10 @@ from .agreement import Agreement
 from .door import Door, room_for
 from .judgement import SILENCE, SUSPICION, Judgement, Standstill
 from .peer import Peer, drain
+from .places import Places
 from .roll_call import RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import NEXT, Call, HostCard, Malformed, Refusal, Step, decode, encode
+from .words import NEXT, Call, HostCard, Malformed, Place, Refusal, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -66,6 +67,7 @@ class Coordinator:
         """The names of those that have gone since, by index."""
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
+        self._places = Places(hosts)
         self._beats = self._checked = self._listened = self._pulse = 0.0
         self._progressed = False
         """Whether any host has reported progress since all heard of it."""
@@ -215,6 +217,7 @@ class Coordinator:
         self._selector.unregister(peer.socket)
         peer.close()
         self._door.came(peer)
+        self._places.left(peer)
         if peer is self._launcher:
             self._left = True
             if not peer.left:
@@ -244,6 +247,8 @@ class Coordinator:
     def _take(self, peer: Peer, kind: int, body: bytes) -> None:
         if kind == kinds.CARD:
             self._came(peer, decode(HostCard, body))
+        elif kind == kinds.PLACE and peer.remote:
+            self._place(peer, decode(Place, body))
         elif self._members.get(peer.index) is not peer:
             raise Malformed("a host that has not come to the roll call")
         elif kind == kinds.FAILED:
@@ -298,6 +303,18 @@ class Coordinator:
         if self._call.complete():
             call = replace(self._call.state(), salt=os.urandom(16).hex())
             self._send_all(kinds.CALL, encode(call))
+
+    def _place(self, peer: Peer, asked: Place) -> None:
+        """Give a host the index with which it will come."""
+        for other in self._places:
+            if isinstance(other, Peer) and time.monotonic() - other.heard >= SUSPICION:
+                self._gone(other, "")  # it may be the same host, started again
+        index = self._places.give(peer, asked.index, self._call.cards)
+        if self._refusal is not None or not index:
+            peer.send(kinds.REFUSED, encode(self._refusal or self._call.full(asked.name)))
+            return
+        self._door.came(peer)
+        peer.send(kinds.PLACE, encode(Place(index)))
 
     def _replace_silent(self, index: int, peer: Peer) -> None:
         """Drop a host that came before and is silent: it has been started again."""

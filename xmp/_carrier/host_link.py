@@ -22,7 +22,18 @@ from . import kinds
 from .peer import Peer
 from .roll_call import missing
 from .sealed import Frames
-from .words import NEXT, Call, HostCard, Malformed, Proposal, Refusal, Step, decode, encode
+from .words import (
+    NEXT,
+    Call,
+    HostCard,
+    Malformed,
+    Place,
+    Proposal,
+    Refusal,
+    Step,
+    decode,
+    encode,
+)  # fmt: skip
 
 __all__ = ["HostLink"]
 
@@ -73,6 +84,8 @@ class HostLink:
         self._missing: Call | None = None
         """Who has not come, as far as this host knows."""
         self._calls: deque[Call] = deque(maxlen=8)
+        self._index = 0
+        """That which host 0 has given this host, which had asked for one."""
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._peer: Peer
@@ -174,6 +187,14 @@ class HostLink:
 
     # --- the roll call -------------------------------------------------------------------------
 
+    def place(self, notice: Callable[[str], None]) -> int:
+        """Ask host 0 for an index, and rest with it until a launch takes over; else as ``come``."""
+        self._say(kinds.PLACE, encode(Place(name=self._card.name)))
+        self._await(lambda: self._complete(notice) or self._index > 0)
+        self._meeting = replace(self._meeting, index=self._index)
+        self.resting = True
+        return self._index
+
     def come(self, restart: int, notice: Callable[[str], None]) -> None:
         """Come to the roll call of the next attempt, and wait until all hosts have.
 
@@ -187,8 +208,11 @@ class HostLink:
         wanted = NEXT if self._card.attempt == NEXT else self._card.attempt + 1
         self._card = replace(self._card, attempt=wanted, restart=restart)
         self._say(kinds.CARD, encode(self._card))
+        self._await(lambda: self._complete(notice))
+
+    def _await(self, answered: Callable[[], bool]) -> None:
         end = time.monotonic() + self._limit + _END_WAIT
-        while not self._complete(notice):
+        while not answered():
             if self._refusal is not None:
                 raise (PlanError if self._refusal.plan else StartError)(self._refusal.text)
             if self.verdict is not None:
@@ -310,6 +334,8 @@ class HostLink:
                 # At once: the verdict may come with it.
                 self._card = replace(self._card, attempt=call.attempt)
             self._calls.append(call)
+        elif kind == kinds.PLACE:
+            self._index = decode(Place, body).index
         elif kind == kinds.REFUSED:
             self._refusal = decode(Refusal, body)
         elif kind == kinds.VERDICT:

@@ -6,7 +6,7 @@ From a host to the coordinator, and back. A launcher and its carrier process use
 from __future__ import annotations
 
 __all__ = [
-    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PREEMPTED", "PREEMPTION",
+    "BEAT", "CALL", "CARD", "DONE", "FAILED", "LEAVE", "PLACE", "PREEMPTED", "PREEMPTION",
     "PROGRESS", "PROPOSED", "REFUSED", "STEP", "VERDICT",
 ]  # fmt: skip
 
@@ -32,6 +32,9 @@ PROPOSED = ord("Q")
 """Back: at which call of ``preempted()`` all may end, a ``Proposal``."""
 DONE = ord("D")
 """Both ways: all replicas of this host have ended well; back: those of all hosts."""
+PLACE = ord("N")
+"""Both ways, before the card of a host that does not know its index: it asks for a ``Place``; back:
+the one that it has."""
 LEAVE = ord("G")
 """This host needs the others no longer."""
 

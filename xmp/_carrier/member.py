@@ -18,7 +18,7 @@ from . import kinds
 from .judgement import MEMBERS_SILENCE, Standstill
 from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
-from .words import Call, HostCard, Malformed, Refusal, decode, encode
+from .words import Call, HostCard, Malformed, Place, Refusal, decode, encode
 
 __all__ = ["Member"]
 
@@ -31,6 +31,8 @@ RETRY = 0.05, 1.0
 NOTICE = 30.0
 LATE = 5.0
 """Seconds in which a host comes again to a coordinator that still serves an earlier launch."""
+
+_PASSED_ON = kinds.BEAT, kinds.CALL, kinds.PLACE, kinds.PROGRESS, *kinds.PREEMPTION
 
 
 class LauncherGone(Exception):
@@ -62,6 +64,8 @@ class Member:
         self._waiting: list[tuple[int, bytes]] = []
         """What the launcher has said before there was a connection."""
         self._card = HostCard()
+        self._place = Place()
+        """What this host has asked for, and then got, where it does not know its index."""
         self._first = ""
         """The name of host 0, once it is known."""
         self._settled = False
@@ -99,7 +103,9 @@ class Member:
 
     def _come_again(self) -> None:
         """Connect once more, and say first what was said on the earlier connection."""
-        self._waiting.insert(0, (kinds.CARD, encode(self._card)))
+        has_come = self._card != HostCard()
+        first = (kinds.CARD, self._card) if has_come else (kinds.PLACE, self._place)
+        self._waiting.insert(0, (first[0], encode(first[1])))
         self._pause(RETRY[1])
         self._come()
 
@@ -214,10 +220,13 @@ class Member:
             return
         if kind == kinds.CARD:
             self._take_card(body)
+        elif kind == kinds.PLACE:
+            self._place = decode(Place, body)
         coordinator.send(kind, body)
 
     def _take_card(self, body: bytes) -> None:
         self._card, self._settled = decode(HostCard, body), False
+        self._limit = self._card.start_timeout  # that for an index may have been shorter
         if self._called and not self._card.restart:  # another launch of the program
             self._called = False
             self._began, self._late = time.monotonic(), 0.0
@@ -229,11 +238,13 @@ class Member:
                 self._first = call.first or self._first
                 if not call.absent:
                     self._called, self._card = True, replace(self._card, attempt=call.attempt)
+            elif kind == kinds.PLACE:
+                self._place = replace(self._place, index=decode(Place, body).index)
             elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
                 raise Early
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
                 self._settled = True
-            elif kind not in (kinds.BEAT, kinds.CALL, kinds.PROGRESS, *kinds.PREEMPTION):
+            elif kind not in _PASSED_ON:
                 raise Malformed(f"a frame of kind {kind}")
             if kind != kinds.BEAT:
                 self._to_launcher(kind, body)

@@ -66,6 +66,15 @@ class RollCall:
             f"{who}. xmp waited {seconds:g} s for all hosts of the job; start_timeout= is the limit"
         )
 
+    def full(self, name: str) -> Refusal:
+        """The refusal for a host that has no index, when all have been given."""
+        here = ", ".join(self.state().here) or "others"
+        return Refusal(
+            f"{name} came when all {self.hosts} hosts of the job had come: {here}. Was the command "
+            "started once too often, or should --nnodes be larger on all hosts?",
+            late=True,
+        )
+
     def _of_another_size(self, card: HostCard) -> str:
         return (
             f"{card.name} came as host {card.index} of {card.hosts}, but host 0 was started for a "

@@ -18,6 +18,7 @@ __all__ = [
     "Call",
     "HostCard",
     "Malformed",
+    "Place",
     "Proposal",
     "Refusal",
     "Step",
@@ -71,6 +72,15 @@ class HostCard:
     """Seconds between two reports of progress."""
     launcher: str = "launcher"
     """What users know the launcher there as: with an engine it is the "agent" of the host."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The index of a host that gets it by arrival."""
+
+    index: int = -1
+    """-1: any; otherwise the one that it has from an earlier connection."""
+    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xmp._errors import PlanError
 from xmp._types import HostFacts
@@ -46,6 +46,7 @@ GENERAL: tuple[Finder, ...] = (
     kubeflow.find,
     kubernetes.find,
 )
+SCHEDULERS = tuple(find for find in GENERAL if find is not manual.find)
 # Variables of this host count more than the metadata of the whole slice.
 TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
 INSIDE = "XMP_DEVICE"
@@ -69,6 +70,8 @@ class Placement:
     """Whether all hosts know each other's leased ports."""
     job: str = ""
     """What its launcher calls the job, the same on all hosts; empty where it has no such name."""
+    open: bool = False
+    """Whether nothing says which host this is: it is placed as host 0, which it may not be."""
     source: str = "this host alone"
     """What determined the hosts, in words."""
 
@@ -96,6 +99,9 @@ def placement(
         raise PlanError(
             f"{_said(by_hand)}, but {_said(own)}. Give the same numbers, or leave one out."
         )
+    is_open = False
+    if by_hand is not None and by_hand.index < 0:
+        by_hand, is_open = _with_index(by_hand, facts, on_tpu, own)
     cluster = own or _find(facts, on_tpu, by_hand)
     if cluster is None or len(cluster.addresses) == 1:
         return Placement((Place(0, facts.address, facts),), (facts.address,))
@@ -111,8 +117,35 @@ def placement(
         port=cluster.port,
         leasable=False,
         job=cluster.job,
+        open=is_open,
         source=f"this is host {index} of {len(addresses)}, by {cluster.name}",
     )
+
+
+def _with_index(
+    by_hand: Cluster, facts: HostFacts, on_tpu: bool, own: Cluster | None
+) -> tuple[Cluster, bool]:
+    """The hosts that the user counts, with the index that a TPU or a scheduler gives this one.
+
+    Where there is none it is 0, and True says that this host gets its index by arrival.
+    """
+    count = len(by_hand.addresses)
+    said = {"NNODES": str(count), "MASTER_ADDR": by_hand.coordinator}  # an Indexed Job needs both
+    counted = replace(facts, env={**facts.env, **said})
+    found = own or (_first(TPU, facts) if on_tpu else _first(SCHEDULERS, counted))
+    if found is None or len(found.addresses) == 1:
+        if on_tpu:
+            raise PlanError(
+                f"{by_hand.name}: the hosts of a TPU have worker ids, by which they are wired, and "
+                "this one has none. Start one process on each worker of a slice, without --nnodes"
+            )
+        return replace(by_hand, index=0), True
+    if len(found.addresses) != count:
+        raise PlanError(
+            f"{by_hand.name}: {count} hosts, but {_said(found)}. Give the same number, or "
+            "--node-rank, which counts more"
+        )
+    return replace(by_hand, index=found.index), False
 
 
 def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | None:

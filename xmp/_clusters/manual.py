@@ -47,7 +47,8 @@ def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
     """
     if isinstance(world, HostsByHand):
         name = world.said or f"ips={','.join(world.addresses)!r}"
-        return Cluster(name, world.index, world.addresses, world.addresses[0], world.port)
+        addresses = world.addresses
+        return Cluster(name, world.index, addresses, addresses[0], world.port, world.job)
     start, size = world.rank_start, world.world_size
     if start % local or size % local or start >= size:
         raise PlanError(

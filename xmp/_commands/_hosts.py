@@ -1,11 +1,14 @@
-"""The hosts that ``xmp run --nnodes 2 --node-rank 1 --master-addr HOST`` names."""
+"""The hosts that ``xmp run --nnodes 2 --node-rank 1 --master-addr HOST`` names.
+
+Or ``--nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT``, where each finds out which it is.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 
-from xmp._clusters._base import MOST_PORT, PORTS, index_of, nodes, number
+from xmp._clusters._base import MOST_PORT, PORTS, index_of, nodes, number, split_port
 from xmp._errors import PlanError
 from xmp._numbers import is_number
 from xmp._types import HostsByHand
@@ -44,16 +47,44 @@ def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByH
     index = _index(options.node_rank, hosts)
     if index is None and hosts > 1:
         index = index_of(environ, "NODE_RANK", "--nnodes", hosts)
+    if hosts > 1 and options.rdzv_endpoint:
+        return _at_endpoint(hosts, index, options)
     if index is None and hosts > 1:
         raise PlanError(
             f"--nnodes {hosts}: give --node-rank too, from 0 to {hosts - 1} and another on each "
-            "host, and --master-addr, the address of the host with --node-rank 0"
+            "host, and --master-addr, the address of the host with --node-rank 0; or, the same on "
+            "all hosts, --rdzv-endpoint HOST:PORT, an address of one of them"
         )
-    if (index or 0) >= hosts:
+    index = _below(index or 0, hosts)
+    return None if hosts == 1 else _several(hosts, index, options, environ)
+
+
+def _at_endpoint(hosts: int, index: int | None, options: argparse.Namespace) -> HostsByHand:
+    """The hosts that meet at --rdzv-endpoint; raises PlanError."""
+    text, backend = options.rdzv_endpoint, options.rdzv_backend
+    if backend not in (None, "c10d", "static") or (backend == "static" and index is None):
+        raise PlanError(
+            f"--rdzv-backend {backend} and --nnodes {hosts}: give --node-rank and --master-addr, "
+            "or --rdzv-backend c10d, with which the hosts find out who is which"
+        )
+    address, port = split_port(text)
+    if not address or port > MOST_PORT or text.rstrip().endswith((":", ":0")):
+        raise PlanError(
+            f"--rdzv-endpoint {text}: give HOST:PORT, an address of one of the hosts and a port "
+            f"from 1 to {MOST_PORT}, the same on all"
+        )
+    addresses = (address, *[""] * (hosts - 1))
+    said = f"--nnodes {hosts} --rdzv-endpoint {text}"
+    job = options.rdzv_id or ""
+    return HostsByHand(-1 if index is None else _below(index, hosts), addresses, port, said, job)
+
+
+def _below(index: int, hosts: int) -> int:
+    if index >= hosts:
         raise PlanError(
             f"--node-rank {index} does not fit --nnodes {hosts}. Allowed: 0 to {hosts - 1}"
         )
-    return None if hosts == 1 else _several(hosts, index or 0, options, environ)
+    return index
 
 
 def _several(

@@ -32,8 +32,8 @@ def add(commands: Any) -> None:
         usage="xmp run [options] script.py [args ...]\n"
         "       xmp run [options] -m package.module [args ...]\n"
         "       xmp run [options] --no-python program [args ...]",
-        allow_abbrev=False,
     )
+    _torchrun_words.abbreviate(parser)
     _add_what(parser)
     _add_options_of_spawn(parser)
     _add_options_of_output(parser)

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import string
 from typing import Any
 
+from xmp import _log
 from xmp._errors import PlanError
 
 from . import _hosts
 
-__all__ = ["PREFIX", "WITH_VARIABLES", "add", "translate"]
+__all__ = ["PREFIX", "WITH_VARIABLES", "abbreviate", "add", "translate"]
 
 _OF_HOSTS = ("nnodes", "node_rank", "master_addr")
 _OF_RENDEZVOUS = ("rdzv_backend", "rdzv_endpoint", "rdzv_conf")
 _REFUSED = {
     "local-addr": "the hosts meet at --master-addr: leave it out",
-    "monitor-interval": "xmp does not poll its replicas: leave it out",
     "event-log-handler": "give --events FILE",
     "role": "all replicas have the role `default`: leave it out",
-    "run-path": "that is what xmp run does: leave it out",
     "duplicate-stdout-filters": "give --log-dir FOLDER and filter its files",
     "duplicate-stderr-filters": "give --log-dir FOLDER and filter its files",
     "logs-specs": "give --log-dir FOLDER",
@@ -36,18 +37,37 @@ PREFIX = "PET_"
 WITH_VARIABLES = (
     *("nproc_per_node", "max_restarts", "standalone", "tee", "redirects", "local_ranks_filter"),
     *("log_dir", "module", "no_python", "rdzv_id", "master_port", *_OF_HOSTS, *_OF_RENDEZVOUS),
+    *("monitor_interval", "run_path"),
 )
 """The options that torchrun takes from variables too, as in PET_NPROC_PER_NODE=4."""
-_FLAGS = ("run-path", "virtual-local-rank")
-_BOTH, _NEITHER = "3", "0"
+_FLAGS = ("virtual-local-rank",)
+_WITHOUT_EFFECT = {
+    "monitor_interval": "xmp hears of a replica's end at once, and does not poll",
+    "run_path": "every replica runs the script in its own interpreter",
+}
+_STREAMS = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
+_FLAG: dict[str, Any] = {"action": "store_true"}
+_SECONDS: dict[str, Any] = {"type": float, "metavar": "SECONDS"}
+_ALL = -1  # stands for the local ranks that are not named
+_PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the words that mean something here, and those that are refused by name."""
     group = parser.add_argument_group("torchrun's options")
     group.add_argument("--standalone", action="store_true", help="launch on this host alone")
-    group.add_argument("-t", "--tee", help="3: files in --log-dir, and shown with --prefix")
-    group.add_argument("-r", "--redirects", help="3: files in --log-dir, and nothing is shown")
+    streams = "1 (output), 2 (errors), 3 (both), or by local rank, as in 0:3,1:2"
+    group.add_argument(
+        "-t", "--tee", metavar="STREAMS",
+        help=f"files in --log-dir, and shown with --prefix: {streams}",
+    )  # fmt: skip
+    group.add_argument(
+        "-r", "--redirects", metavar="STREAMS",
+        help="files in --log-dir, and not shown, except what --tee shows",
+    )  # fmt: skip
+    for name, how in (("monitor-interval", _SECONDS), ("run-path", _FLAG)):
+        names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+        group.add_argument(*names, help="accepted, and changes nothing", **how)
     group.add_argument(
         "--local-ranks-filter", "--local_ranks_filter", metavar="RANKS",
         help="whose output is shown, by local rank",
@@ -59,7 +79,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "master_addr": "the address of the host with --node-rank 0, for all the others",
         "master_port": "MASTER_PORT (default: a free port on one host, 29500 on several, where the "
         "launchers meet at the port 1000 above it)",
-        **dict.fromkeys(_OF_RENDEZVOUS, "accepted with one host, where nothing has to be found"),
+        "rdzv_backend": "c10d: each host finds out which it is (or static, with --node-rank)",
+        "rdzv_endpoint": "HOST:PORT, an address of one of the hosts, which is host 0 then",
+        "rdzv_conf": "accepted with one host",
     }
     for name, text in help_of.items():
         spellings = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
@@ -78,33 +100,50 @@ class _Refused(argparse.Action):
         parser.error(f"{option_string} is torchrun's: {_REFUSED[name]}")
 
 
-def translate(options: argparse.Namespace) -> None:
-    """Write what torchrun's words mean into the options of xmp.
+def abbreviate(parser: argparse.ArgumentParser) -> None:
+    """Take these options abbreviated too, as torchrun's parser does; xmp's own count in full."""
+    names = (*WITH_VARIABLES, *_REFUSED, "start_method")
+    spelled = {f"--{n.replace(*each)}" for n in names for each in (("_", "-"), ("-", "_"))}
+    usual: Any = parser._get_option_tuples
 
-    Raises PlanError where xmp cannot do the same: it writes both streams of all ranks, or none.
-    """
+    def option_tuples(text: str) -> list[Any]:
+        found = usual(text)
+        theirs = [each for each in found if each[1] in spelled]
+        # One that fits both spellings of an option is ambiguous to torchrun, too.
+        return found if text[:2] != "--" else theirs if len(theirs) == 1 else []
+
+    parser._get_option_tuples = option_tuples  # type: ignore[method-assign, assignment]
+
+
+def translate(options: argparse.Namespace) -> None:
+    """Write what torchrun's words mean into the options of xmp. Raises PlanError."""
     _refuse_rendezvous(options)
     _write_variables(options)
+    _say_without_effect(options)
     tee, redirects = (_streams(options, name) for name in ("tee", "redirects"))
-    if tee == redirects == _BOTH:
-        raise PlanError("--tee 3 shows what --redirects 3 does not show: give one of them")
-    if tee == _BOTH and options.prefix is None:
-        options.prefix = "yes"
-    if redirects == _BOTH:
-        _only(options, "--redirects 3", "show")
-        options.show = "none"
+    options.streams = _together(tee, redirects)
+    if any(tee.values()) and options.prefix is None:
+        options.prefix = _prefix(os.environ.get(_PREFIX))
+    if any(redirects.values()):
+        _only(options, f"--redirects {options.redirects}", "show")
     if options.local_ranks_filter:
         _only(options, "--local-ranks-filter", "show")
 
 
+def _say_without_effect(options: argparse.Namespace) -> None:
+    for name, why in _WITHOUT_EFFECT.items():
+        if getattr(options, name):
+            _log.say(f"xmp: --{name.replace('_', '-')} changes nothing here: {why}")
+    if options.run_path:  # torchrun's help: "Takes precedence over --no-python"
+        options.no_python = options.module = False
+
+
 def _refuse_rendezvous(options: argparse.Namespace) -> None:
-    hosts = _hosts.count(options)
-    for name in _OF_RENDEZVOUS:
-        if getattr(options, name) is not None and hosts not in (None, 1):
-            raise PlanError(
-                f"--{name.replace('_', '-')} and --nnodes {hosts}: xmp runs no rendezvous. Give "
-                "--node-rank and --master-addr on each host"
-            )
+    if options.rdzv_conf is not None and _hosts.count(options) not in (None, 1):
+        raise PlanError(
+            f"--rdzv-conf {options.rdzv_conf}: leave it out; --start-timeout is how long the hosts "
+            "wait for each other"
+        )
 
 
 def _write_variables(options: argparse.Namespace) -> None:
@@ -123,13 +162,37 @@ def _only(options: argparse.Namespace, word: str, name: str) -> None:
         raise PlanError(f"{word} and --{name} {given}: give one of them")
 
 
-def _streams(options: argparse.Namespace, name: str) -> str:
-    given = getattr(options, name) or _NEITHER
-    if given not in (_BOTH, _NEITHER):
+def _streams(options: argparse.Namespace, name: str) -> dict[int, int]:
+    """By local rank, the streams that an option names: 1 is standard output, 2 error, 3 both."""
+    given = getattr(options, name) or "0"
+    if not _STREAMS.fullmatch(given):
         raise PlanError(
-            f"--{name} {given}: xmp writes both streams of all ranks to --log-dir, or none. Give "
-            f"--{name} 3"
+            f"--{name} {given}: give 0, 1 (standard output), 2 (standard error) or 3 (both), or "
+            "one of them for each local rank, as in 0:3,1:2"
         )
-    if given == _BOTH and options.log_dir is None:
-        raise PlanError(f"--{name} 3 writes files: give --log-dir FOLDER too")
-    return str(given)
+    if ":" not in given:
+        return {_ALL: int(given)}
+    pairs = (pair.split(":") for pair in given.split(","))
+    return {_ALL: 0, **{int(rank): int(streams) for rank, streams in pairs}}
+
+
+def _together(tee: dict[int, int], redirects: dict[int, int]) -> tuple[tuple[int, int, int], ...]:
+    """As in ``Output``: which streams have a file, and which are shown; empty without files.
+
+    What both name has a file and is shown.
+    """
+    found = []
+    for rank in sorted({*tee, *redirects}):
+        shown, filed = (each.get(rank, each[_ALL]) for each in (tee, redirects))
+        found.append((rank, filed | shown, shown | 3 & ~filed))
+    return tuple(found) if any(files for _, files, _ in found) else ()
+
+
+def _prefix(template: str | None) -> str:
+    """What --prefix would be for torchrun's template: "[${role_name}${local_rank}]:"."""
+    if not template:
+        return "yes"
+    marks = {"rank": "\0rank\1", "local_rank": "\0local_rank\1"}
+    text = string.Template(template).safe_substitute(role_name="default", **marks)
+    text = text.replace("{", "{{").replace("}", "}}")
+    return text.replace("\0", "{").replace("\1", "}")

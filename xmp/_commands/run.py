@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -11,11 +12,12 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from xmp import _checks
+from xmp import _checks, _log
 from xmp._checks import make_output
 from xmp._clusters import per_device
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
+from xmp._joining import joined
 from xmp._processes import Call
 from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica, script_folder
@@ -27,6 +29,7 @@ __all__ = ["run"]
 
 _NOT_STARTED, _FAILED, _TIMED_OUT = 2, 1, 124
 _GRACE = 5.0  # seconds, the default of spawn
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GPU_RUNTIMES = ("cuda", "rocm", "xpu")
 
 
@@ -36,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     128 + its number where a signal ended it, 124 (as of timeout(1)) when a time limit was over, 130
     after Ctrl-C, 2 where the options do not fit and nothing was started.
     """
+    agents = os.environ.get(_ERROR_FILE, "")
     try:
         return _run(options)
     except PlanError as error:
@@ -43,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
         return _NOT_STARTED
     except ReplicaError as error:
         _say(error)
+        if agents:
+            _record(error, agents)
         return _status_of(error)
     except XmpError as error:
         _say(error)
@@ -68,6 +74,7 @@ def _run(options: argparse.Namespace) -> int:
         run_id=options.rdzv_id or "",
         unique=uuid.uuid4().hex,
         max_restarts=options.max_restarts or 0,
+        error_file=os.environ.get(_ERROR_FILE, ""),
         started=time.time(),
         source=target.source,
         origin=os.path.abspath(options.target) if target.kind == "path" else "",
@@ -118,12 +125,13 @@ def _launch(
         "limits": _checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
         "observer": _checks.make_observer(options.events, options.progress),
         "max_restarts": _checks.count_from_zero("max_restarts", run.max_restarts),
-        "output": _output(options, request),
         "program": True,
     }
     call = Call(run_in_replica, (run,), **how)
+    request, held = joined(request, call)
+    call = replace(call, output=_output(options, request))
     if over is None:
-        launch(request, call, True)
+        launch(request, call, True, held)
     else:
         over.launch(request, call)
 
@@ -173,7 +181,14 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
             )
         show = [each.rank for each in replicas if each.local_rank in local]
     over_hosts = options.engine is not None
-    return make_output(options.log_dir, prefix, show, over_hosts, options.gather_logs)
+    folder = options.log_dir
+    if options.streams and folder is None:
+        import tempfile  # few launches need it
+
+        folder = tempfile.mkdtemp(prefix="xmp-logs-")
+        _log.say(f"xmp: the log files are in {folder}")
+    output = make_output(folder, prefix, show, over_hosts, options.gather_logs)
+    return replace(output, streams=options.streams) if output is not None else None
 
 
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:
@@ -182,11 +197,36 @@ def _runs_here(options: argparse.Namespace, request: Request) -> bool:
         *("start_method", "timeout", "start_timeout", "hang_timeout", "max_restarts"),
         *("log_dir", "prefix", "show", "local_ranks_filter", "bind", "progress", "events"),
     )
-    return request.nprocs == 1 and all(getattr(options, name) is None for name in apart)
+    if options.streams or request.nprocs != 1:
+        return False
+    return all(getattr(options, name) is None for name in apart)
 
 
 def _status_of(error: ReplicaError) -> int:
     return _TIMED_OUT if isinstance(error, ReplicaTimeout) else status_of(error)
+
+
+def _record(error: ReplicaError, path: str) -> None:
+    """Report to the agent or operator that has started this command, as torchrun reports to it.
+
+    Kubernetes shows a pod's error where the file is its /dev/termination-log.
+    """
+    cause: Any = error.failures[0] if error.failures else None
+    message, trace = cause.recorded if cause is not None else ("", "")
+    extra = {
+        "py_callstack": trace or getattr(cause, "traceback", "") or str(error),
+        "timestamp": str(int(time.time())),
+    }
+    said = {
+        "message": message or str(error).partition("\n")[0],
+        "extraInfo": extra,
+        "errorCode": _status_of(error),
+    }
+    try:
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            json.dump({"message": said}, file)
+    except OSError as failed:
+        print(f"xmp: {_ERROR_FILE}={path} cannot be written: {failed.strerror}", file=sys.stderr)
 
 
 def _say(error: BaseException) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from xmp import _log, _signals
 from xmp._errors import HostLost
 from xmp._processes.messages.thread_replicas import by_process
-from xmp._processes.output.log_files import LogFile
+from xmp._processes.output.log_files import LogFile, logs
 
 if TYPE_CHECKING:
     from xmp._types import JobPlan, Output
@@ -70,9 +70,10 @@ class HostLogs:
     def _paths(self, index: int) -> list[str]:
         """On the host as here."""
         assert self._output is not None
+        output = self._output
         processes = by_process(self._plan.hosts[index]).replicas
-        streams = ("stdout", "stderr")
-        return [self._output.log_file(each, stream) for each in processes for stream in streams]
+        pairs = ((each, stream) for each in processes for stream in ("stdout", "stderr"))
+        return [output.log_file(*pair) for pair in pairs if logs(output, *pair)]
 
     def gather(self, hosts: Sequence[int]) -> None:
         """Bring what these hosts have written since the start; a warning names what is missing.

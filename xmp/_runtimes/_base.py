@@ -62,6 +62,8 @@ class Job:
     """Whether all hosts know each other's leased ports; if not, ports are fixed numbers."""
     name: str = ""
     """What the launcher that placed the hosts calls the job; empty where that is not known."""
+    open: bool = False
+    """Whether this host's index is not known: its plan is that of host 0."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """The leased ports by the name of their need; empty before they are leased."""
     memo: dict[str, Any] = field(default_factory=dict, compare=False)

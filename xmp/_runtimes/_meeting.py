@@ -24,8 +24,8 @@ def meeting(job: Job) -> HostMeeting | None:
     if job.leasable:
         return None
     need = carrier_need(job)
-    place = job.places[0].index, job.hosts
-    return HostMeeting(*place, need.address, job.port(need), job.name, job.addresses)
+    place = job.places[0].index, job.hosts, need.address, job.port(need)
+    return HostMeeting(*place, job.name, job.open, job.addresses)
 
 
 def carrier_need(job: Job) -> PortNeed:

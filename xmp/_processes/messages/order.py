@@ -140,6 +140,8 @@ class Failure:
     """Whether it had reached the function; of a thread replica that is not known."""
     hung_up: bool = False
     """Whether its own code has closed its connection to the supervisor."""
+    recorded: tuple[str, str] = "", ""
+    """The message and the traceback that torch's ``@record`` has written (``xmp run``)."""
     variables: str = ""
     """Those of the user's innermost frames, as JSON; ``error.locals`` has them."""
     final: bool = False
@@ -151,7 +153,16 @@ class Failure:
         if self.label == "stopped by xmp" and self.why and self.kind in ("signal", "exit"):
             how = self.signal_name or self.message or f"exit code {self.exit_code}"
             return f"was ended by xmp ({how}: {self.why})"
+        if self.recorded_apart:
+            return f"recorded {self.recorded_apart}, then {self._what}"
         return self._what
+
+    @property
+    def recorded_apart(self) -> str:
+        """The first line of what was recorded, where the failure itself does not say it."""
+        message = self.recorded[0].strip()
+        own = f"{self.error_type}: {self.message}".strip()
+        return "" if message == own else message.partition("\n")[0]
 
     @property
     def _said(self) -> str:

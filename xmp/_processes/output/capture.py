@@ -11,7 +11,7 @@ from xmp._processes.system.descriptors import move_above
 from xmp._types import Output, ReplicaPlan
 
 from .line_prefix import PrefixedLines
-from .log_files import LogFile
+from .log_files import LogFile, logs, shows
 from .streams import Outlets, Sink, Source, open_stream
 
 __all__ = ["Capture", "CapturedSource"]
@@ -123,10 +123,10 @@ class Capture(Outlets):
         self, plan: ReplicaPlan, sink: Sink, stream: str, above: int
     ) -> tuple[Source, int]:
         output = self._output
-        shown, prefix, log = output.shows(plan), output.prefix, None
+        shown, prefix, log = shows(output, plan, stream), output.prefix, None
         text = output.prefix_of(plan, self._host) if prefix is not None else ""
         ours, theirs = open_stream(sink if shown else None, narrower=len(text))
-        if output.log_dir is not None:
+        if logs(output, plan, stream):
             log = LogFile(output.log_file(plan, stream))
             log.descriptor = move_above(log.descriptor, above)
         writer = (

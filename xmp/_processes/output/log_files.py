@@ -11,10 +11,26 @@ from xmp._errors import PlanError
 from xmp._processes.messages.thread_replicas import by_process
 from xmp._types import JobPlan, Output, ReplicaPlan
 
-__all__ = ["LogFile", "prepare"]
+__all__ = ["LogFile", "logs", "prepare", "shows"]
 
 # A symbolic link that another user has put there must not lead to another file (open(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def logs(output: Output, process: ReplicaPlan, stream: str) -> bool:
+    """Whether "stdout" or "stderr" of the process has a log file."""
+    return output.log_dir is not None and _names(1, output, process, stream)
+
+
+def shows(output: Output, process: ReplicaPlan, stream: str) -> bool:
+    """Whether "stdout" or "stderr" of the process is shown."""
+    return output.shows(process) and _names(2, output, process, stream)
+
+
+def _names(column: int, output: Output, process: ReplicaPlan, stream: str) -> bool:
+    rows = {row[0]: row for row in ((-1, 3, 3), *output.streams)}
+    row = rows.get(process.local_rank, rows[-1])
+    return row[column] & (1 if stream == "stdout" else 2) > 0
 
 
 def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
@@ -47,6 +63,8 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
         os.makedirs(path, mode=0o700, exist_ok=True)
         for process in processes:
             for stream in ("stdout", "stderr"):
+                if not logs(output, process, stream):
+                    continue
                 path = output.log_file(process, stream)
                 descriptor = _opened(path)
                 try:

@@ -109,6 +109,7 @@ def build(
     parts = [
         f"rank {cause.rank} of {world_size} ({where}) {cause.what}",
         *_evidence(cause),
+        _recorded(cause),
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
         only_here(cause.error_type, cause.message),
@@ -186,6 +187,15 @@ def _hint(code: int | None) -> str:
     return f"{code} is a shell's exit code for a program that {name} ended."
 
 
+def _recorded(failure: Failure) -> str:
+    """The traceback that torch's ``@record`` has written, unless another one says the same."""
+    trace = failure.recorded[1].rstrip()
+    last = trace.rpartition("\n")[2]
+    if not failure.recorded_apart or not trace or last in failure.stderr.splitlines():
+        return ""
+    return f"What @record wrote of it:\n{short(with_source(trace))}"
+
+
 def _last_lines(failure: Failure) -> Iterator[str]:
     """What it wrote last; less after a traceback, which says more."""
     most = _LINES_AFTER_TRACEBACK if failure.kind == "raised" else sys.maxsize
@@ -193,7 +203,7 @@ def _last_lines(failure: Failure) -> Iterator[str]:
         if text:
             lines = "\n".join(text.splitlines()[-most:])
             yield f"Its last lines on standard {stream}:\n{lines}"
-    known = failure.message or failure.hung_up
+    known = failure.message or failure.hung_up or failure.recorded_apart
     if failure.kind == "exit" and not known and not failure.stderr and not failure.stdout:
         yield _WROTE_NOTHING
 

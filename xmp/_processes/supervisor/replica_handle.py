@@ -21,6 +21,8 @@ from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.stack_dump import DUMP_SIGNAL, STACKS, StackFile
 from xmp._types import ReplicaPlan
 
+from .error_file import recorded
+
 __all__ = ["ReplicaHandle"]
 
 _FATAL = "Fatal Python error: "
@@ -109,9 +111,11 @@ class ReplicaHandle:
         return self.failure
 
     def hang_up(self) -> None:
-        """Note that its connection is closed, by itself unless it ends."""
+        """Note that its connection is closed, by itself unless it ends or has become a program."""
         known = self.returned or self.failure is not None
-        self.hung_up = not known and not processes.is_ending(self.pid)
+        found = _proc.process(self.pid)  # exec closes the connection, and changes the name
+        own = found is None or found.name.startswith("xmp-")
+        self.hung_up = own and not known and not processes.is_ending(self.pid)
 
     def note_end(self, at: int, status: int, why: str = "") -> None:
         self.ended = True
@@ -135,12 +139,13 @@ class ReplicaHandle:
         self.signal(DUMP_SIGNAL)
 
     def add_last_output(self, failure: Failure, answered: str) -> None:
-        """Add to ``failure`` the last lines of its streams, and its stacks.
+        """Add to ``failure`` what it has recorded, the last lines of its streams, and its stacks.
 
         faulthandler writes the stacks of a native crash after what the replica had ``answered``,
         or into it. When the interpreter itself gives up (``Py_FatalError``), they are on standard
         error.
         """
+        failure.recorded = recorded(self.plan)
         # Another process may have requested what stands before the mark.
         _, mark, text = self.stacks.unrequested().partition(_FATAL)
         failure.stacks = mark + text
