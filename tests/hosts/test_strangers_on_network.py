@@ -65,7 +65,7 @@ def test_a_stranger_between_the_replicas_of_two_hosts_runs_nothing(
         try:
             job.start()
             job.reached("arrived")
-            store = f"{hosts[0].address}:29500", 4, third.address, str(tmp_path / "ran")
+            store = "torch", f"{hosts[0].address}:29500", 4, third.address, str(tmp_path / "ran")
             with at_store(*store, *third.command()) as stranger:
                 job.reached("joined")
                 stranger.go_on()
