@@ -59,6 +59,11 @@ PROGRAM = f"""{TRAIN}
         def __call__(self, fabric):
             return fabric.global_rank, os.environ["LOCAL_RANK"], fabric.world_size
 
+    def of_variables():
+        own = {{"ACCELERATOR": "cpu", "STRATEGY": "xmp", "DEVICES": "2", "PRECISION": "bf16-mixed"}}
+        os.environ.update({{f"LT_{{name}}": value for name, value in own.items()}})
+        return Fabric().launch(lambda it: [it.world_size, it.strategy.precision.precision])
+
     if __name__ == "__main__":
         own = fabric().launch(train, 1, returns="own")
         model, (optimizer, loader) = own["model"], own["all"]
@@ -79,6 +84,7 @@ PROGRAM = f"""{TRAIN}
             "lock": refused(fabric().launch, train, sys.stdout.buffer),
             "keyword": refused(fabric().launch, train, 1, returns=sys.stdout.buffer),
             "half": fabric(precision="bf16-mixed").launch(train, 2)["loss"],
+            "variables": of_variables(),
         }}))
 """
 
@@ -120,6 +126,7 @@ def test_what_comes_back(stage: Stage) -> None:
     assert said["object"] == [0, "0", 2]
     assert said["random"], "the launcher's random state, as Lightning's own launcher has it"
     assert said["half"] == pytest.approx(LOSS, rel=0.2)
+    assert said["variables"] == [2, "bf16-mixed"], "what `fabric run` leaves in LT_..."
     kind, words = said["no function"]
     assert kind == "TypeError"
     assert "needs to be called with a function that contains the code to launch" in words

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator_stranger import put
+from tests.support.gloo_stranger import at_store
 from tests.support.namespaces import network
 from tests.support.network_job import NetworkJob, job_on_network
 from tests.support.stage import Stage
@@ -47,6 +48,31 @@ def test_a_stranger_on_another_machine_runs_nothing(
             put(f"{hosts[0].address}:29500", "xmp/1/0", message, *stranger.command())
             words = "was not opened" if code else "Malformed"
             assert any(words in error["text"] for error in job.errors())
+        finally:
+            stage.end()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_stranger_between_the_replicas_of_two_hosts_runs_nothing(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a third machine, which torch's store has led their connections to."""
+    monkeypatch.setenv("XMP_JOB_SECRET", SECRETS[secret])
+    stage = Stage(tmp_path)
+    with network(tmp_path, 3) as (third, *hosts):
+        job = NetworkJob(stage, hosts, function="led")
+        try:
+            job.start()
+            job.reached("arrived")
+            store = "torch", f"{hosts[0].address}:29500", 4, third.address, str(tmp_path / "ran")
+            with at_store(*store, *third.command()) as stranger:
+                job.reached("joined")
+                stranger.go_on()
+                (tmp_path / "go").touch()
+                words = "was not opened" if SECRETS[secret] else "Malformed"
+                assert any(words in error["text"] for error in job.errors())
+                assert stranger.has_forged()
         finally:
             stage.end()
     assert not (tmp_path / "ran").exists()

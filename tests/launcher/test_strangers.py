@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import xmp
 from tests.support.coordinator_stranger import put
+from tests.support.gloo_stranger import MARKER, at_store
 from tests.support.in_script import never_returns
 from tests.support.waiting import until
 from xmp._frameworks._seal import CODE_SIZE
@@ -59,3 +61,51 @@ def test_what_a_stranger_writes_for_rank_0_is_not_opened(collective: str, tmp_pa
     finally:
         job.terminate()
     assert not (tmp_path / "ran").exists()
+
+
+def broadcast_of_torch(value: Any) -> None:
+    import torch.distributed
+
+    xmp.init_process_group()
+    torch.distributed.broadcast_object_list([value], 0)
+
+
+COLLECTIVES: dict[str, Callable[[Any], Any]] = {
+    "broadcast": xmp.broadcast,
+    "all_gather": xmp.all_gather,
+    "of torch": broadcast_of_torch,
+}
+
+
+def leads(rank: int, collective: str, folder: Path) -> None:
+    """Rank 0 joins the group before the others do: then it has a stranger's connections."""
+    if rank == 0:
+        (folder / "new").write_text(f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+        (folder / "new").rename(folder / "address")
+        xmp.init_process_group()
+        (folder / "joined").touch()
+    until((folder / "go").exists, 60)
+    COLLECTIVES[collective](MARKER if rank == 0 else None)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_a_stranger_sends_by_way_of_torchs_store(collective: str, tmp_path: Path) -> None:
+    """xmp's collectives do not open it; torch's own collectives of objects do."""
+    job = xmp.spawn(leads, (collective, tmp_path), nprocs=2, runtime="cpu", join=False, grace=1)
+    try:
+        until((tmp_path / "address").exists, 60)
+        address = (tmp_path / "address").read_text()
+        with at_store("torch", address, 2, "0.0.0.0", str(tmp_path / "ran")) as stranger:
+            until((tmp_path / "joined").exists, 60)
+            stranger.go_on()
+            (tmp_path / "go").touch()
+            if collective == "of torch":
+                job.join()
+            else:
+                with pytest.raises(xmp.ReplicaRaised, match="was not opened: another program"):
+                    job.join()
+            assert stranger.has_forged()
+    finally:
+        job.terminate()
+    made = [path.stat().st_uid for path in tmp_path.glob("ran")]
+    assert made == ([os.getuid()] if collective == "of torch" else [])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import xmp
+from tests.support.gloo_stranger import MARKER
 from tests.support.in_script import never_returns
 from tests.support.waiting import until
 
@@ -143,6 +144,17 @@ def hears(rank: int, do: Do) -> None:
     if rank == 0:
         never_returns()
     xmp.broadcast(None, 0)
+
+
+def led(rank: int, do: Do) -> str:
+    """Rank 0 forms the group alone, with what leads its connections elsewhere, and sends."""
+    if rank == 0:
+        mark("arrived")
+        xmp.init_process_group()
+        mark("joined")
+    until(lambda: os.path.exists("go"), 100)
+    text: str = xmp.broadcast(MARKER if rank == 0 else None, 0)
+    return text
 
 
 def gathers(rank: int, do: Do) -> list[Any]:
