@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import importlib
 import json
 import os
 import random
@@ -74,34 +75,29 @@ def bare_handle() -> bool:
 
 
 def of_accelerate() -> None:
-    from xmp.compat import accelerate
-
+    accelerate: Any = sys.modules["xmp.compat.accelerate"]
     accelerate.debug_launcher(function)
 
 
 def of_megengine() -> Any:
-    from xmp.compat import megengine
-
+    megengine: Any = sys.modules["xmp.compat.megengine"]
     return megengine.launcher(function, n_gpus=2)()
 
 
 def of_torch_mp() -> None:
-    from xmp.compat import torch_mp
-
+    torch_mp: Any = sys.modules["xmp.compat.torch_mp"]
     torch_mp.spawn(fn, nprocs=2)
 
 
 def chips() -> int:
-    from xmp.testing import fake_chips
-
-    with fake_chips(4):
+    testing: Any = sys.modules["xmp.testing"]
+    with testing.fake_chips(4):
         return xmp.default_nprocs("fake")
 
 
 def recorded() -> Any:
-    from xmp.testing import recorded_facts
-
-    return recorded_facts("kaggle-v5e-8").hostname
+    testing: Any = sys.modules["xmp.testing"]
+    return testing.recorded_facts("kaggle-v5e-8").hostname
 
 
 CALLS: dict[str, tuple[Callable[[], Any], Any]] = {
@@ -136,6 +132,14 @@ CALLS: dict[str, tuple[Callable[[], Any], Any]] = {
     "testing.recorded_facts": (recorded, "kaggle"),
 }
 """What is called, and what it returns."""
+
+
+def prepare(name: str) -> None:
+    """Import what the program imports before the call: what gets lost there is lost by Python."""
+    module, dot, _ = name.partition(".")
+    if dot:
+        importlib.import_module("xmp.testing" if module == "testing" else f"xmp.compat.{module}")
+
 
 RAISED: list[int] = []
 """The handlers that have raised in this process."""
@@ -200,6 +204,7 @@ def child(name: str, number: int, moment: float) -> str:
     signal.signal(signal.SIGALRM, alarm)
     signal.signal(signal.SIGINT, interrupt)
     faulthandler.dump_traceback_later(HANGS, exit=True)
+    prepare(name)
     if wrong := interrupted(name, number, moment):
         return wrong
     handlers = signal.getsignal(signal.SIGALRM), signal.getsignal(signal.SIGINT)
@@ -238,6 +243,7 @@ def forked(play: Callable[[], str]) -> str:
 
 def measured(name: str) -> str:
     """The seconds that the call takes without a signal, and the files that it opens."""
+    prepare(name)
     call, expected = CALLS[name]
     files, began = Files(), time.monotonic()
     result = call()
