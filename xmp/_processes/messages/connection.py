@@ -12,6 +12,7 @@ sender (``untrusted``) reads no file that it chose.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import select
 import socket
@@ -75,9 +76,9 @@ class Connection:
         self.opens_pickles = opens_pickles
         """Whether this process trusts the one at the other end: its parent, or its launcher."""
         self._assembly = Assembly()
-        self._names_senders = linux.names_senders()
-        if self._names_senders:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        if linux.names_senders():
+            with contextlib.suppress(PermissionError):  # a sandbox: no sender is known
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def moved(self, base: int) -> Connection:
         """The same end under a descriptor number that is at least ``base``."""

@@ -121,11 +121,12 @@ def redirect_to_null(descriptors: Iterable[int]) -> None:
 
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # macOS reports a hard limit (RLIM_INFINITY) that it then refuses: setrlimit(2) there
+        # A sandbox; or macOS: it reports a hard limit (RLIM_INFINITY) that it then refuses.
+        pass
 
 
 @contextmanager
