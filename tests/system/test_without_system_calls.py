@@ -1,4 +1,4 @@
-"""Launches where a sandbox (seccomp) forbids a system call that is optional, or one that is needed."""
+"""Launches where a sandbox (seccomp) forbids a system call: an optional one, or one needed."""
 
 from __future__ import annotations
 
