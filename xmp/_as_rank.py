@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from . import _inside
+from . import _inside, _signals
 from ._clusters.per_device import Started
 from ._errors import PlanError
 from ._excepthook import excepthook_kept
@@ -57,7 +57,8 @@ def run_as_rank(
             seed_all(seed)
         timeline.entered = time.monotonic_ns()
         try:
-            value = fn(info.rank, *args, **kwargs)
+            with _signals.apart():
+                value = fn(info.rank, *args, **kwargs)
         finally:
             timeline.left = time.monotonic_ns()
     return Results({info.rank: value}, StartTimeline({info.rank: timeline}))
@@ -164,7 +165,8 @@ def _installed(info: ReplicaInfo, module: str) -> Iterator[None]:
         if module == _TORCH:
             framework.choose_device()
         if info.settings.get("backend"):
-            framework.init_process_group()
+            with _signals.apart():  # it waits for the others
+                framework.init_process_group()
         yield
     finally:
         _inside.uninstall()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from xmp import _inside
+from xmp import _inside, _signals
 
 __all__ = ["breakpoint", "does_nothing", "in_this_process"]
 
@@ -56,7 +56,8 @@ def breakpoint(rank: int = 0) -> None:
     if hook is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
         hook()
         return
-    import pdb  # Python's hook would stop here, one frame too deep
+    with _signals.deferred():
+        import pdb  # Python's hook would stop here, one frame too deep
 
     pdb.Pdb().set_trace(sys._getframe(1))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex, cast
 
+from . import _signals
 from ._call_checks import check_function
 from ._errors import PlanError
 from ._numbers import number_of_seconds
@@ -325,7 +326,9 @@ def _with_environment(request: Request, env: Any) -> Request:
     from xmp._host import plan_for
 
     count = len(plan_for(request, None).hosts[0].replicas)
-    return replace(request, env=tuple(_pairs(env(local)) for local in range(count)))
+    with _signals.as_usual():
+        each = [env(local) for local in range(count)]
+    return replace(request, env=tuple(map(_pairs, each)))
 
 
 def _pairs(variables: object) -> tuple[tuple[str, str], ...]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from ._errors import PlanError
 from ._framework import AveragingOptions
-from ._imports import loaded_framework
+from ._imports import imported, loaded_framework
 from ._inside.groups import refuse_in_child
 from ._inside.identity import ReplicaState, current, framework_of
 
@@ -192,7 +191,7 @@ def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions],
     if not hasattr(framework, "data_parallel"):
         on_xla = any(parameter.device.type == "xla" for parameter in model.parameters())
         name = "torch_xla" if on_xla else "_torch_ddp"
-        module = importlib.import_module(f"xmp._frameworks.{name}")
+        module = imported(f"xmp._frameworks.{name}")
         framework = module.attach(state.info) if on_xla else module
     make: Callable[[Any, AveragingOptions], Any] = framework.data_parallel
     return make

@@ -92,7 +92,7 @@ def _inside_here(
                 seed_all(seed)
             say("running")
             timeline.entered = time.monotonic_ns()
-            with _breakpoint.in_this_process():
+            with _breakpoint.in_this_process(), _signals.apart():
                 return call()
         finally:
             timeline.left = time.monotonic_ns()

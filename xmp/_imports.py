@@ -17,7 +17,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from . import _signals
+
 __all__ = [
+    "imported",
     "is_no_package_of_others",
     "is_the_programs_own",
     "loaded_framework",
@@ -41,6 +44,17 @@ def on_import(name: str, hook: Hook) -> Callable[[], None]:
     finder = _Finder(name, hook)
     sys.meta_path.insert(0, finder)
     return finder.withdraw
+
+
+def imported(name: str) -> Any:
+    """Return the module, imported where code of the program is on the way to its first use.
+
+    What a signal handler raises while it is imported is raised, whole, afterwards: see ``public``.
+    """
+    if name in sys.modules:
+        return importlib.import_module(name)
+    with _signals.deferred():
+        return importlib.import_module(name)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from . import _signals
 from ._errors import PlanError
 from ._imports import without_collections
 from ._spawn import (
@@ -255,7 +254,7 @@ def _on_hosts(found: Started | None, given: Any) -> Any:
     fields = _checks.fields_of_call(given)
     request = request_of(given)
     refuse_while_importing()
-    with _signals.deferred(), without_collections():
+    with without_collections():
         from ._processes import Call
     return _engines.launch(engine, hosts, request, Call(**fields), given.join)
 
@@ -282,7 +281,7 @@ def as_rank(found: Started, given: Any, grouped: bool = False) -> Results[Any]:
         given.nprocs, given.runtime, None, given.backend, None, None, None, grouped=grouped
     )
     refuse_while_importing()
-    with _signals.deferred(), without_collections():
+    with without_collections():
         from ._as_rank import run_as_rank
     return run_as_rank(found, request, given.fn, given.args, given.kwargs or {}, seed)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from . import _inside
+from . import _inside, _signals
 from ._errors import PlanError
 from ._launch import as_rank
 from ._spawn import launched, public, spawn
@@ -111,7 +111,8 @@ def _decorated(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _inside.is_in_function():
-            return fn(*args, **kwargs)
+            with _signals.apart():
+                return fn(*args, **kwargs)
         check_arguments(fn, args, kwargs)
         given = as_for_spawn(fn, args, kwargs, options)
         found = _started(world)

@@ -109,14 +109,14 @@ def _at_its_address(need: PortNeed) -> PortNeed:
 
 
 def _bind(sock: socket.socket, need: PortNeed) -> None:
-    if need.how in ("hold", "reserve"):
-        # gRPC binds beside this socket with the same option, which the kernel allows to programs
-        # of one user only; with SO_REUSEADDR another user's could bind there too.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if need.how in ("reuse", "reserve") or (need.port and need.how != "hold"):
-        # Connections of an earlier run to a fixed port may still be in TIME_WAIT.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if need.how in ("hold", "reserve"):
+            # gRPC binds beside this socket with the same option, which the kernel allows to
+            # programs of one user only; with SO_REUSEADDR another user's could bind there too.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if need.how in ("reuse", "reserve") or (need.port and need.how != "hold"):
+            # Connections of an earlier run to a fixed port may still be in TIME_WAIT.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((need.address, need.port))
         except OSError as error:

@@ -8,11 +8,24 @@ A mount of ``/proc`` belongs to one pid namespace. A process of another one (``u
 from __future__ import annotations
 
 import os
+import resource
 from typing import NamedTuple
 
 __all__ = [
-    "Process", "alive", "foreign", "has_signal", "is_foreign", "link", "namespace", "process",
-    "refusal", "sends_children_away", "status", "text",
+    "Process",
+    "affinity",
+    "alive",
+    "foreign",
+    "has_signal",
+    "is_foreign",
+    "limit",
+    "link",
+    "namespace",
+    "process",
+    "refusal",
+    "sends_children_away",
+    "status",
+    "text",
 ]  # fmt: skip
 
 _MOUNT_IT = (
@@ -141,3 +154,19 @@ def text(path: str | os.PathLike[str]) -> str:
             return (file.readall() or b"").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def limit(which: int) -> tuple[int, int]:
+    """The soft and the hard limit of this process: none where a sandbox hides them (seccomp)."""
+    try:
+        return resource.getrlimit(which)
+    except OSError:
+        return resource.RLIM_INFINITY, resource.RLIM_INFINITY
+
+
+def affinity() -> tuple[int, ...]:
+    """The CPUs that this process may run on; empty where the system, or a sandbox, hides them."""
+    try:
+        return tuple(sorted(os.sched_getaffinity(0)))
+    except (AttributeError, OSError):
+        return ()

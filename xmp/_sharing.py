@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Any, TypeVar
 
-from xmp import _inside
+from xmp import _inside, _signals
 from xmp._imports import loaded_framework
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor"]
@@ -123,7 +123,8 @@ class MpModelWrapper:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Weights travel as private memory, also where tensors would be put in shared memory."""
-        from xmp._payload.pickler import OutcomePickler  # `import xmp` does not load cloudpickle
+        with _signals.deferred():  # `import xmp` does not load cloudpickle
+            from xmp._payload.pickler import OutcomePickler
 
         stream, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         OutcomePickler(stream, buffers).dump(self._model)

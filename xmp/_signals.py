@@ -7,7 +7,9 @@ of the program are replaced while xmp works, by one that notes the signal, and r
 
 ``deferred``  where xmp waits: nothing is half done, no lock is held;
 ``blocked``   later: xmp cleans up, for a bounded time;
-``as_usual``  at once: code of the program runs, such as a reducer of its arguments.
+``as_usual``  at once: code of the program runs, such as a reducer of its arguments;
+``apart``     at once, and in their own places: the program's function runs, which may ask for its
+              handlers, keep them and take its time.
 
 What was noted runs at the latest when the outermost of these ends. CPython does not offer this
 (https://docs.python.org/3/library/signal.html#note-on-signal-handlers-and-exceptions); blocking the
@@ -23,13 +25,14 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 __all__ = [
     "DUMP_SIGNAL",
     "Handler",
     "SigAction",
+    "apart",
     "as_usual",
     "blocked",
     "deferred",
@@ -162,20 +165,29 @@ class _Guard:
 
     def replace(self) -> None:
         """Put ours in the place of every handler that is a function of Python."""
-        for number in _NUMBERS:
-            handler = _signal.getsignal(number)
-            if callable(handler) and handler is not self.note:
-                self.theirs[number] = handler
-                self.set(number, self.note)
+        raised: BaseException | None = None
+        left = True
+        while left:
+            try:
+                for number in _NUMBERS:
+                    handler = _signal.getsignal(number)
+                    if callable(handler) and handler is not self.note:
+                        self.theirs[number] = handler
+                        self.set(number, self.note)
+                left = False
+            except BaseException as error:  # of a handler that was still in its place
+                raised = error
+        if raised is not None:
+            raise raised
 
-    def restore(self) -> None:
+    def restore(self, but: Collection[int] = ()) -> None:
         """Put the program's handlers back, but for those that it has replaced meanwhile."""
         raised: BaseException | None = None
-        while self.theirs:
+        while left := [number for number in self.theirs if number not in but]:
             try:
-                for number, handler in list(self.theirs.items()):
+                for number in left:
                     if _signal.getsignal(number) is self.note:
-                        self.set(number, handler)
+                        self.set(number, self.theirs[number])
                     del self.theirs[number]
             except BaseException as error:  # of a handler that is back in its place
                 raised = error
@@ -195,8 +207,9 @@ class _Scope:
     nothing half done.
     """
 
-    def __init__(self, mode: int) -> None:
+    def __init__(self, mode: int, apart: bool = False) -> None:
         self._mode = mode
+        self._apart = apart
         self._mine = False
         self._outermost = False
         self._before = _AS_USUAL
@@ -216,11 +229,15 @@ class _Scope:
                 guard.restore()
                 raise
         guard.mode = mode
-        if mode == _AS_USUAL and self._before == _DEFERRED and guard.noted:
+        if mode == _AS_USUAL and self._before != _AS_USUAL:
             try:
-                guard.deliver()  # what the program runs now may take long
+                if self._before == _DEFERRED and guard.noted:
+                    guard.deliver()  # what the program runs now may take long
+                if self._apart:
+                    guard.restore(but=guard.ours)
             except BaseException:
                 guard.mode = self._before
+                guard.replace()
                 raise
 
     def __exit__(self, *_: object) -> None:
@@ -255,6 +272,11 @@ def blocked() -> _Scope:
 def as_usual() -> _Scope:
     """While inside, code of the program runs: its handlers run at once."""
     return _Scope(_AS_USUAL)
+
+
+def apart() -> _Scope:
+    """While inside, the program's function runs as it would without xmp."""
+    return _Scope(_AS_USUAL, apart=True)
 
 
 def keep_deferred() -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from . import _signals
 from ._errors import XmpError
 from ._imports import without_collections
+from ._log import users_frames
+from ._test_outcomes import is_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from typing_extensions import TypedDict, Unpack
 
@@ -71,69 +72,71 @@ Args = tuple[Any, ...] | list[Any]
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Shorten the tracebacks of xmp's own errors; suggest a name for an unknown keyword.
+    """Defer the program's signal handlers; shorten the tracebacks of xmp's own errors.
 
-    Python itself suggests names of keywords from 3.13 on.
+    A handler's OSError (TimeoutError is one) must not come up where Python takes it for its own and
+    goes on, as importlib does while it looks for a module or reads one, and ``os.path.exists``.
+    Where the function calls code of the program, it says so (``_signals.apart``).
+
+    An unknown keyword gets a suggestion; Python itself suggests names of keywords from 3.13 on.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # pytest: show the caller's line, not this one
         try:
-            result = function(*args, **kwargs)
+            with _signals.deferred():
+                result = function(*args, **kwargs)
             _signals.returned()
             return result
-        except XmpError as error:
-            frames = _users_frames(error.__traceback__)
-            if frames is not None:  # the function ran in this process: its frames are the user's
-                raise error.with_traceback(frames)  # noqa: B904 - its cause and context stay
-            from ._excepthook import shown_short
-
-            # The user's call is above, and xmp's frames below it say nothing about the failure.
-            raise shown_short(_shortened(error)) from error.__cause__
         except BaseException as error:
-            _signals.give_up()  # a signal handler may raise between two returns
-            if isinstance(error, KeyboardInterrupt):
-                raise _shortened(error) from error.__cause__
-            if isinstance(error, TypeError):
-                _suggest(function, kwargs, error)
-                if _refused(error):
-                    raise _shortened(error) from error.__cause__
-            if _users_frames(error.__traceback__) is None and not _is_skip(error):
-                raise  # xmp's frames show what went wrong in it
-            raise _shortened(error)  # noqa: B904 - its cause and context stay
+            with _signals.deferred():
+                _signals.give_up()  # a signal handler may raise between two returns
+                shortened = _shorten(function, kwargs, error)
+            if not shortened:
+                raise
+            raise error
 
     # A traceback says `in spawn`, the function that the user called.
     call.__code__ = call.__code__.replace(co_name=function.__name__)
     return functools.update_wrapper(call, function)
 
 
-_REFUSING = (
-    "xmp._checks",
-    "xmp._call_checks",
-    "xmp._engines",
-    "xmp._launcher",
-    "xmp._limits",
-    "xmp._payload",
-)
+def _shorten(function: Callable[..., Any], given: Mapping[str, Any], error: BaseException) -> bool:
+    """Cut xmp's frames off, unless they show what went wrong in it; returns whether it has."""
+    frames = users_frames(error.__traceback__)
+    if isinstance(error, TypeError):
+        _suggest(function, given, error)
+    if isinstance(error, XmpError):
+        if frames is not None:  # the function ran in this process: its frames are the user's
+            error.__traceback__ = frames
+            return True
+        from ._excepthook import shown_short
+
+        shown_short(error)
+    elif not isinstance(error, KeyboardInterrupt) and not _refused(error):
+        if frames is None and not is_skip(error):
+            return False
+        _shortened(error)
+        return True
+    # The user's call is above, and xmp's frames below it say nothing about the failure.
+    _shortened(error).__suppress_context__ = True
+    return True
 
 
-def _refused(error: TypeError) -> bool:
-    """Whether xmp refuses an argument by it: its own frames would say nothing about that."""
+_REFUSING = ("_checks", "_call_checks", "_engines", "_launcher", "_limits", "_payload")
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether xmp refuses an argument by this TypeError: its own frames say nothing about that."""
     frames = error.__traceback__
-    if frames is None or _users_frames(frames) is not None:
+    if not isinstance(error, TypeError) or frames is None or users_frames(frames) is not None:
         return False
     last = frames
     while last.tb_next is not None:
         last = last.tb_next
-    name = str(last.tb_frame.f_globals.get("__name__"))
-    of_xmp = name in _REFUSING or name.startswith(("xmp.compat.", "xmp.testing."))
+    name = str(last.tb_frame.f_globals.get("__name__")).removeprefix("xmp.")
+    of_xmp = name in _REFUSING or name.startswith(("compat.", "testing."))
     return of_xmp or last is frames  # or Python does: it does not fit the parameters
-
-
-def _users_frames(frames: TracebackType | None) -> TracebackType | None:
-    from ._log import users_frames
-
-    return users_frames(frames)
 
 
 def _shortened(error: E) -> E:
@@ -142,13 +145,7 @@ def _shortened(error: E) -> E:
         from ._processes import rendered
 
         rendered(error)
-    return error.with_traceback(_users_frames(error.__traceback__))
-
-
-def _is_skip(error: BaseException) -> bool:
-    from ._test_outcomes import is_skip
-
-    return is_skip(error)
+    return error.with_traceback(users_frames(error.__traceback__))
 
 
 _OF_LAUNCH = ("hosts", "engine", "runtime_env")
@@ -326,7 +323,7 @@ def launched(
         results = _run_here(request, *(fields_of_call[name] for name in names))
         if results is not None:
             return results
-    with _signals.deferred(), without_collections():
+    with without_collections():
         from ._host import launch
         from ._processes import Call
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from . import _inside, _signals
+from . import _inside
 from ._errors import PlanError
 from ._imports import without_collections
 from ._spawn import Args, importing, public, refuse_while_importing
@@ -100,7 +100,7 @@ def start_bare(
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     refuse_while_importing()
-    with _signals.deferred(), without_collections():
+    with without_collections():
         from ._host import launch_bare
         from ._processes import Call
 
@@ -134,6 +134,7 @@ def plan(
     return plan_for(request, facts)
 
 
+@public
 def host_facts() -> HostFacts:
     """Return what this host is: CPUs, devices, environment, installed frameworks.
 
@@ -170,12 +171,13 @@ def preload(*packages: str) -> None:
             )
     if importing() or _in_a_launch() or _is_placed():
         return
-    with _signals.deferred(), without_collections():
+    with without_collections():
         from ._host import warm_up
 
     warm_up(packages)
 
 
+@public
 def shutdown() -> None:
     """End the templates of this process and wait until they have ended.
 

@@ -48,6 +48,7 @@ NEIGHBOURS = {
     "_ports": {"_log", "_names", "_signals"},
     "_planned_files": {"_signals"},
     "_names": {"_signals"},
+    "_imports": {"_signals"},
     "_payload": {"_signals", "_imports"},
     "_marks": {"_proc"},
     "_own_handlers": {"_signals"},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +108,46 @@ def test_where_the_function_runs_in_the_caller_its_frames_stay() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'xmp' has no attribute 'spwan'"):
         _ = xmp.spwan  # type: ignore[attr-defined]
+
+
+# --- the program's signal handlers ---------------------------------------------------------------
+
+PACKAGE = Path(xmp.__file__).parent
+INSIDE = [
+    *sorted((PACKAGE / "_inside").glob("*.py")),
+    *(PACKAGE / f"{n}.py" for n in ("_breakpoint", "_preemption", "_sharing", "_data_parallel")),
+]
+"""What users call in their replicas: it may take long, and their handlers run meanwhile."""
+
+
+def test_what_launches_or_plans_defers_handlers_as_a_whole() -> None:
+    functions = {name: getattr(xmp, name) for name in xmp.__all__}
+    plain = {n: f for n, f in functions.items() if inspect.isfunction(f)}
+    deferring = {n for n, f in plain.items() if f.__code__.co_filename.endswith("/_spawn.py")}
+    files = {str(path) for path in INSIDE}
+    assert {n for n, f in plain.items() if f.__code__.co_filename in files} == {*plain} - deferring
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.stem)
+def test_imports_in_functions_that_users_call_in_replicas_defer_handlers(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    blocks = [
+        block
+        for function in functions
+        for block in ast.walk(function)
+        if isinstance(block, ast.With)
+        and ast.unparse(block.items[0].context_expr) == "_signals.deferred()"
+    ]
+    deferred = {id(node) for block in blocks for node in ast.walk(block)}
+    torn = [
+        ast.unparse(node)
+        for function in functions
+        for node in ast.walk(function)
+        if (
+            isinstance(node, (ast.Import, ast.ImportFrom))
+            or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"))
+        )
+        and id(node) not in deferred
+    ]
+    assert not torn, "use `with _signals.deferred():`, or imported() of _imports"

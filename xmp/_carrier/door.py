@@ -13,6 +13,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from xmp import _proc
+
 from .peer import OtherSecret, Peer, Stranger
 from .sealed import Keys
 from .words import Malformed
@@ -39,7 +41,7 @@ def room_for(hosts: int) -> int:
     Raises this process's limit on open files (Linux begins with 1,024) as far as it may.
     """
     wanted = hosts + max(WAITING, hosts) + OWN_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = _proc.limit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -89,7 +89,9 @@ class HostLink:
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._peer: Peer
-        self._lifeline = -1
+        self._held = _processes.Held()
+        """The number of the peer's socket."""
+        self._lifeline = _processes.Held()
         """The writing end of the process's standard input: it closes when this process ends."""
         self._pid = os.getpid()
 
@@ -106,7 +108,7 @@ class HostLink:
             other.end()
             return False
         self._process, self._peer, other._process = other._process, other._peer, None
-        self._lifeline, other._lifeline = other._lifeline, -1
+        self._held, self._lifeline = other._held, other._lifeline
         self._card = replace(self._card, attempt=other._card.attempt)
         other.resting = False
         return True
@@ -120,6 +122,8 @@ class HostLink:
         """Whether its process runs; one that is stopped would answer nothing, and is killed."""
         if self._process is None or self._process.poll() is not None:
             return False
+        if not (self._held.is_ours and self._lifeline.is_ours):
+            return False  # it ends, or is deaf: the program has closed what leads to it
         found = _proc.process(self._process.pid)
         if found is None or found.state != "T":
             return True
@@ -143,7 +147,8 @@ class HostLink:
         Raises StartError.
         """
         ours, theirs = socket.socketpair()
-        watched, self._lifeline = os.pipe()
+        watched, lifeline = os.pipe()
+        self._held, self._lifeline = _processes.Held(ours.fileno()), _processes.Held(lifeline)
         given = [fd for fd in (theirs.fileno(), listener) if fd >= 0]
         command = _processes.fresh_interpreter(
             "xmp._carrier.process", "main", theirs.fileno(), listener, os.getpid()
@@ -156,7 +161,7 @@ class HostLink:
             _processes.continue_on_hang_up(watched, self._process.pid)
         except OSError as error:
             ours.close()
-            self._cut()
+            self._lifeline.close()
             raise StartError(
                 f"the process that connects the hosts did not start: {error}"
             ) from None
@@ -164,7 +169,7 @@ class HostLink:
             theirs.close()
             os.close(watched)
         self._peer = Peer(ours, Frames(), remote=False)
-        with contextlib.suppress(BrokenPipeError), open(self._lifeline, "wb", closefd=False) as to:
+        with contextlib.suppress(BrokenPipeError), open(lifeline, "wb", closefd=False) as to:
             to.write(json.dumps(self._orders()).encode() + b"\n")
 
     def _orders(self) -> dict[str, object]:
@@ -284,13 +289,14 @@ class HostLink:
         if self._process is not None:
             self._process = None
             self.resting = False
-            self._peer.close()
-            self._cut()
+            self._hang_up()
 
-    def _cut(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+    def _hang_up(self) -> None:
+        """Close what leads to the process, as far as the program has not."""
+        if not self._held.is_ours:
+            self._peer.socket.detach()
+        self._peer.close()
+        self._lifeline.close()
 
     def end(self) -> None:
         """End the carrier process; does nothing the second time, or in a fork of the launcher."""
@@ -301,27 +307,35 @@ class HostLink:
             return
         if os.getpid() == self._pid:
             self._say(kinds.LEAVE)
-            with contextlib.suppress(OSError):
-                self._peer.socket.shutdown(socket.SHUT_WR)
+            if self._held.is_ours:
+                with contextlib.suppress(OSError):
+                    self._peer.socket.shutdown(socket.SHUT_WR)
+            else:
+                self._lifeline.close()  # it has not heard that
             try:
                 process.wait(_END_WAIT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._peer.close()
-        self._cut()
+        self._hang_up()
 
     def _say(self, kind: int, body: bytes = b"") -> None:
         try:
+            self._refuse_closed()
             self._peer.send(kind, body)
         except OSError:
             self._broken()
+
+    def _refuse_closed(self) -> None:
+        if not self._held.is_ours:
+            raise ConnectionAbortedError("this process has closed its end")
 
     # --- what the others say -------------------------------------------------------------------
 
     def take_in(self) -> None:
         """Read what has arrived."""
         try:
+            self._refuse_closed()
             for kind, body in self._peer.read():
                 self._take(kind, body)
         except (OSError, Malformed):

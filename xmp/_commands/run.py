@@ -18,6 +18,7 @@ from xmp._clusters import per_device
 from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._host import launch, plan_for
 from xmp._joining import joined
+from xmp._probe.limits import affinity
 from xmp._processes import Call
 from xmp._run_script import status_of
 from xmp._script_runs import ScriptRun, run_in_replica, script_folder
@@ -143,7 +144,7 @@ def _request(
     if nprocs in ("auto", "gpu"):
         nprocs = None
     elif nprocs == "cpu":
-        nprocs, runtime = len(os.sched_getaffinity(0)), runtime or "cpu"
+        nprocs, runtime = len(affinity()), runtime or "cpu"
     env = dict(options.env) if options.env else None
     request = _checks.make_request(
         nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
-from xmp._processes.system import interpreter, linux, processes, stdio
+from xmp._processes.system import interpreter, processes, stdio
+from xmp._processes.system.descriptors import Held
 
 from .clocks import HostClock
 
@@ -32,7 +32,9 @@ class LocalAgent:
         self._runs = False
         """Whether it has been sent the order of a launch that is not over."""
         self._connection, theirs = pair()
-        watched, self._lifeline = os.pipe()
+        self._connection.hold()
+        watched, lifeline = os.pipe()
+        self._lifeline = Held(lifeline)
         numbers = theirs.fileno(), watched
         command = interpreter.fresh_interpreter("xmp._engines.agent", "main", *numbers)
         streams = stdio.standard_streams()  # this process may have closed its own
@@ -43,7 +45,7 @@ class LocalAgent:
             )  # fmt: skip
         except OSError:
             self._connection.close()
-            os.close(self._lifeline)
+            self._lifeline.close()
             raise
         finally:
             theirs.close()
@@ -63,7 +65,7 @@ class LocalAgent:
         return self._connection.fileno()
 
     def readable(self) -> bool:
-        return linux.ready(self._connection.fileno(), select.POLLIN, 0)
+        return self._connection.readable()
 
     def send(self, message: Message) -> None:
         self._connection.send(message)
@@ -103,16 +105,10 @@ class LocalAgent:
         if self._runs or self.is_stopped() or self._ended() is None:
             self.kill()
             self._process.wait()
-        self._cut()
+        self._lifeline.close()  # the kernel kills an agent that still runs, or is stopped
         self.rest()
-
-    def _cut(self) -> None:
-        """Close the lifeline, once: the kernel kills an agent that still runs, or is stopped."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
 
     def drop(self) -> None:
         self._connection.close()
-        self._cut()
+        self._lifeline.close()
         self._process.returncode = 0  # the child of another process: this one must not wait

@@ -14,6 +14,8 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from xmp._imports import imported
+
 from . import _plain_values
 from ._arrays import array_of, described
 from ._seal import Seal
@@ -124,8 +126,8 @@ def _pack(value: Any, wire: Wire, operation: str) -> _Packed:
     try:
         body, aside = _dump(pickle.Pickler, value, wire)
     except (pickle.PicklingError, AttributeError, TypeError):
-        import cloudpickle  # lambdas, local functions and what a notebook cell defines
-
+        # Lambdas, local functions and what a notebook cell defines.
+        cloudpickle = imported("cloudpickle")
         body, aside = _dump(cloudpickle.Pickler, value, wire)
     notes = [tuple(note) for note in aside.notes]
     return _Packed(pickle.dumps((body, notes), protocol=5), aside.parts)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._imports import loaded_framework, on_import, why_missing
+from xmp._imports import imported, loaded_framework, on_import, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -57,8 +57,8 @@ def jax_module() -> Any:
         RuntimeError: it is not installed, or hidden by a module of the program's.
     """
     try:
-        import jax
-        import jax._src
+        jax = imported("jax")
+        imported("jax._src")
     except ImportError as error:
         missing = why_missing("jax", "jax", error)
         raise RuntimeError(f'the replica needs JAX, {missing} or use runtime="cpu"') from error

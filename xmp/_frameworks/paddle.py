@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from xmp._imports import imported
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _trees
@@ -48,8 +49,8 @@ def attach(info: ReplicaInfo) -> Paddle:
 
 def _module() -> Any:
     try:
-        import paddle
-        import paddle.distributed
+        paddle = imported("paddle")
+        imported("paddle.distributed")
     except ImportError as error:
         raise RuntimeError(
             f"the replica needs Paddle, which cannot be imported ({error}); install it "

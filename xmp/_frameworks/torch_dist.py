@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xmp._framework import Members
-from xmp._imports import loaded_framework, why_missing
+from xmp._imports import imported, loaded_framework, why_missing
 from xmp._replica_info import ReplicaInfo
 
 from . import _exchange, _ranks_at_import, _trees
@@ -125,8 +125,8 @@ def torch_module() -> Any:
             torch.distributed.
     """
     try:
-        import torch
-        import torch.distributed
+        torch = imported("torch")
+        imported("torch.distributed")
     except ImportError as error:
         missing = why_missing("torch", "torch", error)
         raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error

@@ -18,6 +18,7 @@ from typing import Any
 
 from xmp._errors import PlanError
 from xmp._framework import AveragingOptions, Members
+from xmp._imports import imported
 from xmp._replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
@@ -50,19 +51,19 @@ def attach(info: ReplicaInfo) -> TorchXla:
 def _modules() -> Any:
     """``xm`` and ``xr``, imported when they are first needed."""
     try:
-        import torch_xla.core.xla_model
-        import torch_xla.distributed.xla_backend  # registers the backend and its rendezvous
-        import torch_xla.runtime
-        from torch_xla._internal import pjrt
+        xm = imported("torch_xla.core.xla_model")
+        imported("torch_xla.distributed.xla_backend")  # registers the backend and its rendezvous
+        xr = imported("torch_xla.runtime")
+        pjrt = imported("torch_xla._internal.pjrt")
     except ImportError as error:
         raise RuntimeError(
             f"the replica needs torch_xla, which cannot be imported ({error}); install it "
             'with the torch of the same version (pip install torch_xla) or use runtime="cpu"'
         ) from error
-    xm = torch_xla.core.xla_model
+    torch_xla = imported("torch_xla")
     device = getattr(torch_xla, "device", None) or xm.xla_device  # deprecated since 2.9
     sync = getattr(torch_xla, "sync", None) or xm.mark_step  # deprecated since 2.9
-    return SimpleNamespace(xm=xm, xr=torch_xla.runtime, pjrt=pjrt, device=device, sync=sync)
+    return SimpleNamespace(xm=xm, xr=xr, pjrt=pjrt, device=device, sync=sync)
 
 
 class TorchXla(TorchDist):

@@ -16,6 +16,7 @@ from typing import Any
 
 from xmp._errors import PlanError
 from xmp._framework import AveragingOptions, Members
+from xmp._imports import imported
 from xmp._replica_info import ReplicaInfo
 
 from ._no_backends import refuse_backend
@@ -48,7 +49,7 @@ def attach(info: ReplicaInfo) -> Xrt:
 
 def _xla_model() -> Any:
     try:
-        import torch_xla.core.xla_model as xm
+        xm = imported("torch_xla.core.xla_model")
     except ImportError as error:
         raise RuntimeError(
             f'runtime="xrt" needs torch_xla up to 2.0, which cannot be imported ({error})'

@@ -246,7 +246,8 @@ def once_per_host(fn: Callable[[], T]) -> T:
         if _making.keys:
             return fn()  # for all of this host already
         return _shared(state.channel, f"once_per_host/{next(state.once_calls)}", fn, owner=0)
-    from .same_call import name_of  # most programs make no such call
+    with _signals.deferred():
+        from .same_call import name_of  # most programs make no such call
 
     name = f"once_per_host/{name_of(fn)}"
     return fn() if name in _making.keys else _shared(state.channel, name, fn, kept=True)
@@ -295,7 +296,8 @@ def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
 
 def _travelling(error: BaseException) -> BaseException | str:
     """Return the exception, or its text where it does not pickle or no pickle may be sent."""
-    import pickle  # 2 ms, which `import xmp` need not take
+    with _signals.deferred():
+        import pickle  # 2 ms, which `import xmp` need not take
 
     try:
         if launch_key() and isinstance(pickle.loads(pickle.dumps(error)), type(error)):

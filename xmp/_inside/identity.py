@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from xmp import _signals
 from xmp._imports import loaded_framework
 
 from .launch_key import of_environment
@@ -197,7 +198,8 @@ def replica() -> ReplicaInfo:
     ordinal: Callable[[], int] | None = getattr(state.framework, "ordinal", None)
     if ordinal is None:
         return state.info
-    from dataclasses import replace  # loaded with ReplicaInfo; `import xmp` takes 12 ms less
+    with _signals.deferred():
+        from dataclasses import replace  # loaded with ReplicaInfo; `import xmp` takes 12 ms less
 
     return replace(state.info, settings={**state.info.settings, "ordinal": str(ordinal())})
 
@@ -295,9 +297,11 @@ def _of_the_parent() -> ReplicaState | None:
     facts = config.get(FOR_CHILDREN)
     if facts is None:
         return None
-    from xmp._replica_info import ReplicaInfo
+    with _signals.deferred():
+        from xmp._replica_info import ReplicaInfo
 
-    info, engine = ReplicaInfo(**facts["info"]), importlib.import_module(facts["engine"])
+        engine = importlib.import_module(facts["engine"])
+    info = ReplicaInfo(**facts["info"])
     state = ReplicaState(info, None, engine.in_child(facts["door"], info.local_rank))
     state.pid, state.is_apart = facts["pid"], True
     _in_this_process = state
@@ -324,7 +328,8 @@ def current() -> ReplicaState:
     state = installed()
     if state is not None:
         return state
-    from xmp._clusters import per_device  # a program that asks for nothing need not load it
+    with _signals.deferred():
+        from xmp._clusters import per_device  # a program that asks for nothing need not load it
 
     info = per_device.identity(os.environ)  # at each call: a script may set RANK itself
     with _lock:
@@ -336,9 +341,10 @@ def current() -> ReplicaState:
 def framework_of(state: ReplicaState) -> Framework | None:
     """The replica's framework; outside a launch, the one that this process has or can load."""
     if state.framework is None and state.outside:
-        name = _loaded_or_installed()
-        if name:
-            state.framework = importlib.import_module(name).attach(state.info)
+        with _signals.deferred():
+            name = _loaded_or_installed()
+            if name:
+                state.framework = importlib.import_module(name).attach(state.info)
     return state.framework
 
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from xmp import _signals
+
 if TYPE_CHECKING:
     from xmp._replica_info import ReplicaInfo
 
@@ -24,7 +26,8 @@ def derived(secret: bytes, *about: object) -> bytes:
     """The key of the launch that ``about`` describes; empty without a secret."""
     if not secret:
         return b""
-    import hashlib  # 4 ms, which `import xmp` need not take
+    with _signals.deferred():
+        import hashlib  # 4 ms, which `import xmp` need not take
 
     hashed = hashlib.sha256(secret).digest()
     context = repr(about).encode()

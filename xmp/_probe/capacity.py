@@ -10,6 +10,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from xmp import _proc
+
 from . import limits, read
 
 __all__ = ["most_replicas", "too_many"]
@@ -46,10 +48,10 @@ def _bounds(root: Path) -> Iterator[tuple[int, str]]:
         if most.isdigit() and now.isdigit():
             text = f"its control group has {most} processes and threads at most ({folder}/pids.max)"
             yield max(0, int(most) - int(now)), f"{text}, and {now} now"
-    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    processes, _ = _proc.limit(resource.RLIMIT_NPROC)
     if processes != resource.RLIM_INFINITY and os.geteuid():  # root has no such limit
         yield processes, f"a user has {processes} processes at most (ulimit -u)"
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, files = _proc.limit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY:
         most_files = max(0, files - _OTHER_DESCRIPTORS) // _DESCRIPTORS
         text = f"their supervisor has {files} open files at most (ulimit -Hn)"

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from xmp import _proc
+
 from . import read
 
 __all__ = ["affinity", "cgroups", "cpu_quota", "installed", "memory", "memory_free", "numa"]
@@ -15,9 +17,7 @@ __all__ = ["affinity", "cgroups", "cpu_quota", "installed", "memory", "memory_fr
 
 def affinity() -> tuple[int, ...]:
     """The CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+    return _proc.affinity() or tuple(range(os.cpu_count() or 1))
 
 
 def cpu_quota(root: Path) -> float | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .replica.exit import exit_status
     from .replica.seeding import seed_all
     from .report.ipython import render, rendered
-    from .system.descriptors import standard_numbers_taken
+    from .system.descriptors import Held, standard_numbers_taken
     from .system.interpreter import fresh_interpreter
     from .system.linux import continue_on_hang_up
     from .terminal.console import on_quit
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "EventStream",
+    "Held",
     "Launch",
     "ProcessContext",
     "Results",
@@ -76,6 +77,7 @@ _LAZY = {
     "Results": "launcher.results",
     "StartTimeline": "messages.timeline",
     "EventStream": "launcher.events",
+    "Held": "system.descriptors",
     "Timeline": "messages.timeline",
     "continue_on_hang_up": "system.linux",
     "exit_status": "replica.exit",

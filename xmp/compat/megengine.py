@@ -38,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from xmp import _checks, _inside, _log, _ports
+from xmp import _checks, _inside, _log, _ports, _signals
 from xmp._call_checks import LAUNCHES, check_arguments, check_body
 from xmp._clusters import is_each_host_itself
 from xmp._errors import PlanError
@@ -152,7 +152,8 @@ def _decorated(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _inside.is_in_function():
-            return fn(*args, **kwargs)
+            with _signals.apart():
+                return fn(*args, **kwargs)
         refuse_while_importing()
         check_arguments(fn, args, kwargs)
         try:

@@ -21,7 +21,7 @@ from xmp._processes.messages.catalog import Handlers, Message
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
 from xmp._processes.system.birth import Birth
-from xmp._processes.system.descriptors import redirect_to_null
+from xmp._processes.system.descriptors import Held, redirect_to_null
 from xmp._processes.system.surroundings import limits
 
 from .imported import Imported
@@ -48,9 +48,9 @@ class ForkServerHandle:
         self.imported = Imported()
         self.asked: set[str] = set()
         """The modules that it has been asked to import or to try."""
-        self._connection = connection
-        self._lifeline = lifeline
-        self._birth = -1
+        self._connection = connection.hold()
+        self._lifeline = Held(lifeline)
+        self._birth = Held()
         """What ends a fork of ours that hangs before its first line; see ``Birth``."""
         self._process: FreshInterpreter | None = None
         self._ended: dict[int, int] = {}
@@ -142,18 +142,18 @@ class ForkServerHandle:
         theirs.close()
         os.close(watched)
         handle = ForkServerHandle(ours, lifeline, pid)
-        handle._birth = birth.keep(pid)
+        handle._birth = Held(birth.keep(pid))
         return handle
 
     @property
     def alive(self) -> bool:
-        """Whether the process still answers, as far as it has reported."""
+        """Whether it still answers, as far as it has reported; it ends with its lifeline."""
         self._reader.take_in()
-        return not self._dead
+        return not self._dead and self._lifeline.is_ours
 
     def close(self) -> None:
         """End the process and wait for it; SIGKILL when it takes longer than 5 s."""
-        if self._dead and self._lifeline < 0 and self._process is None:
+        if self._dead and self._lifeline.number < 0 and self._process is None:
             return
         self.kill_if_stopped()
         self.drop()
@@ -173,12 +173,8 @@ class ForkServerHandle:
         _handles.discard(self)
         self._dead = True
         self._connection.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        if self._birth >= 0:
-            os.close(self._birth)
-            self._birth = -1
+        self._lifeline.close()
+        self._birth.close()
         if self._process is not None:
             self._process.close_log()
 
@@ -211,7 +207,7 @@ class ForkServerHandle:
                     raise Closed("the template is gone")
                 self._token += 1
                 self._connection.send(make(self._token), [theirs.fileno(), watched, *streams])
-                return self._token, ours, lifeline
+                return self._token, ours.hold(), lifeline
         except Closed:
             ours.close()
             os.close(lifeline)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from xmp._processes.system import interpreter, linux
+from xmp._processes.system.descriptors import Held
 
 __all__ = ["END_WAIT", "FreshInterpreter", "search_path", "wait_for_fork"]
 
@@ -27,10 +28,11 @@ class FreshInterpreter:
         """Raises OSError if it cannot be started."""
         command = interpreter.fresh_interpreter("xmp._processes.template.main", "main", *ends)
         self.executable = command[0]
-        self._log = linux.memory_file("xmp-template-log")
+        self._log = Held(linux.memory_file("xmp-template-log"))
+        log = self._log.number
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd="/",
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 pass_fds=ends, env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError:
@@ -63,16 +65,15 @@ class FreshInterpreter:
 
     def log(self) -> str:
         """The last lines that it wrote."""
-        if self._log < 0:
+        if not self._log.is_ours:
             return ""
-        size = os.fstat(self._log).st_size
-        return os.pread(self._log, 4096, max(0, size - 4096)).decode(errors="replace").strip()
+        size = os.fstat(self._log.number).st_size
+        last = os.pread(self._log.number, 4096, max(0, size - 4096))
+        return last.decode(errors="replace").strip()
 
     def close_log(self) -> None:
         """Forget what it wrote."""
-        if self._log >= 0:
-            os.close(self._log)
-            self._log = -1
+        self._log.close()
 
 
 def search_path() -> list[str]:

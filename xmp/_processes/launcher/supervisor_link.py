@@ -17,6 +17,7 @@ from xmp._processes.messages.fork_server import ForkSupervisor
 from xmp._processes.messages.launch import StartLaunch
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes, stdio
+from xmp._processes.system.descriptors import Held
 from xmp._processes.terminal.console import in_notebook
 from xmp._types import Output
 
@@ -57,14 +58,14 @@ class SupervisorLink:
         self._deadlines = deadlines
         self._at_end = at_end
         self._template: WarmTemplate | None = None
-        self._lifeline = -1
+        self._lifeline = Held()
         self._in_notebook = in_notebook()
         self._cell_output: CellOutput | None = None
 
     @property
     def open(self) -> bool:
         """Whether there may be a supervisor."""
-        return self._lifeline >= 0
+        return self._lifeline.number >= 0
 
     def prepare(self) -> None:
         """Pack the call and write the order; TypeError for what cannot be packed."""
@@ -145,7 +146,8 @@ class SupervisorLink:
         return template
 
     def _send_order(self, server: ForkServerHandle) -> None:
-        self._token, self.connection, self._lifeline = server.request(ForkSupervisor)
+        self._token, self.connection, lifeline = server.request(ForkSupervisor)
+        self._lifeline = Held(lifeline)
         self._server = server
         streams = self._streams()
         try:
@@ -210,8 +212,7 @@ class SupervisorLink:
         """Close our ends."""
         if self.open:
             self.connection.close()
-            os.close(self._lifeline)
-            self._lifeline = -1
+            self._lifeline.close()
 
     def how_it_ended(self) -> str:
         """How a supervisor ended that sent no last message."""

@@ -12,6 +12,7 @@ sender (``untrusted``) reads no file that it chose.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import select
 import socket
@@ -22,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from xmp import _signals
 from xmp._processes.system import linux
-from xmp._processes.system.descriptors import move_above
+from xmp._processes.system.descriptors import Held, move_above
 
 from .catalog import Message
 from .packets import APART, DESCRIPTORS, PIECE, WHOLE, Assembly, close_all, in_packets
@@ -69,14 +70,15 @@ class Connection:
     def __init__(self, descriptor: int, opens_pickles: bool = True) -> None:
         self.descriptor = descriptor
         self._socket = socket.socket(socket.AF_UNIX, KIND, fileno=descriptor)
+        self._held: Held | None = None
         self.waiting: deque[tuple[bytes, list[int]]] = deque()
         """What was posted and has not been sent yet."""
         self.opens_pickles = opens_pickles
         """Whether this process trusts the one at the other end: its parent, or its launcher."""
         self._assembly = Assembly()
-        self._names_senders = linux.names_senders()
-        if self._names_senders:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        if linux.names_senders():
+            with contextlib.suppress(PermissionError):  # a sandbox: no sender is known
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def moved(self, base: int) -> Connection:
         """The same end under a descriptor number that is at least ``base``."""
@@ -91,12 +93,25 @@ class Connection:
         """Give the descriptor to the caller; this object must not be used any more."""
         return self._socket.detach()
 
+    def hold(self) -> Connection:
+        """From here on, the program may close this end unasked: it is Closed then; see ``Held``."""
+        self._held = Held(self.descriptor)
+        return self
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the program has not closed this end."""
+        return self._held is None or self._held.is_ours
+
     def fileno(self) -> int:
         return self.descriptor
 
     def close(self) -> None:
         """Close this end; messages that were not sent are dropped."""
-        self._socket.close()
+        if self.is_ours:
+            self._socket.close()
+        else:
+            self._socket.detach()
         for _, owned in self.waiting:
             close_all(owned)
         self.waiting.clear()
@@ -120,6 +135,7 @@ class Connection:
         """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         data = APART + encoded(message)
+        self._refuse_closed()
         while True:
             try:
                 self._socket.sendmsg([data], rights if descriptors else [], socket.MSG_DONTWAIT)
@@ -150,11 +166,12 @@ class Connection:
                 return True
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", owned))]
             try:
+                self._refuse_closed()
                 self._socket.sendmsg([data], rights if owned else [], socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 self.waiting.appendleft((data, owned))
                 return False
-            except OSError as error:
+            except (OSError, Closed) as error:
                 close_all(owned)
                 raise Closed(str(error)) from error
             close_all(owned)
@@ -180,7 +197,7 @@ class Connection:
 
     def readable(self, timeout: float | None = 0) -> bool:
         """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
-        return linux.ready(self.descriptor, select.POLLIN, timeout)
+        return not self.is_ours or linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
         room = CREDENTIALS_ROOM + socket.CMSG_SPACE(4 * DESCRIPTORS)
@@ -207,6 +224,10 @@ class Connection:
             close_all(descriptors)
             raise
 
+    def _refuse_closed(self) -> None:
+        if not self.is_ours:
+            raise Closed("this process has closed its end, as os.closerange does")
+
     def _trusts(self, sender: Sender) -> bool:
         """Whether it is of the user of this process, or of the one who made the connection.
 
@@ -224,6 +245,7 @@ class Connection:
         No bytes and no sender: the end.
         """
         flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        self._refuse_closed()
         try:
             try:
                 data, ancillary, found, _ = self._socket.recvmsg(_ROOM, room, flags)

@@ -79,7 +79,6 @@ def capture() -> tuple[LauncherState, int | None]:
         cwd = os.getcwd()
     except OSError:
         cwd = None  # the folder has been removed
-    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     ignored = {n for n in _NUMBERS if _signal.getsignal(n) == _signal.SIG_IGN}
     state = LauncherState(
         pid=os.getpid(),
@@ -90,8 +89,8 @@ def capture() -> tuple[LauncherState, int | None]:
         environment=dict(os.environ),
         umask=_umask(),
         niceness=os.getpriority(os.PRIO_PROCESS, 0),
-        affinity=frozenset(affinity),
-        limits={name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS},
+        affinity=frozenset(_proc.affinity()),
+        limits={name: _proc.limit(getattr(resource, name)) for name in _LIMITS},
         blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         ignored=frozenset(ignored - _IGNORED_BY_PYTHON - {int(signal.SIGCHLD)}),
         unignored=frozenset(s for s in _IGNORED_BY_PYTHON if signal.getsignal(s) == signal.SIG_DFL),
@@ -199,7 +198,7 @@ def begin_tracing(state: LauncherState) -> None:
 
 
 def _apply_scheduling(state: LauncherState) -> None:
-    if state.affinity and frozenset(os.sched_getaffinity(0)) != state.affinity:
+    if state.affinity and frozenset(_proc.affinity()) != state.affinity:
         os.sched_setaffinity(0, state.affinity)
     try:
         if os.getpriority(os.PRIO_PROCESS, 0) != state.niceness:
@@ -210,7 +209,7 @@ def _apply_scheduling(state: LauncherState) -> None:
         which = getattr(resource, name)
         if which == resource.RLIMIT_NOFILE:
             continue  # the supervisor needs more, and gives the replicas the user's back
-        if resource.getrlimit(which) != limits:
+        if _proc.limit(which) != limits:
             try:
                 resource.setrlimit(which, limits)
             except (OSError, ValueError):

@@ -13,10 +13,42 @@ from contextlib import contextmanager
 from . import linux
 
 __all__ = [
-    "close_from", "highest_descriptor", "is_socket", "keep_from_exec", "move_above",
+    "Held", "close_from", "highest_descriptor", "is_socket", "keep_from_exec", "move_above",
     "raise_descriptor_limit", "redirect_others_to_null", "redirect_to_null",
     "standard_numbers_taken",
 ]  # fmt: skip
+
+
+class Held:
+    """A descriptor of xmp's in a program that does not know of it, and that runs between its uses.
+
+    A program may close all descriptors that it has not opened (``os.closerange``). The kernel gives
+    their numbers to the files that it opens next, which xmp must neither write to nor close.
+    """
+
+    def __init__(self, number: int = -1) -> None:
+        """-1: none yet, or none any more."""
+        self.number = number
+        self._file = _file_at(number)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the number still means the file that it meant at first."""
+        return self._file is not None and _file_at(self.number) == self._file
+
+    def close(self) -> None:
+        """Close it, if it is ours; does nothing the second time."""
+        if self.is_ours:
+            os.close(self.number)
+        self.number, self._file = -1, None
+
+
+def _file_at(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
@@ -89,11 +121,12 @@ def redirect_to_null(descriptors: Iterable[int]) -> None:
 
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # macOS reports a hard limit (RLIM_INFINITY) that it then refuses: setrlimit(2) there
+        # A sandbox; or macOS: it reports a hard limit (RLIM_INFINITY) that it then refuses.
+        pass
 
 
 @contextmanager

@@ -6,9 +6,12 @@ first, or as wrong facts of the host, since files that cannot be opened count as
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import sys
+
+from xmp import _proc
 
 __all__ = ["limits", "refusal", "refusal_of_replicas"]
 
@@ -34,12 +37,31 @@ def refusal() -> str:
             "/proc is not there: xmp watches its processes through it. "
             "Mount it: mount -t proc proc /proc"
         )
-    return _no_room()
+    return _forbidden(_errno_of_setpgid()) or _no_room()
+
+
+def _errno_of_setpgid() -> int:
+    """What the kernel says to a call that it refuses without a sandbox too, with EINVAL."""
+    try:
+        os.setpgid(0, -1)
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def _forbidden(code: int) -> str:
+    """Why no launch can start where setpgid(2) gives this; empty where it can."""
+    if code not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        return ""
+    return (
+        f"setpgid(2): {os.strerror(code)}; a sandbox (seccomp) forbids it to this process, and xmp "
+        "ends a replica and its children by their process group. Allow the call in its profile"
+    )
 
 
 def refusal_of_replicas(replicas: int) -> str:
     """Why the supervisor of so many could not open enough files; it may raise its soft limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = _proc.limit(resource.RLIMIT_NOFILE)
     needed = _OWN_FILES + _FILES_OF_ONE * replicas
     if hard == resource.RLIM_INFINITY or needed <= hard:
         return ""
@@ -57,7 +79,7 @@ def limits() -> str:
         (resource.RLIMIT_NOFILE, "open files (ulimit -n)"),
         (resource.RLIMIT_AS, "bytes of address space (ulimit -v)"),
     ):
-        soft, _ = resource.getrlimit(which)
+        soft, _ = _proc.limit(which)
         if soft != resource.RLIM_INFINITY:
             known.append(f"{soft} {what}")
     return f"Limits: {', '.join(known) or 'none'}; a container may have others"
@@ -78,7 +100,7 @@ def _no_room() -> str:
 
 
 def _no_file(error: OSError) -> str:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = _proc.limit(resource.RLIMIT_NOFILE)
     return (
         f"{error.strerror}: a launch needs {2 * _PIPES} more open files in this process, which "
         f"may have {soft} (ulimit -n; ulimit -Hn is {hard}). Raise the limit, or close some"

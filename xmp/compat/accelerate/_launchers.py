@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from xmp import _checks, _inside
+from xmp import _checks, _inside, _signals
 from xmp._call_checks import check_rankless
 from xmp._errors import PlanError
 from xmp._launcher import WithoutRank, as_for_spawn
@@ -196,7 +196,8 @@ def _run_here(
     before = {name: os.environ.get(name) for name in (*env, *variables)}
     os.environ.update({**env, **variables})
     try:
-        function(*args)
+        with _signals.apart():
+            function(*args)
     finally:
         for name, value in before.items():
             if value is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from xmp import _processes, _signals
+from xmp import _processes
 from xmp._spawn import Args, launched, public, refuse_while_importing, request_of
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def spawn(
     context: MultiprocessContext[R] = MultiprocessContext(_launched(asked)._launch)
     if join:
         try:
-            with _signals.deferred():
-                context._join(None, owned=True)
+            context._join(None, owned=True)
         except BaseException:
             context.terminate()
             raise
