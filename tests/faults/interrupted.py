@@ -153,6 +153,7 @@ def state() -> str:
         os.lseek(2, 0, os.SEEK_SET)
         words = os.read(2, 100_000).decode(errors="replace")
         os.ftruncate(2, 0)
+        os.lseek(2, 0, os.SEEK_SET)  # or zeros come before the next words
         wrong = [line for line in words.splitlines() if not line.startswith(SAID_WHEN_SLOW)]
         if wrong:
             return "standard error has:\n" + "\n".join(wrong)
