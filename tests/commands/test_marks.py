@@ -26,7 +26,7 @@ from xmp._processes.system import interpreter, launcher_mark, processes
 
 __all__ = ["alone"]  # the fixture: other sessions must not end what is left behind here
 
-pytestmark = pytest.mark.failing
+pytestmark = [pytest.mark.failing, pytest.mark.alone]  # `xmp clean` ends what others leave
 
 READY = """
 print("ready", flush=True)

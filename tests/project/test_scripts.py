@@ -85,6 +85,7 @@ def test_help_names_every_lane(checkout: Path) -> None:
         "--slurm",
         "--methods",
         "--failing",
+        "--alone",
         "--faults",
         "--all",
     ):
@@ -211,7 +212,7 @@ def test_in_ci_what_failed_runs_once_more(tmp_path: Path, ci: str, codes: str, e
 
 @pytest.mark.parametrize(("names", "end"), [("good torch_tpu", 0), ("bad good", 123)])
 def test_lanes_run_side_by_side(tmp_path: Path, names: str, end: int) -> None:
-    """All of them, also after one that fails; each prints in one piece."""
+    """All of them, also after one that fails; each prints in one piece. "alone" is the last."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/_lane", tmp_path / "scripts/_lane")
     stub = tmp_path / "scripts/test"
@@ -222,7 +223,8 @@ def test_lanes_run_side_by_side(tmp_path: Path, names: str, end: int) -> None:
     source = f"test_environment() {{ :; }}\n{function}\nside_by_side '{names}' -k 'x y'"
     text = run(["sh", "-euc", source], tmp_path)
     assert text.endswith(f"exit {end}")
-    for name in names.split():
+    assert text.index("--alone") > max(text.index(f"--{name[:4]}") for name in names.split())
+    for name in [*names.split(), "alone"]:
         flag, status = name.replace("_", "-"), int(name == "bad")
         assert f"begin --{flag} -k x y\nend\n== lane {name} ended with {status} " in text
 

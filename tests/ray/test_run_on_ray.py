@@ -108,6 +108,7 @@ def four_wait(stage: Stage, cluster: RayCluster) -> tuple[subprocess.Popen[str],
     return driver, out
 
 
+@pytest.mark.alone
 def test_output_comes_live_and_commands_of_the_host_know_the_launch(
     stage: Stage, cluster: RayCluster
 ) -> None:
@@ -138,6 +139,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.alone
 def test_clean_leaves_agents_that_wait_for_their_driver(stage: Stage, cluster: RayCluster) -> None:
     path, out = stage.write(WARM, "warm.py"), stage.folder / "out"
     with open(out, "w") as file:
@@ -156,6 +158,7 @@ def test_clean_leaves_agents_that_wait_for_their_driver(stage: Stage, cluster: R
     cluster.stage.gone(*ENGINE, seconds=4)
 
 
+@pytest.mark.alone
 def test_clean_ends_what_a_dead_agent_has_left(stage: Stage, cluster: RayCluster) -> None:
     """Its supervisor is stopped, too, so that it cannot end the replicas."""
     driver, out = four_wait(stage, cluster)
