@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.launching import failure
-from tests.support.stage import Stage
+from tests.support.stage import Script, Stage
 
 OURS = f"{os.sep}xmp{os.sep}_processes{os.sep}"
 
@@ -212,3 +212,13 @@ def test_the_excerpt_of_pytest_ends_in_the_users_line(stage: Stage) -> None:
     assert "# the user's line" in done.out, done
     assert "the labels are wrong" in done.out
     assert "_spawn.py" not in done.out
+
+
+def test_a_second_import_that_raises_in_a_fresh_interpreter_says_so(script: Script) -> None:
+    done = script(
+        "import xmp\n"
+        "if __name__ != '__main__': raise OSError('in use')\n"
+        "def train(rank): pass\n"
+        "if __name__ == '__main__': xmp.spawn(train, nprocs=2, start_method='spawn')\n"
+    )
+    assert "raised OSError: in use\n\nIt was the second import of this script" in done.err

@@ -113,7 +113,7 @@ def build(
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
         only_here(cause.error_type, cause.message),
-        imported_again(cause.traceback),
+        "" if cause.entered else imported_again(cause.traceback),
         _divergence(cause, results),
         _also_failed(cause, others),
     ]
