@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from . import __version__
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
-            if sys.stdout is not None and not sys.stdout.closed:
+            with suppress(AttributeError, ValueError):  # closed, or an object of the script's
                 sys.stdout.flush()  # not at the end of the interpreter, which would complain
     except BrokenPipeError:
         _forget_output()
@@ -61,12 +62,11 @@ def _forget_output() -> None:
     """Let the interpreter end without another attempt to write what a stream still holds."""
     with open(os.devnull, "wb") as nothing:
         for stream in filter(None, (sys.stdout, sys.stderr)):
-            try:
-                stream.flush()
-            except OSError:
-                os.dup2(nothing.fileno(), stream.fileno())
-            except ValueError:
-                pass  # the program has closed it
+            with suppress(AttributeError, ValueError):  # closed, or an object of the script's
+                try:
+                    stream.flush()
+                except OSError:
+                    os.dup2(nothing.fileno(), stream.fileno())
 
 
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:

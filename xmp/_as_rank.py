@@ -160,7 +160,9 @@ def _index(found: Started, runtime: Runtime, facts: HostFacts) -> int | None:
 def _installed(info: ReplicaInfo, module: str) -> Iterator[None]:
     """While inside, xmp's functions describe this replica."""
     framework = importlib.import_module(module).attach(info)
-    _inside.install(info, framework, _inside.channel())
+    around = _inside.installed()  # `xmp run` has made this process a replica: its key stays
+    channel, key = (around.channel, around.key) if around else (None, None)
+    _inside.install(info, framework, channel, key=key)
     try:
         if module == _TORCH:
             framework.choose_device()

@@ -107,6 +107,10 @@ class Failure(Protocol):
         """The text of its exception."""
 
     @property
+    def traceback(self) -> str:
+        """That of its exception, whole; empty if it raised none."""
+
+    @property
     def label(self) -> str:
         """Its part in it: "cause", "collateral", "stopped by xmp" or "unknown"."""
 
@@ -123,6 +127,14 @@ class Failure(Protocol):
     @property
     def stderr(self) -> str:
         """The last lines of its standard error."""
+
+    @property
+    def stdout(self) -> str:
+        """The last lines of its standard output, where xmp captures it."""
+
+    @property
+    def stacks(self) -> str:
+        """What faulthandler wrote of its threads, if a signal ended it."""
 
 
 class ReplicaError(XmpError, RuntimeError):

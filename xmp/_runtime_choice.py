@@ -149,6 +149,8 @@ def _words(error: XmpError) -> str:
         return "rendezvous" if late else ""
     if isinstance(error, ReplicaError) and error.failures:
         cause = error.failures[0]
+        if cause.error_type.startswith("xmp."):
+            return ""  # a launch in the replica has refused, and said what it has chosen
         said = "" if cause.kind == "raised" else cause.stderr
         return f"{cause.error_type}: {cause.message}\n{said}"
     return str(error).partition("\n")[0].rpartition("failed: ")[2]

@@ -16,7 +16,7 @@ from tests.support.strangers import exactly
 from tests.support.waiting import until
 from xmp._carrier import kinds
 from xmp._carrier.host_link import HostLink
-from xmp._carrier.sealed import MAGIC, Greeting, Keys
+from xmp._carrier.sealed import ANSWER_SIZE, MAGIC, OTHER_SECRET, Greeting, Keys
 from xmp._carrier.words import HostCard
 from xmp._errors import StartError
 from xmp._host_words import HostMeeting
@@ -98,6 +98,26 @@ def test_an_impostor_gets_no_host(stack: ExitStack, does: Callable[[socket.socke
     link.start()
     try:
         with pytest.raises(StartError, match=r"the coordinator at 127\.0\.0\.1 port"):
+            link.come(0, print)
+    finally:
+        link.end()
+
+
+@pytest.mark.parametrize(
+    ("secret", "said"), [(b"", "this host has no XMP_JOB_SECRET"), (SECRET, "another secret")]
+)
+def test_a_host_that_is_turned_away_is_told_why(stack: ExitStack, secret: bytes, said: str) -> None:
+    def turn_away(connection: socket.socket) -> None:
+        connection.sendall(Greeting(Keys(JOB, b"theirs")).data)
+        exactly(connection, ANSWER_SIZE)
+        connection.sendall(OTHER_SECRET)
+
+    impostor = Impostor(stack, turn_away)
+    card = HostCard(1, 2, "n1", 2, "0.3.0", "3.11.7")
+    link = HostLink(HostMeeting(1, 2, *impostor.address), card, 5, JOB, secret)
+    link.start()
+    try:
+        with pytest.raises(StartError, match=said):
             link.come(0, print)
     finally:
         link.end()

@@ -78,3 +78,27 @@ def test_errors_in_its_ranks_name_it(stage: Stage) -> None:
     failed = run(stage, "-n", "2", "launches.py")
     assert "nprocs=3, but xmp run has started 2 of its processes on this host" in failed.err
     assert json.dumps("torchrun") not in failed.err
+
+
+def test_functions_that_its_ranks_launch_gather_any_objects(stage: Stage) -> None:
+    program = "import xmp\nprint(xmp.launch(lambda rank: xmp.all_gather({rank}))[0])\n"
+    stage.write(program, "launches.py")
+    done = stage.python("-m", "xmp", "run", "-n", "2", "launches.py")
+    assert (done.code, done.out) == (0, "[{0}, {1}]\n" * 2), done.err
+
+
+WRITES = """
+import sys
+class Log:
+    def write(self, text, to=sys.stdout): return to.write(text)
+    def flush(self): pass
+sys.stdout = Log()
+print("written")
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_any_object_may_be_its_output(stage: Stage, count: str) -> None:
+    stage.write(WRITES, "writes.py")
+    done = run(stage, "-n", count, "writes.py")
+    assert (done.code, done.out, done.err) == (0, "written\n" * int(count), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -151,6 +151,7 @@ PLAIN = [
         b"\0x",
     ),
     *([], (), {}, [1, (2.5, [None])], {"a": {1: b"x"}, (1, "t"): [True]}),
+    *(OrderedDict(), OrderedDict(b=[1], a=OrderedDict(c=None))),
 ]
 ARRAYS = [
     *(np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6, dtype="i2").reshape(2, 3))),
@@ -191,7 +192,7 @@ CYCLE.append(CYCLE)
         ({"deep": [ValueError("no")]}, "builtins.ValueError cannot be sent"),
         (np.array([None]), "numpy.ndarray cannot be sent"),
         (lambda: 7, "builtins.function cannot be sent"),
-        (OrderedDict(), "collections.OrderedDict cannot be sent"),
+        (defaultdict(int), "collections.defaultdict cannot be sent"),
         (CYCLE, "within itself"),
     ],
     ids=lambda each: type(each).__name__,

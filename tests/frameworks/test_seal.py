@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -94,6 +95,7 @@ DEEP = b"l" + struct.pack("<Q", 1)
         b"s" + struct.pack("<Q", 1) + b"\xff", b"f" + struct.pack("<Q", 1) + b"1",
         b"d" + struct.pack("<Q", 1) + b"n" + bytes(8), DEEP * 10_000,
         b"d" + struct.pack("<Q", 2) + b"l" + bytes(8) + b"n" + bytes(8),
+        b"o" + struct.pack("<Q", 1) + b"n" + bytes(8),
     ],
     ids=lambda data: data[:12].hex(),
 )  # fmt: skip
@@ -104,11 +106,13 @@ def test_bytes_that_are_no_value_are_malformed(data: bytes) -> None:
 
 def test_changed_bytes_are_another_value_or_malformed() -> None:
     chance = random.Random(7)
-    good = _plain_values.encoded({"a": [1, 2.5, None, True, b"x"], "b": ("t", 1j)})
+    good = _plain_values.encoded(
+        {"a": [1, 2.5, None, True, b"x"], "b": ("t", 1j), 3: OrderedDict(d=1)}
+    )
     for _ in range(5000):
         data = bytearray(good)
         for _ in range(chance.randint(1, 4)):
-            data[chance.randrange(len(data))] = chance.choice(b"nbifcsyltdx\0\1\xff")
+            data[chance.randrange(len(data))] = chance.choice(b"nbifcsyltdox\0\1\xff")
         try:
             _plain_values.decoded(bytes(data))
         except Malformed:

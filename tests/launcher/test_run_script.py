@@ -117,6 +117,7 @@ def test_the_status_is_that_of_the_first_failure(
     if "raise" in act:
         assert done.err.count("Traceback") == 1
         assert "/xmp/" not in done.err  # no file of xmp's
+        assert "second import" not in done.err  # this is the script itself
 
 
 @pytest.mark.parametrize("act", ["sys.exit()", "sys.exit(0)", "pass"])

@@ -15,7 +15,8 @@ import pytest
 import xmp
 from tests.support.launching import never_returns
 from tests.support.stage import Stage
-from xmp._runtime_choice import concerns
+from xmp._processes.messages.order import Failure
+from xmp._runtime_choice import add_choice, concerns
 
 pytestmark = pytest.mark.failing
 
@@ -156,3 +157,13 @@ def test_torch_in_replicas_that_are_jaxs(stage: Stage) -> None:
     (chosen,) = [line for line in out.splitlines() if line.startswith("xmp chose runtime ")]
     assert chosen.startswith("xmp chose runtime 'jax' (jax and torch are loaded; jax ")
     assert "also possible: cpu" in chosen
+
+
+def test_a_refusal_within_a_replica_has_said_it_itself() -> None:
+    error = xmp.ReplicaRaised("rank 0 of 2 raised xmp.PlanError: for one device")
+    for kind, said in (("ValueError", True), ("xmp.PlanError", False)):
+        failure = Failure(0, 0, 7, "raised", error_type=kind, message="for one device")
+        error.failures = (failure,)
+        add_choice(error, LINE)
+        assert (LINE in str(error)) == said
+        error.args = ("rank 0 of 2 raised it",)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.launching import failure
-from tests.support.stage import Stage
+from tests.support.stage import Script, Stage
 
 OURS = f"{os.sep}xmp{os.sep}_processes{os.sep}"
 
@@ -34,6 +34,15 @@ class Explodes(Exception):
         raise SystemExit("not with me")
 
 
+class Counted(Exception):
+    """Its ``args``, with which pickle makes another one, are too few."""
+
+    def __init__(self, *args: str) -> None:
+        if len(args) == 1 and args[0] == "one":
+            raise TypeError("two are needed")
+        super().__init__("one")
+
+
 class Shy(Exception):
     def __str__(self) -> str:
         raise SystemExit("no text")
@@ -43,13 +52,21 @@ def raises(rank: int, error: type[BaseException]) -> None:
     raise error("in the seventh batch")
 
 
-@pytest.mark.parametrize("kind", [Lies, Explodes])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Lies, "TypeError: it unpickles as another class"),
+        (Explodes, "SystemExit: not with me"),
+        (Counted, "TypeError: two are needed"),
+    ],
+)
 def test_one_that_does_not_travel_is_reported_as_text(
-    method: str, kind: type[BaseException]
+    method: str, kind: type[BaseException], why: str
 ) -> None:
     error = failure(method, raises, kind)
     assert error.__cause__ is None
-    assert f"{kind.__name__}: in the seventh batch" in str(error)
+    assert f"__cause__ is None: {__name__}.{kind.__name__} could not be sent ({why})." in str(error)
+    assert f"{kind.__name__}: " in str(error)
 
 
 def test_one_whose_text_raises(method: str) -> None:
@@ -212,3 +229,13 @@ def test_the_excerpt_of_pytest_ends_in_the_users_line(stage: Stage) -> None:
     assert "# the user's line" in done.out, done
     assert "the labels are wrong" in done.out
     assert "_spawn.py" not in done.out
+
+
+def test_a_second_import_that_raises_in_a_fresh_interpreter_says_so(script: Script) -> None:
+    done = script(
+        "import xmp\n"
+        "if __name__ != '__main__': raise OSError('in use')\n"
+        "def train(rank): pass\n"
+        "if __name__ == '__main__': xmp.spawn(train, nprocs=2, start_method='spawn')\n"
+    )
+    assert "raised OSError: in use\n\nIt was the second import of this script" in done.err

@@ -156,7 +156,9 @@ ACTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         "is no memory file",
     ),
     "another rank's exception": (
-        lambda _: tell(messages.ExceptionRaised(0, 1, "E", "", "", None, False, False, Timeline())),
+        lambda _: tell(
+            messages.ExceptionRaised(0, 1, "E", "", "", None, "", False, False, Timeline())
+        ),
         "rank 1 is another replica's",
     ),
     "an exit code": (lambda _: tell(messages.ExitCalled(0, 256, Timeline())), "no exit code"),

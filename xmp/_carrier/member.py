@@ -173,10 +173,10 @@ class Member:
                 "its own MASTER_PORT"
             )
         if first == OTHER_SECRET:
-            raise Refused(
-                f"{self._where} has another secret for this job: give all hosts the same "
-                "XMP_JOB_SECRET"
-            )
+            other = f"{self._where} has another secret for this job, or none"
+            none = f"this host has no XMP_JOB_SECRET, and {self._where} has one"
+            said = other if self._keys.has_secret else none
+            raise Refused(f"{said}: give all hosts the same XMP_JOB_SECRET")
         if first != WELCOME:
             raise Malformed("it is no coordinator of xmp's")
 

@@ -44,6 +44,7 @@ class Keys:
     """What the two ends of one connection derive from the job's secret."""
 
     def __init__(self, job: str, secret: bytes) -> None:
+        self.has_secret = bool(secret)
         self.job = hashlib.blake2b(job.encode(), digest_size=16, person=b"xmp job id").digest()
         self._secret = hashlib.blake2b(job.encode(), key=hashlib.sha256(secret).digest()).digest()
 

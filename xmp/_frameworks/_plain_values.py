@@ -1,12 +1,15 @@
 """Plain values as bytes, and back as the types they were: to read them runs nothing of a sender's.
 
 For replicas without a common key, where a pickle could be a stranger's. Plain are None, truth
-values, numbers, text and bytes, and lists, tuples and dicts of plain values; no subclass of them.
+values, numbers, text and bytes, and lists, tuples, dicts and OrderedDicts of plain values; no other
+subclass of them. Attributes of an OrderedDict do not travel: torch's ``state_dict()`` notes the
+versions of its modules in one, ``_metadata``.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +71,8 @@ _LEAVES: dict[type, tuple[bytes, Callable[[Any], bytes], Callable[[bytes], Any]]
     str: (b"s", _of_text, lambda data: data.decode("utf-8", "surrogatepass")),
     bytes: (b"y", bytes, bytes),
 }
-_TREES: dict[type, bytes] = {list: b"l", tuple: b"t", dict: b"d"}
+_TREES: dict[type, bytes] = {list: b"l", tuple: b"t", dict: b"d", OrderedDict: b"o"}
+_PAIRS = dict, OrderedDict
 _SPELLED = b"x"
 _leaf_readers = {letter: read for letter, _, read in _LEAVES.values()}
 _trees_by_letter = {letter: kind for kind, letter in _TREES.items()}
@@ -84,7 +88,7 @@ def _put(value: Any, spell: Spell, out: list[bytes], deepest: int) -> None:
         out += (letter, _LENGTH.pack(len(data)), data)
         return
     if kind in _TREES:
-        items = [each for pair in value.items() for each in pair] if kind is dict else value
+        items = [each for pair in value.items() for each in pair] if kind in _PAIRS else value
         out += (_TREES[kind], _LENGTH.pack(len(items)))
     else:
         spelled = spell(value)
@@ -124,9 +128,9 @@ def _tree(letter: bytes, items: list[Any], restore: Spell) -> Any:
     if letter == _SPELLED and len(items) == 1:
         return restore(items[0])
     kind = _trees_by_letter.get(letter)
-    if kind is None or (kind is dict and len(items) % 2):
+    if kind is None or (kind in _PAIRS and len(items) % 2):
         raise Malformed(f"{letter!r} is no kind of value")
     try:
-        return kind(zip(items[::2], items[1::2])) if kind is dict else kind(items)
+        return kind(zip(items[::2], items[1::2])) if kind in _PAIRS else kind(items)
     except TypeError as error:
         raise Malformed(str(error)) from None  # a list as key

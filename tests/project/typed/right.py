@@ -95,6 +95,10 @@ def words(method: Literal["spawn", "fork"], runtime: str) -> None:
     except xmp.ReplicaError as error:
         assert_type(error.failures[0].rank, int)
         assert_type(error.failures[0].what, str)
+        assert_type(error.failures[0].traceback, str)
+        assert_type(error.failures[0].stderr + error.failures[0].stdout, str)
+        assert_type(error.failures[0].stacks, str)
+        print(error.stacks, error.locals, error.history, error.results, error.host)
         assert_type(error.failures[0].exception, "BaseException | None")
 
 

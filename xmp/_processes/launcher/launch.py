@@ -282,7 +282,7 @@ class Launch:
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
         told = self.job.relay is not None or Launch._said_slow
-        if not told and (line := slow_start(self.start_timeline())):
+        if not told and (line := slow_start(self.start_timeline(), self.job.program)):
             Launch._said_slow = True
             _log.warning(line)
         start_method.offer(outcome.imported)

@@ -25,13 +25,14 @@ _ChainLink = tuple[BaseException, bool, bool]
 ``__suppress_context__``."""
 
 
-def pack_exception(error: BaseException) -> bytes | None:
-    """The exception with its causes, or alone; None where it cannot be sent."""
+def pack_exception(error: BaseException) -> tuple[bytes | None, BaseException | None]:
+    """The exception with its causes, or alone; or None, and why it cannot be sent."""
     try:
         chain = [(sent(each), direct, hidden) for each, direct, hidden in _chain(error)]
     except Exception:  # a class whose attributes are the user's code
         chain = [(error, False, False)]
-    return _packed(chain) or (_packed(chain[:1]) if len(chain) > 1 else None)
+    data, why = _packed(chain)
+    return _packed(chain[:1]) if data is None and len(chain) > 1 else (data, why)
 
 
 def _chain(error: BaseException) -> list[_ChainLink]:
@@ -49,20 +50,20 @@ def _chain(error: BaseException) -> list[_ChainLink]:
     return links
 
 
-def _packed(chain: list[_ChainLink]) -> bytes | None:
+def _packed(chain: list[_ChainLink]) -> tuple[bytes | None, BaseException | None]:
     try:
         image = pack_image(chain, linux.memory_file)
         try:
             if image.data is None and image.size > _MAX_BYTES:
-                return None
+                return None, ValueError(f"it has {image.size} bytes; {_MAX_BYTES} are sent")
             data = image.data or os.pread(image.descriptor, image.size, 0)
         finally:
             image.close()
         arrived = load_image(Image(data, len(data)))
         same = [type(each) for each, _, _ in arrived] == [type(each) for each, _, _ in chain]
-        return data if same else None
-    except BaseException:  # pickling and unpickling are the user's code
-        return None
+        return (data, None) if same else (None, TypeError("it unpickles as another class"))
+    except BaseException as failed:  # pickling and unpickling are the user's code
+        return None, failed
 
 
 def load_exception(data: bytes | None) -> BaseException | None:

@@ -126,6 +126,8 @@ class Failure:
     traceback: str = ""
     pickled: bytes | None = field(default=None, repr=False)
     """The exception as an image, if it can be sent; the launcher makes ``exception`` of it."""
+    unsent: str = ""
+    """Why the exception could not be sent."""
     exception: BaseException | None = None
     stderr: str = ""
     stdout: str = ""

@@ -70,6 +70,8 @@ class ExceptionRaised(NamedTuple):
     traceback: str
     exception: bytes | None
     """The pickled exception, if it can be pickled."""
+    unsent: str
+    """Why it cannot."""
     interrupted: bool
     """KeyboardInterrupt."""
     final: bool

@@ -114,7 +114,11 @@ class StartTimeline(Mapping[int, Timeline]):
         last = max(self.values(), key=lambda timeline: timeline.entered)
         stages = [stage for stage in last.stages() if stage[0] != _FUNCTION]
         items = [(what, (to - since) / 1e9) for what, since, to in stages]
-        items += [(f"import {module}", seconds) for module, seconds in self.imports]
+        items += [
+            (f"import {module}", seconds)
+            for module, seconds in self.imports
+            if not module.startswith("xmp.")  # its time is that of what it imports
+        ]
         return sorted(items, key=lambda item: -item[1])[:count]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -128,13 +132,19 @@ class StartTimeline(Mapping[int, Timeline]):
         Path(path).write_text(json.dumps({"traceEvents": events}))
 
 
-def slow_start(timeline: StartTimeline) -> str:
-    """One line with the largest parts of a start that took longer than 5 s, else nothing."""
+def slow_start(timeline: StartTimeline, program: bool = False) -> str:
+    """One line with the largest parts of a start that took longer than 5 s, else nothing.
+
+    A ``program`` that replicas run as a whole has no line before its launch.
+    """
     total = timeline.last_entered()
     if total < _SLOW_SECONDS:
         return ""
     largest = [(what, seconds) for what, seconds in timeline.largest() if seconds >= _SHORTEST]
-    plain = {_UP: "imports that later launches share"}  # in the template; the rest is milliseconds
+    sharing = "all replicas" if program else "later launches"
+    plain = {_UP: f"imports that {sharing} share"}  # in the template; the rest is milliseconds
     items = ", ".join(f"{plain.get(what, what)} {seconds:.1f} s" for what, seconds in largest)
-    tip = ". xmp.preload() at the top of the program starts them in the background"
-    return f"the start took {total:.1f} s: {items}{tip if largest[0][0] == _UP else ''}"
+    said = f"the start took {total:.1f} s: {items}"
+    if program or largest[0][0] != _UP:
+        return said
+    return f"{said}. xmp.preload() at the top of the program starts them in the background"

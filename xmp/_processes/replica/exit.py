@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from xmp import _log, _signals
 from xmp._framework import Framework
+from xmp._inside import is_in_function
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
@@ -138,13 +139,18 @@ def record(
     """
     if final and _log.users_frames(error.__traceback__) is None:
         error = error.with_traceback(None)
+    packed, why = pack_exception(error)
+    reason = ""
+    if why is not None and is_in_function():  # who runs a script has no error object
+        reason = f"{name_of(why)}: {message_of(why).strip()}".partition("\n")[0]
     return ExceptionRaised(
         at=time.monotonic_ns(),
         rank=rank,
         error_type=name_of(error),
         message=shortened(message_of(error), 32 * 1024),
         traceback=format_error(error),
-        exception=pack_exception(error),
+        exception=packed,
+        unsent=shortened(reason, 300),
         interrupted=isinstance(error, KeyboardInterrupt),
         final=final,
         timeline=timeline,

@@ -55,6 +55,7 @@ _CPU_TIME = (
 )
 _WHOLE = "error.failures[0].traceback"
 _LINES_AFTER_TRACEBACK = 10
+_LONGEST_SIMILAR = 200
 _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failures` has all
 
 
@@ -113,8 +114,9 @@ def build(
         memory.found(_killed_from_elsewhere(cause), cause.signal_name is not None),
         *_last_lines(cause),
         only_here(cause.error_type, cause.message),
-        imported_again(cause.traceback),
+        "" if cause.entered else imported_again(cause.traceback),
         _divergence(cause, results),
+        _unsent(cause),
         _also_failed(cause, others),
     ]
     ending = "".join(f"\n\n{part}" for part in _ending(cause, place) if part)
@@ -216,15 +218,26 @@ def _divergence(cause: Failure, results: Collection[int]) -> str:
     return f"{ranks(results)} had finished. If rank {cause.rank} waited for {peer}, {DIVERGED}."
 
 
+def _unsent(cause: Failure) -> str:
+    """Why ``__cause__`` is None, though the replica has raised."""
+    if not cause.unsent:
+        return ""
+    return f"__cause__ is None: {cause.error_type} could not be sent ({cause.unsent})."
+
+
 def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
     """One line for all that failed alike: seven victims say the same seven times."""
     alike: dict[tuple[str, str], list[Failure]] = {}
     for other in others:
         if other.label != STOPPED:
-            shape = re.sub(r"\d+", "#", other.what)  # ports and addresses differ between victims
-            alike.setdefault((shape, other.label), []).append(other)
+            alike.setdefault((_shape(other.what), other.label), []).append(other)
     lines = [_line(group, cause) for group in alike.values()]
     return "\n".join(["Also failed:", *lines]) if lines else ""
+
+
+def _shape(what: str) -> str:
+    """Without its numbers: ports and addresses differ between victims."""
+    return re.sub(r"\d+", "#", what)
 
 
 def _line(group: Sequence[Failure], cause: Failure) -> str:
@@ -232,7 +245,11 @@ def _line(group: Sequence[Failure], cause: Failure) -> str:
     until = f" … {seconds[-1]:+.3f}" if len(group) > 1 else ""
     label = "" if group[0].label == UNKNOWN else f"{group[0].label}, "
     what = group[0].what
-    if len(what) > _LONGEST_OTHER:
+    if what == cause.what:
+        what = "the same"
+    elif len(what) > _LONGEST_SIMILAR and _shape(what) == _shape(cause.what):
+        what = "the same with other numbers"
+    elif len(what) > _LONGEST_OTHER:
         what = f"{what[:_LONGEST_OTHER]}…"
     numbers = ranks(failure.rank for failure in group)
     return f"  {numbers} ({label}{seconds[0]:+.3f}{until} s): {what}"

@@ -110,7 +110,7 @@ def _raised(
     failure = replica.fail(message.rank, kind=kind, at=message.at)
     failure.error_type, failure.message = message.error_type, message.message
     failure.traceback, failure.pickled = message.traceback, message.exception
-    failure.final = message.final
+    failure.unsent, failure.final = message.unsent, message.final
     words = f"{message.error_type}: {message.message}"
     monitor.feed(_events.Raised(replica.rank, message.at, words))
 

@@ -64,7 +64,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
             importlib.import_module(order.framework)
     except BaseException as error:
         words = f"{name_of(error)}: {message_of(error)}"
-        failed = launch.LoadFailed(format_error(error), words, pack_exception(error))
+        failed = launch.LoadFailed(format_error(error), words, pack_exception(error)[0])
         raise CannotFork(failed) from None
     culprits = fork_safety.culprits(order.rules, sockets, inherits)
     culprits += fork_safety.left_in_template
