@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ._secrets import HIDDEN, is_secret, without_secrets
+from ._secrets import HIDDEN, is_flag, is_secret, without_secrets
 
 __all__ = ["taken"]
 
@@ -95,15 +95,38 @@ def _texts_below(value: Any, secret: bool, depth: int) -> Iterator[str]:
     elif type(value) is bytes and secret and len(value) <= _LONGEST_SECRET:
         yield value.decode("utf-8", "replace")
     elif type(value) is dict and depth:
+        whole = _is_described_secret(value)
         for key, below in islice(value.items(), _MOST_NAMES):
-            yield from _texts_below(below, secret or _named_secret(key), depth - 1)
+            hidden = secret or _named_secret(key) or (whole and type(key) is str and key in _VALUES)
+            yield from _texts_below(below, hidden, depth - 1)
     elif type(value) in _CONTAINERS and depth:
-        for each in islice(value, _MOST_ITEMS):
-            yield from _texts_below(each, secret, depth - 1)
+        items = list(islice(value, _MOST_ITEMS))
+        for each, hidden in zip(items, _after_names(items, type(value)), strict=True):
+            yield from _texts_below(each, secret or hidden, depth - 1)
 
 
 def _named_secret(key: Any) -> bool:
     return type(key) is str and len(key) <= _MOST_LETTERS and is_secret(key)
+
+
+_NAMES, _VALUES = ("name", "key", "Name", "Key"), ("value", "Value")
+
+
+def _is_described_secret(value: dict[Any, Any]) -> bool:
+    """Whether it is {"name": "db_password", "value": ...}, as in a pod's environment."""
+    return any(_named_secret(value.get(each)) for each in _NAMES)
+
+
+def _after_names(items: list[Any], kind: type) -> list[bool]:
+    """Which items are the value of a secret: after a flag ("--token"), or the second of a pair."""
+    if kind not in (list, tuple):
+        return [False] * len(items)
+    is_pair = len(items) == 2 and _named_secret(items[0]) and "=" not in items[0]
+    flagged = [
+        type(each) is str and each[:1] == "-" and is_flag(each) and _named_secret(each)
+        for each in items
+    ]
+    return [False, *(each or is_pair for each in flagged[:-1])][: len(items)]
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -130,15 +153,21 @@ class _Writer:
         if kind is dict and depth:
             return ["dict", self._pairs(value, depth - 1)]
         if kind in _CONTAINERS and depth:
-            items = [self.value(each, depth - 1) for each in islice(value, _MOST_ITEMS)]
+            first = list(islice(value, _MOST_ITEMS))
+            items = [
+                HIDDEN if hidden else self.value(each, depth - 1)
+                for each, hidden in zip(first, _after_names(first, kind), strict=True)
+            ]
             left = len(value) - len(items)
             return [kind.__name__, [*items, *([["shown", f"… {left} more"]] if left else [])]]
         return ["shown", _described(value)]
 
     def _pairs(self, value: dict[Any, Any], depth: int) -> list[Any]:
         pairs: list[Any] = []
+        whole = _is_described_secret(value)
         for key, below in islice(value.items(), _MOST_ITEMS):
-            shown = HIDDEN if _named_secret(key) else self.value(below, depth)
+            hidden = _named_secret(key) or (whole and type(key) is str and key in _VALUES)
+            shown = HIDDEN if hidden else self.value(below, depth)
             pairs.append([self.value(key, depth), shown])
         left = len(value) - len(pairs)
         return [*pairs, *([["…", ["shown", f"… {left} more"]]] if left else [])]

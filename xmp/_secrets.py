@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["HIDDEN", "is_secret", "shown", "without_secrets"]
+__all__ = ["HIDDEN", "is_flag", "is_secret", "shown", "without_secrets"]
 
 HIDDEN = "(hidden)"
 
@@ -47,6 +47,11 @@ def is_secret(name: str) -> bool:
     """Whether a variable or flag of this name holds a secret."""
     plain = re.sub(r"\W", "_", name.upper())
     return bool(PARTS.search(plain)) or not WORDS.isdisjoint(plain.split("_"))
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word of a command line is a flag whose value is the next word."""
+    return bool(re.fullmatch(r"--?[A-Za-z][\w.-]*", word))
 
 
 def shown(name: str, value: str) -> str:

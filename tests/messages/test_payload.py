@@ -192,6 +192,48 @@ def test_names_that_a_function_uses(fn: Any, name: str) -> None:
     assert name in names_used(fn)
 
 
+class Asked(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise AssertionError(f"the launcher has run the user's code for {name}")
+
+
+class AnswersItself(metaclass=Asked):
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"the launcher has run the user's code for {name}")
+
+    def __call__(self, rank: int) -> None:
+        import sklearn  # noqa: F401
+
+
+class PartialThatAnswers(functools.partial[None]):
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"the launcher has run the user's code for {name}")
+
+
+ANSWERS = object.__new__(AnswersItself)
+
+
+def uses_a_class_that_answers() -> None:
+    object.__new__(AnswersItself)
+    print(ANSWERS)
+
+
+FOUND: dict[str, tuple[Any, str]] = {
+    "class": (AnswersItself, "sklearn"),
+    "object": (ANSWERS, "sklearn"),
+    "partial": (PartialThatAnswers(imports_inside), "torch"),
+    "beside it": (uses_a_class_that_answers, "sklearn"),
+    "cached": (functools.lru_cache(imports_inside), "torch"),
+    "decorated": (functools.wraps(imports_inside)(lambda rank: None), "torch"),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_names_are_found_without_the_users_code(case: str) -> None:
+    fn, name = FOUND[case]
+    assert name in names_used(fn)
+
+
 def test_names_of_a_builtin() -> None:
     assert "torch" not in names_used(print)
 

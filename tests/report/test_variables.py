@@ -15,6 +15,7 @@ from tests.support.launching import failure
 from xmp._frame_values import taken
 from xmp._processes.report.short_text import library_of
 from xmp._processes.report.variables import loaded
+from xmp._secrets import HIDDEN
 
 
 class Foreign(dict[str, int]):
@@ -114,6 +115,40 @@ def test_secrets_are_masked_wherever_they_stand(monkeypatch: pytest.MonkeyPatch)
     assert "sesame" not in repr(found)
     assert "from-the" not in repr(found)
     assert found["config"]["lr"] == 0.1
+
+
+IN_CONTAINERS: dict[str, tuple[Any, Any]] = {
+    "after a flag": (["curl", "--password", "sesame", "-v"], ["curl", "--password", HIDDEN, "-v"]),
+    "after = of a flag": (("--token=sesame", "x"), (f"--token={HIDDEN}", "x")),
+    "after another flag": (["--lr", "sesame"], ["--lr", "sesame"]),
+    "no flag": (["password", "lr", "steps"], ["password", "lr", "steps"]),
+    "a flag at the end": (["a", "b", "--token"], ["a", "b", "--token"]),
+    "described": (
+        [{"name": "db_password", "value": "sesame"}],
+        [{"name": "db_password", "value": HIDDEN}],
+    ),
+    "described, no secret": ([{"name": "lr", "value": "0.1"}], [{"name": "lr", "value": "0.1"}]),
+    "pairs": ([("token", "sesame"), ("lr", 1)], [("token", HIDDEN), ("lr", 1)]),
+    "a pair": (["api_key", 17], ["api_key", HIDDEN]),
+    "empty": ([[], (), {}], [[], (), {}]),
+}
+
+
+@pytest.mark.parametrize("case", IN_CONTAINERS)
+def test_secrets_are_masked_by_their_place(case: str) -> None:
+    value, shown = IN_CONTAINERS[case]
+    assert variables_of(value=value)["value"] == shown
+
+
+def test_what_is_masked_by_its_place_is_masked_elsewhere() -> None:
+    found = variables_of(
+        again=["sesame-1", "x sesame-2"],
+        cmd=["curl", "--password", "sesame-1"],
+        rows=[{"name": "db_password", "value": "sesame-2"}],
+        other="sesame-3",
+        pairs=[("token", "sesame-3")],
+    )
+    assert "sesame" not in repr(found)
 
 
 def test_all_of_it_is_at_most_16_kib() -> None:

@@ -1,7 +1,12 @@
-"""The names in a function's code: a guess at what it will import."""
+"""The names in a function's code: a guess at what it will import.
+
+No code of the user runs for it, so that nothing blocks before a process exists: isinstance asks
+``__class__``, and an attribute may be a descriptor, or answered by a metaclass.
+"""
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +14,10 @@ from typing import Any
 __all__ = ["modules_imported", "names_used", "nested_codes"]
 
 _MOST = 200
+_MEMBERS: Any = type.__dict__["__dict__"]
+_BASES: Any = type.__dict__["__mro__"]
+_MODULE: Any = type.__dict__["__module__"]
+_CALLED: Any = vars(functools.partial)["func"]
 
 
 def names_used(fn: Callable[..., Any]) -> set[str]:
@@ -47,15 +56,33 @@ def _codes_used(fn: Callable[..., Any]) -> Iterator[types.CodeType]:
 
 def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
     """The code objects of a function, method, partial, class or callable object."""
-    value = getattr(value, "__func__", getattr(value, "func", value))
-    value = getattr(value, "__wrapped__", value)
-    if isinstance(value, types.FunctionType):
+    value = _inner(value)
+    if type(value) is types.FunctionType:
         yield value.__code__, value.__globals__
         return
-    kind = value if isinstance(value, type) else type(value)
-    for member in vars(kind).values():
-        if isinstance(member, types.FunctionType):
+    kind = value if issubclass(type(value), type) else type(value)
+    for member in _MEMBERS.__get__(kind).values():
+        if type(member) is types.FunctionType:
             yield member.__code__, member.__globals__
+
+
+def _inner(value: Any) -> Any:
+    """What a method, a partial or a decorated function calls."""
+    if type(value) is types.MethodType:
+        value = value.__func__
+    elif issubclass(type(value), functools.partial):
+        value = _CALLED.__get__(value)
+    own = _own_dict(value)
+    return own.get("__wrapped__", value) if type(own) is dict else value
+
+
+def _own_dict(value: Any) -> Any:
+    """The ``__dict__`` of an object, not that of a property of this name."""
+    for kind in _BASES.__get__(type(value)):
+        found = _MEMBERS.__get__(kind).get("__dict__")
+        if type(found) is types.GetSetDescriptorType:
+            return found.__get__(value)
+    return None
 
 
 def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -68,5 +95,10 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _beside(value: Any, scope: dict[str, Any]) -> bool:
     """Whether a global is a function or class of the same module."""
-    kinds = (types.FunctionType, type)
-    return isinstance(value, kinds) and value.__module__ == scope.get("__name__")
+    if type(value) is types.FunctionType:
+        module = value.__module__
+    elif issubclass(type(value), type):
+        module = _MODULE.__get__(value)
+    else:
+        return False
+    return type(module) is str and module == scope.get("__name__")

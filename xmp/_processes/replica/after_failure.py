@@ -1,16 +1,23 @@
-"""The report of an exception, and what a replica sends after it: the variables of its frames."""
+"""The report of an exception, and what follows it: the frames' variables, the program's hook."""
 
 from __future__ import annotations
 
 import os
+import sys
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
+from xmp import _signals
 from xmp._processes.messages.replica import ExceptionRaised, VariablesTaken
 
 from .channel import SupervisorChannel
 from .exit import report_failure
 
-__all__ = ["SWITCH", "report_raised"]
+__all__ = ["SWITCH", "Hook", "call_hook", "report_raised"]
+
+Hook = Callable[..., Any]
 
 SWITCH = "XMP_LOCALS"
 """Set to ``off``, nothing is sent."""
@@ -33,3 +40,32 @@ def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException)
 
     if text := taken(error, library_of):
         channel.send(VariablesTaken(rank, text))
+
+
+def call_hook(error: BaseException, inherited: Hook) -> None:
+    """Call the ``sys.excepthook`` that this program has set, as Python would; the report is out.
+
+    One that blocks is ended like all that a failed replica still does: SIGKILL after ``grace``.
+    Not the ``inherited`` one of a launcher that was forked (IPython's, Sentry's, xmp's own): there
+    the launch raises, and Python calls it.
+    """
+    hook = _below_torch(sys.excepthook)
+    if any(hook is each for each in (inherited, sys.__excepthook__, None)):
+        return
+    from xmp._excepthook import users_frames
+
+    try:
+        with _signals.as_usual():  # code of the program, which may wait for ever
+            hook(type(error), error, users_frames(error.__traceback__))
+    except BaseException:  # SystemExit too: how this replica has ended is reported
+        with suppress(BaseException):
+            sys.stderr.write("Error in sys.excepthook:\n")
+            traceback.print_exc()
+
+
+def _below_torch(hook: Any) -> Any:
+    """The hook that torch's calls (torch 2.13, distributed_c10d.py): torch adds the rank alone."""
+    if getattr(hook, "__module__", None) != "torch.distributed.distributed_c10d":
+        return hook
+    kept = dict(zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=False))
+    return kept["old_hook"].cell_contents if "old_hook" in kept else None
