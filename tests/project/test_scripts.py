@@ -96,11 +96,11 @@ def test_help_names_every_lane(checkout: Path) -> None:
 def test_what_has_a_lane_is_not_in_the_default_one() -> None:
     given = re.search(r'"-m", "(not [^"]*)"', (ROOT / "pyproject.toml").read_text())
     source = (ROOT / "scripts/test").read_text()
-    environments = re.search(r'^of_an_environment="(.*)"$', source, re.M)
+    elsewhere = re.search(r'^elsewhere="(.*) or alone"$', source, re.M)
     assert given
-    assert environments
-    assert environments[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
-    assert 'in_a_lane="peers or methods or failing or hosts or $of_an_environment"' in source
+    assert elsewhere
+    assert elsewhere[1].split(" or ") == given[1].removeprefix("not ").split(" and not ")
+    assert 'in_a_lane="peers or methods or failing or hosts or $elsewhere"' in source
 
 
 def test_the_oldest_versions_are_those_of_the_project_file() -> None:

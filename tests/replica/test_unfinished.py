@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import unfinished
 from tests.support.launching import METHODS, failure, launch
+from tests.support.stage import Script
 from tests.support.unfinished import ENDINGS
 from tests.support.waiting import until
 
@@ -165,3 +166,25 @@ def full(rank: int) -> None:
 def test_what_cannot_be_written_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     launch("forkserver", full)
     assert "No space left on device" in capfd.readouterr().err
+
+
+QUEUES = """
+import multiprocessing, sys
+import xmp
+
+def puts(rank, queue, pipe):
+    queue.put(rank)
+    pipe.send(rank)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork" if sys.argv[1] == "fork" else "spawn")
+    queue, (_, pipe) = context.SimpleQueue(), context.Pipe(False)
+    xmp.spawn(puts, (queue, pipe), nprocs=2, runtime="cpu", start_method=sys.argv[1])
+    print(sorted(queue.get() for _ in range(2)))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_connections_among_the_arguments_are_closed_once(script: Script, method: str) -> None:
+    done = script(QUEUES, method)
+    assert (done.out, done.err) == ("[0, 1]\n", "")

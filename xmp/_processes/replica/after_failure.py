@@ -15,7 +15,7 @@ from xmp._processes.messages.replica import ExceptionRaised, VariablesTaken
 from .channel import SupervisorChannel
 from .exit import report_failure
 
-__all__ = ["SWITCH", "Hook", "call_hook", "report_raised"]
+__all__ = ["SWITCH", "Hook", "call_hook", "parents_hook", "report_raised"]
 
 Hook = Callable[..., Any]
 
@@ -23,14 +23,25 @@ SWITCH = "XMP_LOCALS"
 """Set to ``off``, nothing is sent."""
 
 
+def parents_hook(method: str) -> Hook:
+    """The hook that a replica has not set itself, as it begins."""
+    # A template and a fresh interpreter have imported only what this call needs.
+    return sys.excepthook if method == "inherit" else sys.__excepthook__
+
+
 def report_raised(
-    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException
+    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException, inherited: Hook
 ) -> None:
-    """Send the report of an exception, then what the user's innermost frames had, if any."""
+    """Send the report of an exception and the variables of the user's innermost frames.
+
+    Then call the program's ``sys.excepthook``, unless the function has ended well.
+    """
     report_failure(channel, report)
     if os.environ.get(SWITCH) != "off":
         with suppress(Exception):  # the failure itself has been reported
             _send_variables(channel, report.rank, error)
+    if not report.final:
+        call_hook(error, inherited)
 
 
 def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException) -> None:

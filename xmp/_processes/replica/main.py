@@ -29,7 +29,7 @@ from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 
 from . import seeding
-from .after_failure import call_hook, report_raised
+from .after_failure import parents_hook, report_raised
 from .exit import (
     exit_called,
     failed_code,
@@ -86,9 +86,7 @@ def run(role: Role) -> None:
     common, plan, timeline = role.common, role.plan, role.timeline
     channel = common.channel
     framework: Framework | None = None
-    code, sending, known = 1, False, len(sys.modules)
-    # A template and a fresh interpreter have imported only what this call needs.
-    inherited = sys.excepthook if common.order.method == "inherit" else sys.__excepthook__
+    code, sending, known, hook = 1, False, len(sys.modules), parents_hook(common.order.method)
     try:
         # From here on an interrupt that came since the fork can be reported.
         launcher_state.restore_mask(common.order.state)
@@ -123,9 +121,7 @@ def run(role: Role) -> None:
     except BaseException as error:
         _signals.keep_deferred()
         code = failed_code(framework, error)
-        report_raised(channel, record(error, role.failing_rank, timeline, final=sending), error)
-        if not sending:
-            call_hook(error, inherited)
+        report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
     leave(framework if code == 0 else None, channel, code, common.order.grace)
 
 

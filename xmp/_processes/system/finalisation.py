@@ -53,15 +53,21 @@ _made: dict[int, list[_Reference]] = {}
 """What a process has made before ``gc.freeze`` or a fork, by the pid of the process."""
 _inherited: dict[int, _Reference] = {}
 """What the processes have made from which this one was forked, by id."""
+_finished: list[Any] = []
+"""Kept until ``os._exit``: Python would call ``__del__`` again of what is freed before it. Some
+are for one call alone: multiprocessing's connections close their number each time."""
+# What a metaclass says of these would be code of the program, in the launcher too.
+_mro = type.__dict__["__mro__"].__get__
+_members = type.__dict__["__dict__"].__get__
 
 
 def _finaliser(kind: type) -> str:
     """Return the method that finishes objects of a type; empty if nothing has to be finished."""
-    found = ""
-    for base in kind.__mro__:
-        if "__del__" in vars(base):
+    found, sqlite = "", getattr(sys.modules.get("sqlite3"), "Connection", None)
+    for base in _mro(kind):
+        if "__del__" in _members(base):
             found = "__del__"
-        elif (base.__module__, base.__qualname__) == ("sqlite3", "Connection"):
+        elif base is sqlite:
             found = found or "close"  # what is freed rolls back; a journal would stay behind
     # Of a socket nothing is pending, and one is the way to the supervisor.
     return "" if issubclass(kind, _socket.socket) else found
@@ -97,8 +103,9 @@ def _young() -> list[Any]:
     No type is kept here: its methods' globals would stay at the launcher's own end, unfinished.
     """
     everything = gc.get_objects()
-    kinds = {kind for kind in set(map(type, everything)) if _finaliser(kind)}
-    return [each for each in everything if type(each) in kinds and not _is_inherited(each)]
+    kinds = {id(type(each)): type(each) for each in everything}  # a type may have a hash of its own
+    finished = {number for number, kind in kinds.items() if _finaliser(kind)}
+    return [each for each in everything if id(type(each)) in finished and not _is_inherited(each)]
 
 
 def _is_inherited(thing: Any) -> bool:
@@ -201,6 +208,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
     # A thread may be in the middle of a generator, or its ``with`` block.
     spared = () if threading.active_count() == 1 else _GENERATORS
     watch = _Watch(seconds, hangs)
+    _finished.extend(things)
     for thing in _owners_first(things):
         if not gc.is_finalized(thing) and not issubclass(type(thing), spared):
             watch.begin(thing)
