@@ -40,6 +40,7 @@ __all__ = [
     "from_handler",
     "give_up",
     "guard",
+    "held_ends",
     "in_handler",
     "in_main",
     "interruptible",
@@ -57,6 +58,8 @@ Handler = Callable[[int, Any], object]
 # SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
 DUMP_SIGNAL = int(getattr(_signal, "SIGRTMIN", _signal.SIGUSR2)) + 6
 """Asks a replica for its stacks."""
+held_ends: list[int] = []
+"""The SIGTERMs that have come to a replica which has failed, and ends by itself."""
 _AS_USUAL, _DEFERRED, _BLOCKED = range(3)
 _LOOK_SECONDS = 1.0
 _NUMBERS = tuple(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import unfinished
-from tests.support.launching import METHODS, failure, launch
+from tests.support.launching import METHODS, failure, launch, never_returns
 from tests.support.stage import Script
 from tests.support.unfinished import ENDINGS
 from tests.support.waiting import until
@@ -156,6 +156,24 @@ def test_files_of_a_replica_that_fails_beside_its_threads(tmp_path: Path) -> Non
     """Python would wait for the thread for ever; xmp ends it, and has written the file before."""
     failure("forkserver", fails_beside_a_thread, str(tmp_path), nprocs=1, timeout=60)
     assert (tmp_path / "log").read_text() == "loss,1.0\n"
+
+
+def fails_in_a_mesh(rank: int, folder: str, culprit: int) -> None:
+    unfinished.kept.append(open(f"{folder}/{rank}", "w"))
+    unfinished.kept[-1].write("loss,1.0\n")
+    if rank == culprit:
+        raise ValueError("boom")
+    never_returns()
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_files_of_a_replica_of_jax_that_fails(culprit: int, tmp_path: Path) -> None:
+    """JAX's coordinator outlives the others, but not until SIGKILL."""
+    error = failure(
+        "forkserver", fails_in_a_mesh, str(tmp_path), culprit, runtime="jax", grace=3
+    )  # fmt: skip
+    assert str(error).startswith(f"rank {culprit} of 2 ")
+    assert (tmp_path / str(culprit)).read_text() == "loss,1.0\n"
 
 
 def full(rank: int) -> None:

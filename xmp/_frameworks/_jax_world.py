@@ -23,6 +23,7 @@ from typing import Any
 
 from xmp._inside import channel
 from xmp._replica_info import ReplicaInfo
+from xmp._signals import held_ends
 
 from ._jax_addresses import is_loopback, leads_to, meeting_places
 from ._jax_wire import FOREVER
@@ -52,6 +53,7 @@ class JaxWorld:
         self._joining = False
         self._undo: list[Callable[[], None]] = []
         self._public: Any = None
+        self._abandoned: tuple[Any, ...] = ()
         self._initialize: Callable[..., None] | None = None
         self._places = meeting_places(coordinator)
 
@@ -81,8 +83,8 @@ class JaxWorld:
             self._meet(f"jax/{self._rounds}")
         if self._info.rank != 0:
             wait_for_listener(self._coordinator)
-        elif not self._rounds:
-            atexit.register(self._linger)
+        if not self._rounds:
+            atexit.register(self._abandon, distributed.global_state)
         self._wishes = {**self._wishes, **wishes}
         # Kept: at the end, sys.modules["jax"] may be the user's own module, or none.
         self._public = jax.distributed
@@ -96,7 +98,7 @@ class JaxWorld:
 
     def leave(self) -> None:
         """Leave together: rank 0 is the coordinator, and its end would abort the others."""
-        atexit.unregister(self._linger)
+        atexit.unregister(self._abandon)
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -249,14 +251,21 @@ class JaxWorld:
         self._undo.append(functools.partial(jax.config.update, name, jax.config.values[name]))
         jax.config.update(name, value)
 
-    def _linger(self) -> None:
-        """Outlive the others, as the coordinator of a launch that fails.
+    def _abandon(self, state: Any) -> None:
+        """Let go of JAX's connections, unclosed: this replica has failed.
 
-        Where it ends first, they abort with words of their own that hide the cause. The supervisor
-        has the report by now and ends all of them.
+        JAX's own exit handler, which runs after this one, would wait for replicas that are ended.
+        The coordinator outlives the others: where it ends first, they abort with words of their own
+        that hide the cause. The supervisor has the report by now and ends all of them.
         """
-        if os.getpid() == self._pid and self._info.world_size > 1:
-            time.sleep(_LINGER)
+        if os.getpid() != self._pid:
+            return
+        coordinates = self._info.rank == 0 and self._info.world_size > 1
+        end = time.monotonic() + (_LINGER if coordinates else 0)
+        while time.monotonic() < end and not held_ends:
+            time.sleep(0.02)  # PEP 475: a longer one goes on after the signal
+        self._abandoned = state.client, state.service  # freed, they would say goodbye after all
+        state.client = state.service = None
 
     def _meet(self, key: str) -> None:
         """Wait until this host's first replica comes here too."""

@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 _finalize: Any = weakref.finalize
-_noted: list[int] = []
 _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"
 
@@ -230,14 +229,14 @@ def _hold_sigterm() -> None:
 
 
 def _note(number: int, frame: Any) -> None:
-    _noted.append(number)
+    _signals.held_ends.append(number)
 
 
 def _release_sigterm() -> None:
     """Let a SIGTERM end this process, also one that came while it was held."""
     if _signal.getsignal(_signal.SIGTERM) is _note:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-        if _noted:
+        if _signals.held_ends:
             _signal.raise_signal(_signal.SIGTERM)
 
 
