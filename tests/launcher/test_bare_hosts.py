@@ -49,6 +49,7 @@ def test_enough_open_files(script: Script, method: str) -> None:
     assert script(PROGRAM, method, shell_before="ulimit -n 40").out == "[0, 1]\n"
 
 
+@pytest.mark.alone  # the kernel counts all processes of the user
 @pytest.mark.root
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])

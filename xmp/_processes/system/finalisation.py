@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import _io
 import _socket
+import contextlib
 import gc
 import os
 import stat
@@ -291,7 +292,9 @@ class _Watch:
         self._over = threading.Event()
         self._begun = time.monotonic()
         self._thing: Any = None
-        threading.Thread(target=self._wait, name="xmp-finalisers", daemon=True).start()
+        watcher = threading.Thread(target=self._wait, name="xmp-finalisers", daemon=True)
+        with contextlib.suppress(RuntimeError):  # ulimit -u: no thread is left, they run unwatched
+            watcher.start()
 
     def begin(self, thing: Any) -> None:
         self._thing, self._begun = thing, time.monotonic()
