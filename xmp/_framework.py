@@ -53,6 +53,8 @@ class Framework(Protocol):
     More methods are optional:
 
     ``failed(error) -> int``  called when the user's function has raised; the replica's exit code
+    ``linger() -> None``  called in a replica that has failed, when its files are finished: waits
+        until the others do not depend on it
     ``beside(info) -> Framework``  called in the thread of each replica, where several
         share a process
     ``synchronize() -> None``  waits until the device has done what the function gave it to do

@@ -255,17 +255,21 @@ class JaxWorld:
         """Let go of JAX's connections, unclosed: this replica has failed.
 
         JAX's own exit handler, which runs after this one, would wait for replicas that are ended.
-        The coordinator outlives the others: where it ends first, they abort with words of their own
-        that hide the cause. The supervisor has the report by now and ends all of them.
         """
-        if os.getpid() != self._pid:
-            return
-        coordinates = self._info.rank == 0 and self._info.world_size > 1
-        end = time.monotonic() + (_LINGER if coordinates else 0)
-        while time.monotonic() < end and not held_ends:
-            time.sleep(0.02)  # PEP 475: a longer one goes on after the signal
-        self._abandoned = state.client, state.service  # freed, they would say goodbye after all
-        state.client = state.service = None
+        if os.getpid() == self._pid:
+            self._abandoned = state.client, state.service  # freed, they would say goodbye after all
+            state.client = state.service = None
+
+    def linger(self) -> None:
+        """Outlive the others, as the coordinator of a launch that fails.
+
+        Where it ends first, they abort with words of their own that hide the cause. The supervisor
+        has the report by now and ends all of them, by SIGTERM or, after Ctrl-C, by SIGKILL.
+        """
+        if self._info.rank == 0 and self._info.world_size > 1:
+            end = time.monotonic() + _LINGER
+            while time.monotonic() < end and not held_ends:
+                time.sleep(0.02)  # PEP 475: a longer one goes on after the signal
 
     def _meet(self, key: str) -> None:
         """Wait until this host's first replica comes here too."""

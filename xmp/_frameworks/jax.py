@@ -143,6 +143,11 @@ class Jax:
         if self._world is not None:
             self._world.leave()
 
+    def linger(self) -> None:
+        """Outlive the other replicas, if they depend on this one."""
+        if self._world is not None:
+            self._world.linger()
+
 
 class _Late(Jax):
     """For a script that sets a variable which JAX's import reads: it joins when that is done."""

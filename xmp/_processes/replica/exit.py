@@ -245,9 +245,10 @@ def leave(
 ) -> NoReturn:
     """Leave the mesh, run what was registered here, finish what was begun here, end.
 
-    A finaliser gets ``grace`` seconds.
+    A replica that has failed leaves no mesh. A finaliser gets ``grace`` seconds.
     """
-    steps: list[Callable[[], Any]] = [framework.leave] if framework is not None else []
+    linger = getattr(framework, "linger", None) if code else None
+    steps: list[Callable[[], Any]] = [framework.leave] if framework is not None and not code else []
     steps += [_wait_for_others] if code else []
     steps += [threading._shutdown, run_exit_handlers, _save_coverage]  # type: ignore[attr-defined]
     for step in steps:
@@ -269,6 +270,8 @@ def leave(
 
     for line in finalisation.finish(grace, hangs):
         _say(f"what this replica has written is lost: {line}")
+    if linger is not None:
+        linger()
     os._exit(code)
 
 

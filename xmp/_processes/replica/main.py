@@ -122,7 +122,7 @@ def run(role: Role) -> None:
         _signals.keep_deferred()
         code = failed_code(framework, error)
         report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
-    leave(framework if code == 0 else None, channel, code, common.order.grace)
+    leave(framework, channel, code, common.order.grace)
 
 
 def _called(role: Role, framework: Framework | None, call: Call) -> Any:
