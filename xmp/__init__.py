@@ -20,19 +20,10 @@ from __future__ import annotations
 
 import typing as _typing  # what has a name without "_" here would be offered as xmp's
 
-from . import _signals
-from ._breakpoint import breakpoint
-from ._errors import (
-    HostLost,
-    PlanError,
-    PortError,
-    ReplicaDied,
-    ReplicaError,
-    ReplicaRaised,
-    ReplicaTimeout,
-    StartError,
-    XmpError,
-)
+from ._calls.launch import launch
+from ._calls.launcher import launcher
+from ._calls.spawn import spawn
+from ._calls.verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
 from ._inside import (
     all_gather,
     all_reduce,
@@ -52,19 +43,28 @@ from ._inside import (
     restart_count,
     world_size,
 )
-from ._launch import launch
-from ._launcher import launcher
-from ._preemption import preempted
-from ._spawn import spawn
-from ._verbs import default_nprocs, host_facts, plan, preload, shutdown, start_processes
+from ._inside.breakpoint import breakpoint
+from ._inside.preemption import preempted
+from ._os import signals as _signals
+from ._words.errors import (
+    HostLost,
+    PlanError,
+    PortError,
+    ReplicaDied,
+    ReplicaError,
+    ReplicaRaised,
+    ReplicaTimeout,
+    StartError,
+    XmpError,
+)
 
 if _typing.TYPE_CHECKING:
-    from ._data_parallel import data_parallel
-    from ._engines.job import Job
+    from ._calls.run_script import run_script
+    from ._hosts.engines.job import Job
+    from ._inside.sharing import MpModelWrapper, MpSerialExecutor
     from ._processes import ProcessContext, Results
-    from ._run_script import run_script
-    from ._sharing import MpModelWrapper, MpSerialExecutor
-    from ._types import Event, HostFacts, JobPlan
+    from ._words.types import Event, HostFacts, JobPlan
+    from .plugins.data_parallel.call import data_parallel
 
 __version__ = "0.1.0"  # read by the build, too
 
@@ -120,16 +120,16 @@ __all__ = [
 
 _NOT_OURS = {"annotations"}  # what the line above the imports leaves
 _LAZY = {
-    "Event": "_types",
-    "HostFacts": "_types",
-    "Job": "_engines.job",
-    "JobPlan": "_types",
-    "MpModelWrapper": "_sharing",
-    "MpSerialExecutor": "_sharing",
+    "Event": "_words.types",
+    "HostFacts": "_words.types",
+    "Job": "_hosts.engines.job",
+    "JobPlan": "_words.types",
+    "MpModelWrapper": "_inside.sharing",
+    "MpSerialExecutor": "_inside.sharing",
     "ProcessContext": "_processes",
     "Results": "_processes",
-    "data_parallel": "_data_parallel",
-    "run_script": "_run_script",
+    "data_parallel": "plugins.data_parallel.call",
+    "run_script": "_calls.run_script",
 }
 for _name in __all__:
     # Tracebacks and reprs show the public name, not the file that it lives in.

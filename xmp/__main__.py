@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import __version__
 from ._commands import _run_options
-from ._errors import XmpError
+from ._words.errors import XmpError
 
 __all__ = ["main"]
 

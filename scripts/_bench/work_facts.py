@@ -6,7 +6,7 @@ import time
 
 from measured import Meeting, serve, system
 
-from xmp import _probe
+from xmp._os import probe
 
 READINGS = 10
 
@@ -14,7 +14,7 @@ READINGS = 10
 def once() -> float:
     began = time.perf_counter()
     if system() == "xmp":
-        _probe.facts()
+        probe.facts()
     else:
         subprocess.run([sys.executable, "-c", "pass"], check=True)
     return time.perf_counter() - began

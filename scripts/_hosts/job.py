@@ -13,9 +13,9 @@ from pathlib import Path
 
 from simulated import JOB, SECRET, card
 
-from xmp._carrier.host_link import HostLink
-from xmp._host_words import HostMeeting
-from xmp._ports import BACKLOG
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._os.ports import BACKLOG
+from xmp._words.host_words import HostMeeting
 
 HERE = Path(__file__).parent
 LIMIT = 30.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 SLICE = 64
 """Hosts of one slice, v6e-256; larger jobs have several."""
@@ -72,11 +72,11 @@ KINDS = {"by hand": by_hand, "JobSet": on_tpus, "one slice": pod}
 def measured(hosts: int) -> dict[str, float]:
     """Seconds for each kind of job, and the characters of the longest variable of a replica."""
     found = {}
-    _planner.plan(*by_hand(2))  # the first plan of a process imports
+    planner.plan(*by_hand(2))  # the first plan of a process imports
     for name, make in KINDS.items():
         request, facts = make(hosts)
         began = time.perf_counter()
-        made = _planner.plan(request, facts)
+        made = planner.plan(request, facts)
         found[f"plan, {name}"] = time.perf_counter() - began
         assert made.world_size == 4 * hosts
         longest = max(len(value) for r in made.hosts[-1].replicas for _, value in r.set)

@@ -18,10 +18,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from xmp._carrier import kinds
-from xmp._carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
-from xmp._carrier.words import Call, HostCard, decode, encode
-from xmp._host_words import HostFailure
+from xmp._hosts.carrier import kinds
+from xmp._hosts.carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
+from xmp._hosts.carrier.words import Call, HostCard, decode, encode
+from xmp._words.host_words import HostFailure
 
 JOB, SECRET = "simulated", b"of the simulated job"
 TRACEBACK = "\n".join(f'  File "train.py", line {n}, in step_{n}' for n in range(60))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._carrier.agreement import MOST_STEPS, Agreement
-from xmp._carrier.words import Malformed, Proposal, Step, decode, encode
+from xmp._hosts.carrier.agreement import MOST_STEPS, Agreement
+from xmp._hosts.carrier.words import Malformed, Proposal, Step, decode, encode
 
 
 def begun(hosts: int) -> Agreement:

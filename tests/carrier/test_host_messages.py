@@ -7,10 +7,27 @@ from typing import Any
 
 import pytest
 
-from xmp._carrier import kinds
-from xmp._carrier.sealed import ANSWER_SIZE, OTHER_JOB, OTHER_SECRET, Answer, Frames, Greeting, Keys
-from xmp._carrier.words import TEXT_LIMIT, Call, HostCard, Malformed, Proposal, Step, decode, encode
-from xmp._host_words import HostFailure
+from xmp._hosts.carrier import kinds
+from xmp._hosts.carrier.sealed import (
+    ANSWER_SIZE,
+    OTHER_JOB,
+    OTHER_SECRET,
+    Answer,
+    Frames,
+    Greeting,
+    Keys,
+)
+from xmp._hosts.carrier.words import (
+    TEXT_LIMIT,
+    Call,
+    HostCard,
+    Malformed,
+    Proposal,
+    Step,
+    decode,
+    encode,
+)
+from xmp._words.host_words import HostFailure
 
 
 def meet(ours: Keys, theirs: Keys) -> tuple[Frames, Frames]:

@@ -18,12 +18,12 @@ import pytest
 
 from tests.support.strangers import exactly
 from tests.support.waiting import until
-from xmp._carrier import kinds
-from xmp._carrier.host_link import HostLink
-from xmp._carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
-from xmp._carrier.words import HostCard, encode
-from xmp._errors import PlanError
-from xmp._host_words import HostMeeting
+from xmp._hosts.carrier import kinds
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._hosts.carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
+from xmp._hosts.carrier.words import HostCard, encode
+from xmp._words.errors import PlanError
+from xmp._words.host_words import HostMeeting
 
 pytestmark = pytest.mark.hosts
 
@@ -299,10 +299,10 @@ def test_a_host_that_leaves_without_a_word_is_lost(job: Job) -> None:
 CRAMPED = """
 import resource, socket
 resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-from xmp._carrier.host_link import HostLink
-from xmp._carrier.words import HostCard
-from xmp._errors import PlanError
-from xmp._host_words import HostMeeting
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._hosts.carrier.words import HostCard
+from xmp._words.errors import PlanError
+from xmp._words.host_words import HostMeeting
 with socket.create_server(("127.0.0.1", 0)) as listener:
     meeting = HostMeeting(0, 64, *listener.getsockname())
     link = HostLink(meeting, HostCard(0, 64, "n0"), 20.0, "7", b"")

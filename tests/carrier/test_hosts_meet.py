@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import until
-from xmp._carrier.host_link import HostLink
-from xmp._carrier.words import HostCard
-from xmp._errors import PlanError, StartError, XmpError
-from xmp._host_words import HostFailure, HostMeeting
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._hosts.carrier.words import HostCard
+from xmp._words.errors import PlanError, StartError, XmpError
+from xmp._words.host_words import HostFailure, HostMeeting
 
 pytestmark = pytest.mark.hosts
 
@@ -141,9 +141,9 @@ def test_a_host_whose_launcher_ends_is_lost(hosts: Hosts, launcher: str) -> None
     """Its carrier process reports that, and ends."""
     program = f"""
 import os
-from xmp._carrier.host_link import HostLink
-from xmp._carrier.words import HostCard
-from xmp._host_words import HostMeeting
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._hosts.carrier.words import HostCard
+from xmp._words.host_words import HostMeeting
 link = HostLink(HostMeeting(1, 2, "127.0.0.1", {hosts.port}), HostCard(
     1, 2, "n1", 2, "0.3.0", "3.11.7", launcher={launcher!r}), 20.0, "7", {SECRET!r})
 link.start()

@@ -14,12 +14,12 @@ import pytest
 
 from tests.support.strangers import exactly
 from tests.support.waiting import until
-from xmp._carrier import kinds
-from xmp._carrier.host_link import HostLink
-from xmp._carrier.sealed import ANSWER_SIZE, MAGIC, OTHER_SECRET, Greeting, Keys
-from xmp._carrier.words import HostCard
-from xmp._errors import StartError
-from xmp._host_words import HostMeeting
+from xmp._hosts.carrier import kinds
+from xmp._hosts.carrier.host_link import HostLink
+from xmp._hosts.carrier.sealed import ANSWER_SIZE, MAGIC, OTHER_SECRET, Greeting, Keys
+from xmp._hosts.carrier.words import HostCard
+from xmp._words.errors import StartError
+from xmp._words.host_words import HostMeeting
 
 pytestmark = pytest.mark.hosts
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._carrier.judgement import MEMBERS_SILENCE, PATIENCE, SILENCE, Judgement, Standstill
-from xmp._host_words import HostFailure
+from xmp._hosts.carrier.judgement import MEMBERS_SILENCE, PATIENCE, SILENCE, Judgement, Standstill
+from xmp._words.host_words import HostFailure
 
 CAUSE = HostFailure(1, rank=3, text="ValueError: no such label")
 SYMPTOM = HostFailure(0, rank=1, text="Connection closed by peer", symptom=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._carrier.places import Places
+from xmp._hosts.carrier.places import Places
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from xmp._carrier.roll_call import RollCall, missing
-from xmp._carrier.words import HostCard
+from xmp._hosts.carrier.roll_call import RollCall, missing
+from xmp._hosts.carrier.words import HostCard
 
 CARD = HostCard(0, 4, "t1v-n-0", 2, "0.3.1", "3.11.7", "torch 2.13.0", 1)
 

@@ -19,7 +19,7 @@ from tests.support.in_script import is_alive, parent, state
 from tests.support.launching import METHODS
 from tests.support.stage import Stage
 from tests.support.waiting import until
-from xmp._proc import alive
+from xmp._os.proc import alive
 from xmp._processes.system import linux
 from xmp._processes.system.held_process import HeldProcess
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
 from xmp.__main__ import main
-from xmp._errors import PlanError
-from xmp._runtimes._variables import REPORTED
-from xmp._types import Request
+from xmp._plan import planner
+from xmp._plan.runtimes._variables import REPORTED
+from xmp._words.errors import PlanError
+from xmp._words.types import Request
 from xmp.testing._recorded import FOLDER
 
 LAUNCHERS = (
@@ -91,7 +91,7 @@ WRONG: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{n} {str(v)[:20]}" for n, v in WRONG])
 def test_a_field_of_a_wrong_type_is_named(name: str, value: Any) -> None:
     with pytest.raises(PlanError, match=rf"^{name}(\.\w+)? is .*Allowed: ") as caught:
-        _planner.facts_from_json({"version": 1, name: value})
+        planner.facts_from_json({"version": 1, name: value})
     assert len(str(caught.value)) < 250
 
 
@@ -138,11 +138,11 @@ def test_spoiled_facts_make_a_plan_or_one_error(seed: int) -> None:
             count = chance.choice([None, None, 1, 2, 8])
             runtime = chance.choice([None, None, "cpu", "jax", "pjrt", "cuda", "xrt", "torch_tpu"])
             try:
-                made = _planner.plan(
-                    Request(nprocs=count, runtime=runtime), _planner.facts_from_json(data)
+                made = planner.plan(
+                    Request(nprocs=count, runtime=runtime), planner.facts_from_json(data)
                 )
-                _planner.explain(made)
-                json.dumps(_planner.to_json(made))
+                planner.explain(made)
+                json.dumps(planner.to_json(made))
             except PlanError:
                 continue
             except Exception as error:

@@ -18,10 +18,10 @@ from tests.launcher.test_pid_one import can_make_pid_namespaces
 from tests.support.in_script import is_alive
 from tests.support.stage import Stage
 from tests.support.waiting import until
-from xmp import _marks
-from xmp._probe.carried import claims, vouched
-from xmp._probe.launches import ROOT
-from xmp._probe.leftovers import leftovers
+from xmp._os import marks
+from xmp._os.probe.carried import claims, vouched
+from xmp._os.probe.launches import ROOT
+from xmp._os.probe.leftovers import leftovers
 from xmp._processes.system import interpreter, launcher_mark, processes
 
 __all__ = ["alone"]  # the fixture: other sessions must not end what is left behind here
@@ -61,9 +61,9 @@ os.close(file)
 READ_AND_WRITE, NONE = "3", "0"
 
 
-def gone(mark: _marks.Mark | None = None) -> _marks.Mark:
+def gone(mark: marks.Mark | None = None) -> marks.Mark:
     """Of a launcher whose number another process has got: this one."""
-    mark = mark or _marks.mine()
+    mark = mark or marks.mine()
     return replace(mark, started=mark.started - 1)
 
 
@@ -92,7 +92,7 @@ def judged(pid: int) -> str:
 def judged_without_rights(pid: int) -> list[str]:
     """The doubts of a user who may not look at the files behind a process's mappings."""
     program = (
-        "import json, sys; from pathlib import Path; from xmp._probe.carried import claims; "
+        "import json, sys; from pathlib import Path; from xmp._os.probe.carried import claims; "
         "print(json.dumps([each.doubt for each in claims(int(sys.argv[1]), Path('/'))]))"
     )
     drop = ["setpriv", "--bounding-set=-sys_admin,-checkpoint_restore"]
@@ -111,8 +111,8 @@ def verdict(program: str, *arguments: object, **variables: str) -> str:
 
 
 def test_the_number_of_a_launcher_alone_is_no_name() -> None:
-    mine = _marks.mine()
-    assert _marks.Mark.parse(str(mine)) == mine
+    mine = marks.mine()
+    assert marks.Mark.parse(str(mine)) == mine
     assert verdict(MARKED, mine) == ""
     assert verdict(MARKED, gone()) == "proven"
     assert verdict(MARKED, replace(gone(), boot="another")) == ""
@@ -131,16 +131,16 @@ def test_page_and_limit_are_enough_each(without: str) -> None:
 def test_a_program_that_a_replica_has_executed_keeps_variable_and_limit() -> None:
     executes = MARKED + "os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
     executes = executes.replace("if len(sys.argv) > 2", "if False")
-    variables = {_marks.VARIABLE: str(gone())}
+    variables = {marks.VARIABLE: str(gone())}
     program = "import signal" + READY
     assert verdict(executes, gone(), program, **variables) == "proven"
     assert verdict(executes, gone(), program) == "a resource limit"
-    other = {_marks.VARIABLE: str(gone(gone()))}
+    other = {marks.VARIABLE: str(gone(gone()))}
     assert verdict(executes, gone(), program, **other) == "a resource limit"
 
 
 def test_no_process_descends_from_a_younger_launcher() -> None:
-    late = replace(_marks.mine(), pid=os.getpid(), started=_marks.mine().started + 10**6)
+    late = replace(marks.mine(), pid=os.getpid(), started=marks.mine().started + 10**6)
     assert verdict(MARKED, late) == ""
 
 
@@ -150,11 +150,11 @@ def test_processes_of_another_user_are_not_ours_to_end() -> None:
 
 
 def test_only_limits_with_the_tag_name_a_launcher() -> None:
-    mark = _marks.mine()
+    mark = marks.mine()
     assert mark.limit is not None
-    assert _marks.launcher_of(mark.limit) == mark.launcher
+    assert marks.launcher_of(mark.limit) == mark.launcher
     for other in (0, 1024, 10**9, 2**63 - 1, 2**64 - 1, mark.limit ^ 1 << 60):
-        assert _marks.launcher_of(other) is None
+        assert marks.launcher_of(other) is None
     assert replace(mark, started=1 << 36).limit is None
 
 
@@ -165,14 +165,14 @@ def test_a_copied_environment_proves_no_descent() -> None:
     """Neither in a job that a replica submits nor in a container whose score is raised."""
     mark = gone()
     sleeps = "import signal"
-    assert verdict(sleeps, **{_marks.VARIABLE: str(mark)}) == ""
+    assert verdict(sleeps, **{marks.VARIABLE: str(mark)}) == ""
     own = int(Path("/proc/self/oom_score_adj").read_text())
-    variables = {_marks.VARIABLE: str(replace(mark, score=own))}
+    variables = {marks.VARIABLE: str(replace(mark, score=own))}
     assert verdict(sleeps, **variables) == "its environment"
 
 
 def test_a_file_with_the_name_of_a_mark_proves_no_descent(tmp_path: Path) -> None:
-    name = f"{_marks.PAGE}{gone()}"
+    name = f"{marks.PAGE}{gone()}"
     for access in (READ_AND_WRITE, NONE):
         assert verdict(MAPS, tmp_path / name, access, os.geteuid()) == "a mapped file"
     other = tmp_path / f"memfd:{name} (deleted)"
@@ -181,7 +181,7 @@ def test_a_file_with_the_name_of_a_mark_proves_no_descent(tmp_path: Path) -> Non
 
 def test_a_memory_file_that_a_process_was_handed_proves_no_descent() -> None:
     """As a compositor maps the buffers of its clients: it means to read them."""
-    name = f"{_marks.PAGE}{gone()}"
+    name = f"{marks.PAGE}{gone()}"
     with running(MAPS, name, READ_AND_WRITE, os.geteuid()) as pid:
         assert judged(pid) == "a mapped file"
         assert judged_without_rights(pid) == ["a mapped file"]
@@ -192,12 +192,12 @@ def test_a_memory_file_that_a_process_was_handed_proves_no_descent() -> None:
 
 @pytest.mark.root
 def test_a_memory_file_of_another_user_proves_no_descent() -> None:
-    assert verdict(MAPS, f"{_marks.PAGE}{gone()}", NONE, 65534) == "a mapped file"
+    assert verdict(MAPS, f"{marks.PAGE}{gone()}", NONE, 65534) == "a mapped file"
 
 
 @pytest.mark.parametrize("text", ["", "\u00b2.1.a.b.300", "1.2.a.b.--3", "1.2.a.b", "-1.2.a.b.3"])
 def test_a_name_that_is_no_mark_stops_no_look(tmp_path: Path, text: str) -> None:
-    with running(MAPS, tmp_path / f"{_marks.PAGE}{text}", READ_AND_WRITE, os.geteuid()) as pid:
+    with running(MAPS, tmp_path / f"{marks.PAGE}{text}", READ_AND_WRITE, os.geteuid()) as pid:
         assert not vouched(pid, ROOT)
         assert judged(pid) in ("", "a mapped file")
 
@@ -205,7 +205,7 @@ def test_a_name_that_is_no_mark_stops_no_look(tmp_path: Path, text: str) -> None
 def test_doctor_and_clean_show_what_may_be_a_strangers() -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
     mark = replace(gone(), score=own)
-    with running("import signal", **{_marks.VARIABLE: str(mark)}) as pid:
+    with running("import signal", **{marks.VARIABLE: str(mark)}) as pid:
         shown = xmp("doctor").stdout
         assert pid in numbers(shown, "warning: may be left by an earlier launch: ")
         assert f"its environment alone names the launch of process {mark.pid}" in shown
@@ -222,14 +222,14 @@ def test_doctor_and_clean_show_what_may_be_a_strangers() -> None:
 
 @pytest.mark.parametrize("program", ["", "/home/me/a train.1-2.py", "notebook \u65e5.ipynb"])
 def test_a_mark_names_the_program(program: str) -> None:
-    mark = replace(_marks.mine(), program=program)
-    assert _marks.Mark.parse(str(mark)) == mark
-    assert _marks.Mark.parse(f"{mark}-123-abc") != mark
+    mark = replace(marks.mine(), program=program)
+    assert marks.Mark.parse(str(mark)) == mark
+    assert marks.Mark.parse(f"{mark}-123-abc") != mark
 
 
 @pytest.mark.parametrize("program", [".zz", "." + "61" * 81, ".61.61"])
 def test_what_no_launcher_writes_is_no_mark(program: str) -> None:
-    assert _marks.Mark.parse(str(replace(_marks.mine(), program="")) + program) is None
+    assert marks.Mark.parse(str(replace(marks.mine(), program="")) + program) is None
 
 
 def test_a_program_is_shown_as_plain_text() -> None:
@@ -247,7 +247,7 @@ def test_an_interpreter_that_never_comes_to_our_first_line_is_shown(tmp_path: Pa
     """Where its launcher was killed before it could mark it."""
     (tmp_path / "sitecustomize.py").write_text("import signal\nsignal.pause()\n")
     command = interpreter.fresh_interpreter("xmp._processes.template.main", "main", 3, 4)
-    variables = {"PYTHONPATH": str(tmp_path), _marks.VARIABLE: str(gone())}
+    variables = {"PYTHONPATH": str(tmp_path), marks.VARIABLE: str(gone())}
     with subprocess.Popen(command, env={**os.environ, **variables}) as process:
         try:
             assert judged(process.pid) == "its environment"

@@ -15,8 +15,8 @@ from tests.commands.test_main import xmp as command
 from tests.commands.test_run import run, shown
 from tests.support.stage import Stage
 from xmp._commands import _torchrun_words
-from xmp._ports import lease
-from xmp._types import PortNeed
+from xmp._os.ports import lease
+from xmp._words.types import PortNeed
 
 SHOW = """
 import json, os, random, sys

@@ -18,7 +18,7 @@ from tests.support.stage import Stage
 from tests.support.terminal import CTRL_BACKSLASH, CTRL_C, Terminal
 from tests.support.waiting import until
 from xmp._commands import stacks
-from xmp._errors import XmpError
+from xmp._words.errors import XmpError
 
 pytestmark = pytest.mark.failing
 

@@ -65,7 +65,7 @@ TRAINS = """
             pairs = [[(p.name, p.default, p.kind) for p in s.parameters.values()]
                      for s in (theirs, own)]
             assert pairs[0] == pairs[1], pairs
-        from xmp.compat.accelerate import _devices
+        from xmp.plugins.accelerate import _devices
         assert _devices._has_p2p() is True and _devices._device_type() == "cuda"  # without a GPU
         agents = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}  # no fixed port
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -74,8 +74,8 @@ PROGRAM = """
 
     if __name__ == "__main__":
         if sys.argv[2] == "absent":
-            import xmp._other_hosts
-            xmp._other_hosts._START = 2.0  # the faces have no option for it
+            import xmp._hosts.other_hosts
+            xmp._hosts.other_hosts._START = 2.0  # the faces have no option for it
         try:
             print(json.dumps(["ended", globals()[sys.argv[1]]()]))
         except Exception as error:

@@ -37,7 +37,7 @@ SHORT = """
         public = [name for name in dir(compat) if name[0] != "_"]
         assert public == ["XmpFabricStrategy", "XmpStrategy"], public
         theirs = next(c.__module__ for c in XmpStrategy.__mro__ if c.__name__ == "DDPStrategy")
-        both = sorted(name for name in sys.modules if name.startswith("xmp.compat.lightning._of_"))
+        both = sorted(name for name in sys.modules if name.startswith("xmp.plugins.lightning._of_"))
         print(json.dumps([trainer.global_step, theirs, both]))
 """
 
@@ -49,7 +49,7 @@ def test_either_package_has_its_own_strategy(package: str, stage: Stage) -> None
     source = SHORT.replace("{package}", package).replace("{imports}", "; ".join(ordered))
     said = stage.run(source, timeout=150).json()
     own = "_of_pytorch_lightning" if package == "pytorch_lightning" else "_of_lightning"
-    assert said == [3, f"{package}.strategies.ddp", [f"xmp.compat.lightning.{own}"]]
+    assert said == [3, f"{package}.strategies.ddp", [f"xmp.plugins.lightning.{own}"]]
 
 
 REPLICAS = """

@@ -231,7 +231,7 @@ def test_arguments_that_do_not_fit_are_refused(options: Any, error: Any, text: s
 def test_a_model_of_torchs_where_paddle_connects_the_trainers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("xmp.compat.paddle._data_parallel.paddle_runs", lambda: True)
+    monkeypatch.setattr("xmp.plugins.paddle._data_parallel.paddle_runs", lambda: True)
     with pytest.raises(xmp.PlanError, match="the model is torch's, and Paddle connects"):
         dist.DataParallel(torch.nn.Linear(1, 1))
 

@@ -9,7 +9,7 @@ import torch.distributed
 
 import xmp
 import xmp.compat.paddle
-from xmp.compat.paddle._elsewhere import _OTHERS, _TORCHS, _XMPS
+from xmp.plugins.paddle._elsewhere import _OTHERS, _TORCHS, _XMPS
 
 dist: Any = xmp.compat.paddle
 

@@ -21,8 +21,8 @@ import xmp
 import xmp.compat.paddle as dist
 from tests.support.launching import nothing_started
 from tests.support.stage import Script, Stage
-from xmp._runtimes._cores import usable_cores
-from xmp._verbs import host_facts
+from xmp._calls.verbs import host_facts
+from xmp._plan.runtimes._cores import usable_cores
 
 
 def train(print_result: bool = False) -> tuple[int, int, bool]:
@@ -242,7 +242,7 @@ def test_two_hosts_are_one_job(stage: Stage) -> None:
 
 
 def test_the_addresses_of_this_host() -> None:
-    from xmp._probe.addresses import addresses_of, is_here, own_addresses
+    from xmp._os.probe.addresses import addresses_of, is_here, own_addresses
 
     assert is_here("127.0.0.1")
     assert is_here("127.0.0.9")
@@ -255,7 +255,7 @@ def test_the_addresses_of_this_host() -> None:
 
 
 def test_addresses_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xmp._probe.addresses import own_addresses
+    from xmp._os.probe.addresses import own_addresses
 
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert own_addresses()[-1] == socket.gethostname()

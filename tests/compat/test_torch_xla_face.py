@@ -16,7 +16,7 @@ import pytest
 
 import xmp
 import xmp.compat.torch_xla as compat
-from xmp._types import Request
+from xmp._words.types import Request
 
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
 
@@ -44,8 +44,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((request, "here"))
         return [None]
 
-    monkeypatch.setattr("xmp._host.launch", launch)
-    monkeypatch.setattr("xmp._here.run_here", here)
+    monkeypatch.setattr("xmp._calls.host.launch", launch)
+    monkeypatch.setattr("xmp._calls.here.run_here", here)
     return calls
 
 
@@ -92,7 +92,7 @@ def test_under_torchrun_it_runs_here_with_the_local_rank(
 def test_under_slurm_it_is_refused(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("xmp._as_rank.check_installed", lambda runtime, facts: None)
+    monkeypatch.setattr("xmp._calls.as_rank.check_installed", lambda runtime, facts: None)
     text = "runtime 'pjrt' cannot connect the processes that Slurm has started"
     with pytest.raises(xmp.PlanError, match=text):
         compat.launch(abs)

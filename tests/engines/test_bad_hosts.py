@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 import xmp
-from xmp import _checks, _host, _planner
-from xmp._engines.local import LocalGroup, engine
-from xmp._engines.pool import Pool
-from xmp._types import HostsByHand, Request
+from xmp._calls import checks, host
+from xmp._hosts.engines.local import LocalGroup, engine
+from xmp._hosts.engines.pool import Pool
+from xmp._plan import planner
+from xmp._words.types import HostsByHand, Request
 from xmp.testing import recorded_facts
 
 
@@ -108,7 +109,7 @@ def test_what_connects_processes_of_one_host(method: str) -> None:
 
 
 def _request(world: HostsByHand, env: Any = None, threads: int | None = None) -> Request:
-    return _checks.make_request(2, "cpu", None, None, env, threads, None, world)
+    return checks.make_request(2, "cpu", None, None, env, threads, None, world)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +135,11 @@ def test_hosts_share_cores_where_no_threads_are_given(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    known = replace(_host.host_facts(), cpus=tuple(range(8)), cpu_quota=None)
+    known = replace(host.host_facts(), cpus=tuple(range(8)), cpu_quota=None)
     world = HostsByHand(0, ("127.0.0.2", "127.0.0.3"))
     request = _request(world, **options)
-    settled = engine.settled(request, _planner.plan(request, known))
-    made = _planner.plan(settled, known).hosts[0].replicas
+    settled = engine.settled(request, planner.plan(request, known))
+    made = planner.plan(settled, known).hosts[0].replicas
     assert [dict(each.set)["OMP_NUM_THREADS"] for each in made] == expected
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._engines.clocks import HostClock, as_here
+from xmp._hosts.engines.clocks import HostClock, as_here
 from xmp._processes.messages.launch import Events, ReplicaEntered, ReplicasStarted
 
 pytestmark = pytest.mark.hosts

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import host as tpu_host
-from xmp._engines import HostFound, driver
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._hosts.engines import HostFound, driver
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 TORCH = {"torch": "2.13.0", "jax": "0.10.2"}
 

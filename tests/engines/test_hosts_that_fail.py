@@ -18,13 +18,13 @@ import xmp
 from tests.support.in_script import never_returns, signals, state
 from tests.support.stage import Outcome, Stage, slowness
 from tests.support.waiting import until
-from xmp._engines import driver
-from xmp._engines.host import Host
-from xmp._engines.verdict import by_name, host_of, not_the_cause
-from xmp._host_words import HostFailure
+from xmp._hosts.engines import driver
+from xmp._hosts.engines.host import Host
+from xmp._hosts.engines.verdict import by_name, host_of, not_the_cause
 from xmp._processes.messages.launch import Done
 from xmp._processes.messages.order import Failure
-from xmp._watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
+from xmp._rules.watch import CAUSE, COLLATERAL, STOPPED, UNKNOWN
+from xmp._words.host_words import HostFailure
 
 pytestmark = pytest.mark.hosts
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import xmp
-from xmp._engines.host_output import names_apart
+from xmp._hosts.engines.host_output import names_apart
 
 pytestmark = pytest.mark.hosts
 

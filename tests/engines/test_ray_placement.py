@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from xmp._engines.missing import Missing
-from xmp._engines.ray import autoscaler, shortage, slices
-from xmp._engines.ray.advice import advice
-from xmp._engines.ray.cluster import ClusterHost
-from xmp._engines.ray.placement import Nodes, Wanted, checked, wanted
-from xmp._engines.ray.slices import TpuSlice, in_worker_order, intact, names_of_workers
-from xmp._errors import PlanError
-from xmp._types import HostFacts, Request
+from xmp._hosts.engines.missing import Missing
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
+from xmp.plugins.ray import autoscaler, shortage, slices
+from xmp.plugins.ray.advice import advice
+from xmp.plugins.ray.cluster import ClusterHost
+from xmp.plugins.ray.placement import Nodes, Wanted, checked, wanted
+from xmp.plugins.ray.slices import TpuSlice, in_worker_order, intact, names_of_workers
 
 
 def node(

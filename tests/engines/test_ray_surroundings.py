@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xmp._engines.ray.surroundings import without_rays
+from xmp.plugins.ray.surroundings import without_rays
 
 HOST = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret", "TPU_OWN": "x", "PATH": "/bin"}
 WORKER = {**HOST, "RAY_JOB_ID": "01", "TPU_VISIBLE_CHIPS": "0", "OMP_NUM_THREADS": "1"}

@@ -62,7 +62,7 @@ def adds_to_the_wrapper(rank: int) -> dict[str, Any]:
 
 
 def alone(model: Any) -> Any:
-    from xmp._frameworks._model_face import Alone
+    from xmp.plugins.data_parallel._model_face import Alone
 
     return Alone(model)
 

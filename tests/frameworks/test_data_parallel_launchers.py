@@ -156,7 +156,7 @@ def leaves_at_its_own_time(rank: int) -> None:
     outlives both."""
     import time
 
-    from xmp._frameworks import _torch_rendezvous
+    from xmp._inside.frameworks import _torch_rendezvous
 
     _torch_rendezvous._FORMING = 0.6
     time.sleep({0: 0.0, 1: 0.0, 2: 0.4}[rank])

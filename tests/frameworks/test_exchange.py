@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from xmp._frameworks import _exchange
-from xmp._frameworks._seal import CODE_SIZE, Seal
+from xmp._inside.frameworks import _exchange
+from xmp._inside.frameworks._seal import CODE_SIZE, Seal
 
 
 class ThreadWire:

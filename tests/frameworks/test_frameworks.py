@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from xmp._frameworks import _trees
-from xmp._frameworks._reduce import fold, is_array, is_number
+from xmp._inside.frameworks import _trees
+from xmp._inside.frameworks._reduce import fold, is_array, is_number
 
 
 class Point(NamedTuple):
@@ -105,8 +105,8 @@ def test_entering_torch_is_free_until_torch_is_used() -> None:
     code = """
 import os, sys
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-from xmp._replica_info import ReplicaInfo
-from xmp._frameworks import torch_dist
+from xmp._words.replica_info import ReplicaInfo
+from xmp._inside.frameworks import torch_dist
 info = ReplicaInfo(0, 0, 1, 1, settings={"device_type": "cpu"})
 framework = torch_dist.enter(info)
 assert not {"torch", "numpy", "jax"} & set(sys.modules), "torch was imported"
@@ -124,8 +124,8 @@ def test_entering_torch_in_vain_changes_nothing() -> None:
 import os, sys
 import torch
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
-from xmp._replica_info import ReplicaInfo
-from xmp._frameworks import torch_dist
+from xmp._words.replica_info import ReplicaInfo
+from xmp._inside.frameworks import torch_dist
 module = sys.modules["torch.distributed.rendezvous"]
 reader, writer = os.pipe()
 settings = {"device_type": "mtia"}  # a device that this build does not have

@@ -19,8 +19,8 @@ import torch
 import xmp
 from tests.support.launching import METHODS
 from xmp import _inside
-from xmp._replica_info import ReplicaInfo
-from xmp._sharing import MpModelWrapper, MpSerialExecutor
+from xmp._inside.sharing import MpModelWrapper, MpSerialExecutor
+from xmp._words.replica_info import ReplicaInfo
 
 
 class Recorder:

@@ -12,7 +12,7 @@ from tests.support.waiting import until
 
 def of_two_hosts(rank: int) -> int:
     """How many peers have gone when the host of the store leaves, in a process of their own."""
-    from xmp._frameworks import _torch_rendezvous
+    from xmp._inside.frameworks import _torch_rendezvous
 
     _torch_rendezvous._FORMING = 1.0
     listener = socket.create_server(("127.0.0.1", 0))

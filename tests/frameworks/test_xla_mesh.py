@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from xmp._frameworks import _exchange
-from xmp._frameworks._xla_wire import MeshWire
-from xmp._replica_info import ReplicaInfo
+from xmp._inside.frameworks import _exchange
+from xmp._inside.frameworks._xla_wire import MeshWire
+from xmp._words.replica_info import ReplicaInfo
 
 ORDINALS = (2, 0, 3, 1)  # of the ranks 0 to 3
 

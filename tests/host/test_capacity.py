@@ -11,9 +11,9 @@ import pytest
 import xmp
 from tests.support.launching import nothing_started
 from tests.support.stage import Script
-from xmp import _planner
-from xmp._probe.capacity import most_replicas, too_many
-from xmp._types import HostFacts, Request
+from xmp._os.probe.capacity import most_replicas, too_many
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 
 def fn(rank: int) -> int:
@@ -31,7 +31,7 @@ def test_a_million_replicas_are_refused_at_once_by_the_limit_of_the_host() -> No
 
 def test_a_plan_of_a_million_replicas_is_refused() -> None:
     with pytest.raises(xmp.PlanError, match="nprocs=1000000 is too large"):
-        _planner.plan(Request(nprocs=10**6, runtime="cpu"), HostFacts(cpus=(0,)))
+        planner.plan(Request(nprocs=10**6, runtime="cpu"), HostFacts(cpus=(0,)))
     doctor = [sys.executable, "-m", "xmp", "doctor", "-n", "1000000", "--runtime", "cpu"]
     said = subprocess.run(doctor, capture_output=True, text=True, timeout=60, check=False)
     assert said.returncode == 1

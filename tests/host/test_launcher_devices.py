@@ -14,24 +14,24 @@ import pytest
 
 import xmp
 from tests.support.tpu_hosts import host, plan, variables
-from xmp import _log, _probe
-from xmp._probe.initialised import initialised
-from xmp._types import HostFacts
+from xmp._os import log, probe
+from xmp._os.probe.initialised import initialised
+from xmp._words.types import HostFacts
 
 PROGRAM = """
 import json, os, sys
 import xmp
-from xmp import _probe
+from xmp._os import probe
 
 def fn(rank):
     return xmp.all_reduce(rank + 1)
 
 if __name__ == "__main__":
-    seen = [list(_probe.facts().initialised)]
+    seen = [list(probe.facts().initialised)]
     import jax
-    seen.append(list(_probe.facts().initialised))
+    seen.append(list(probe.facts().initialised))
     jax.numpy.ones(3).block_until_ready()
-    seen.append(list(_probe.facts().initialised))
+    seen.append(list(probe.facts().initialised))
     seen.append(list(xmp.plan(2, runtime="cpu").notes))
     seen.append([list(xmp.spawn(fn, nprocs=2, runtime=name)) for name in ("cpu", "jax")])
     try:
@@ -75,8 +75,8 @@ def test_an_open_chip_is_seen_in_every_process(tmp_path: Path) -> None:
 
 def facts_of(monkeypatch: pytest.MonkeyPatch, facts: HostFacts) -> None:
     """A host with hardware that is not there."""
-    monkeypatch.setattr(_probe, "facts", lambda: facts)
-    monkeypatch.setattr(_log, "_once", set())
+    monkeypatch.setattr(probe, "facts", lambda: facts)
+    monkeypatch.setattr(log, "_once", set())
 
 
 def nothing(rank: int) -> int:
@@ -141,7 +141,7 @@ def test_jax_stays_on_the_cores_of_a_host_with_chips(
 def test_cuda_is_named_once_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = _probe.facts()
+    own = probe.facts()
     facts = HostFacts(
         env=own.env, frameworks=own.frameworks, cpus=own.cpus, initialised=("torch:cuda",)
     )

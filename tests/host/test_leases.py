@@ -123,7 +123,7 @@ def test_a_held_port_is_free_after_the_launch(stage: Stage) -> None:
     source = """
     import os, socket, threading
     import in_script, xmp
-    from xmp import _ports
+    from xmp._os import ports
 
     def somebodys(port):
         '''A process that is none of ours may have been given the number since.'''
@@ -134,12 +134,12 @@ def test_a_held_port_is_free_after_the_launch(stage: Stage) -> None:
         return bool(users) and not any(users & in_script.open_files(pid) for pid in ours)
 
     leased = []
-    real = _ports.lease
+    real = ports.lease
     def watched(needs):
         lease = real(needs)
         leased.extend(lease.ports.values())
         return lease
-    _ports.lease = watched
+    ports.lease = watched
 
     class Broken:
         def __getstate__(self):

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from xmp._carrier.reach import reach
-from xmp._carrier.sealed import Greeting, Keys
-from xmp._errors import PortError
-from xmp._probe import doctor, meeting
-from xmp._types import HostFacts, PortNeed, Request
+from xmp._hosts.carrier.reach import reach
+from xmp._hosts.carrier.sealed import Greeting, Keys
+from xmp._os.probe import doctor, meeting
+from xmp._words.errors import PortError
+from xmp._words.types import HostFacts, PortNeed, Request
 
 SECRET = "kept-apart-4711-kept-apart"
 PLACED = {"NNODES": "4", "NODE_RANK": "2", "MASTER_ADDR": "10.0.0.9"}

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.network_names import silent_names
-from xmp import _signals
-from xmp._clusters import placement
-from xmp._errors import PlanError, PortError
-from xmp._names import connected, looked_up
-from xmp._ports import lease
-from xmp._probe.addresses import is_here
-from xmp._types import HostFacts, PortNeed
+from xmp._os import signals
+from xmp._os.names import connected, looked_up
+from xmp._os.ports import lease
+from xmp._os.probe.addresses import is_here
+from xmp._plan.clusters import placement
+from xmp._words.errors import PlanError, PortError
+from xmp._words.types import HostFacts, PortNeed
 
 __all__ = ["silent_names"]
 
@@ -45,7 +45,7 @@ LOOK_UPS = {
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 def test_a_signal_ends_a_look_up(silent_names: None, name: str, error: type[BaseException]) -> None:
     with pytest.raises(error, match="of the program's handler"), _handler(error):
-        with _signals.deferred():
+        with signals.deferred():
             LOOK_UPS[name]()
 
 

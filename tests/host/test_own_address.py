@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from tests.support.network_names import silent_names
-from xmp import _own_address
-from xmp._errors import PortError, StartError
-from xmp._host_words import HostMeeting
-from xmp._own_address import facing
-from xmp._ports import lease
-from xmp._types import HostFacts, PortNeed
+from xmp._hosts import own_address
+from xmp._hosts.own_address import facing
+from xmp._os.ports import lease
+from xmp._words.errors import PortError, StartError
+from xmp._words.host_words import HostMeeting
+from xmp._words.types import HostFacts, PortNeed
 
 __all__ = ["silent_names"]
 
@@ -76,7 +76,7 @@ def test_host_0_waits_for_its_own_name(
         return real("127.0.0.2", *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", answers)
-    monkeypatch.setattr(_own_address, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(own_address, "PAUSE_SECONDS", 0.01)
     found = facing(KNOWN, meeting("pod-0.svc", 0), 60)
     assert found.interface == "lo"
     assert asked == ["pod-0.svc"] * 3
@@ -88,7 +88,7 @@ def test_host_0_whose_name_is_never_known(
     monkeypatch: pytest.MonkeyPatch, waits: float, seconds: float
 ) -> None:
     """Its patience ends, or the launch's limit comes first."""
-    monkeypatch.setattr(_own_address, "NAME_SECONDS", waits)
+    monkeypatch.setattr(own_address, "NAME_SECONDS", waits)
     name = "no-such-host.invalid"
     assert facing(KNOWN, meeting(name, 0), seconds) is KNOWN
     with pytest.raises(PortError, match=f"'?{name}.* cannot be bound: .*Set MASTER_ADDR to this"):

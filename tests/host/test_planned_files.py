@@ -10,23 +10,24 @@ from pathlib import Path
 import pytest
 
 import xmp
-from xmp import _planned_files, _planner, _runtimes
-from xmp._types import HostFacts, HostPlan, JobPlan, ReplicaPlan, Request
+from xmp._os import planned_files
+from xmp._plan import planner, runtimes
+from xmp._words.types import HostFacts, HostPlan, JobPlan, ReplicaPlan, Request
 
 TEXT = "10.0.0.1:8476," * 10_000
 
 
-class Wide(_runtimes.Runtime):
+class Wide(runtimes.Runtime):
     """A runtime whose replicas have a value that is too long for a variable."""
 
     name = "wide"
     owned = ("WIDE", "WIDE_PATH")
 
-    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
-        return _runtimes.Fit(2, None, "any number")
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> runtimes.Fit:
+        return runtimes.Fit(2, None, "any number")
 
-    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
-        return _runtimes.Share({"WIDE": TEXT})
+    def share(self, job: runtimes.Job, place: runtimes.Place, local: int) -> runtimes.Share:
+        return runtimes.Share({"WIDE": TEXT})
 
     def from_files(self, facts: HostFacts) -> dict[str, str]:
         return {"WIDE": "WIDE_PATH"}
@@ -43,7 +44,7 @@ def test_only_the_user_may_read_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     ends: list[Callable[[], None]] = []
     before = os.umask(0)
     try:
-        made = _planned_files.write(planned(TEXT), ends.append)
+        made = planned_files.write(planned(TEXT), ends.append)
     finally:
         os.umask(before)
     (replica,) = made.hosts[0].replicas
@@ -65,7 +66,7 @@ def test_each_replica_has_a_folder_for_its_error_file(
     two = tuple(ReplicaPlan(n + 2, n, n, unset=("TORCHELASTIC_ERROR_FILE",)) for n in range(2))
     plan = JobPlan("", "", 4, (HostPlan(1, "", two),))
     ends: list[Callable[[], None]] = []
-    made = _planned_files.with_error_files(plan, ends.append).hosts[0].replicas
+    made = planned_files.with_error_files(plan, ends.append).hosts[0].replicas
     paths = [Path(dict(each.set)["TORCHELASTIC_ERROR_FILE"]) for each in made]
     assert [path.parts[-2:] for path in paths] == [("0", "error.json"), ("1", "error.json")]
     assert [path.exists() for path in paths] == [False, False], "its presence says that it failed"
@@ -78,7 +79,7 @@ def test_each_replica_has_a_folder_for_its_error_file(
 def test_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(xmp.StartError, match=r"file for WIDE_PATH cannot be written.*TMPDIR"):
-        _planned_files.write(planned(TEXT), lambda _: None)
+        planned_files.write(planned(TEXT), lambda _: None)
 
 
 def _read(rank: int) -> tuple[str, bool, int]:
@@ -95,13 +96,13 @@ def test_replicas_read_it_and_it_ends_with_the_launch(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WIDE_PATH", "/of/another/launch")
-    _runtimes.register(Wide())
+    runtimes.register(Wide())
     try:
         found = xmp.spawn(_read, nprocs=2, runtime="wide", start_method=method)  # type: ignore[call-overload]
         with pytest.raises(xmp.ReplicaRaised) as failed:
             xmp.spawn(_fails, nprocs=2, runtime="wide", start_method=method)  # type: ignore[call-overload]
     finally:
-        _runtimes.unregister("wide")
+        runtimes.unregister("wide")
     path = found[0][0]
     assert [*found] == [(path, False, len(TEXT))] * 2
     for each in (path, str(failed.value.__cause__)):
@@ -110,10 +111,10 @@ def test_replicas_read_it_and_it_ends_with_the_launch(
 
 
 def test_the_plan_alone_writes_nothing() -> None:
-    _runtimes.register(Wide())
+    runtimes.register(Wide())
     try:
-        made = _planner.plan(Request(runtime="wide"), HostFacts())
+        made = planner.plan(Request(runtime="wide"), HostFacts())
     finally:
-        _runtimes.unregister("wide")
+        runtimes.unregister("wide")
     assert made.hosts[0].files == (("WIDE_PATH", TEXT),)
     assert "WIDE_PATH" not in dict(made.hosts[0].replicas[0].set)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.waiting import until
-from xmp import _ports, _signals
-from xmp._errors import PortError
-from xmp._ports import lease
-from xmp._types import PortNeed
+from xmp._os import ports, signals
+from xmp._os.ports import lease
+from xmp._words.errors import PortError
+from xmp._words.types import PortNeed
 
 STORE = PortNeed("store", "listen")
 COORDINATOR = PortNeed("coordinator", "hold")
@@ -129,7 +129,7 @@ def test_the_address_of_a_host_whose_port_is_served_is_named_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As where the host that has the address serves the port: a launch's real host 0.
-    monkeypatch.setattr(_ports, "_is_served", lambda need, family: True)
+    monkeypatch.setattr(ports, "_is_served", lambda need, family: True)
     need = PortNeed("store", "listen", "192.0.2.77", 29500, moved_by="MASTER_PORT")
     with pytest.raises(PortError) as refused:
         lease([need])
@@ -257,7 +257,7 @@ def test_a_signal_handler_ends_the_wait() -> None:
     before = signal.signal(signal.SIGALRM, late)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(TimeoutError, match="late"), _signals.deferred():
+        with pytest.raises(TimeoutError, match="late"), signals.deferred():
             lease([PortNeed("p", "listen", "127.0.0.2", port)])
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -290,13 +290,13 @@ def test_the_probe_is_no_server_and_leaves_nothing() -> None:
             return real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ports.socket, "socket", Watched)
+        patch.setattr(ports.socket, "socket", Watched)
         for _ in range(200_000):
-            _ports._refuse_served(need, socket.AF_INET)
+            ports._refuse_served(need, socket.AF_INET)
             if met:
                 break
     assert met
-    assert not _ports._left_by_an_ended_program(port)
+    assert not ports._left_by_an_ended_program(port)
 
 
 def test_a_name_that_is_loopback_here_is_refused() -> None:

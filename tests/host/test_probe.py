@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.fresh import in_fresh_interpreter
-from xmp import _probe
-from xmp._probe import metadata
+from xmp._os import probe
+from xmp._os.probe import metadata
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -52,7 +52,7 @@ def test_tpu_chips_by_their_pci_ids(
     tmp_path: Path, device: str, subsystem: str, functions: int, expected: dict[str, object]
 ) -> None:
     root = write(tmp_path, tpus(device, functions, subsystem))
-    found = _probe.facts(root=root).tpu
+    found = probe.facts(root=root).tpu
     assert {name: found[name] for name in expected} == expected
 
 
@@ -72,14 +72,14 @@ def functions(slots: list[str]) -> dict[str, str]:
 def test_7x_chips_behind_four_or_eight_functions(
     tmp_path: Path, slots: list[str], chips: int
 ) -> None:
-    found = _probe.facts(root=write(tmp_path, functions(slots))).tpu
+    found = probe.facts(root=write(tmp_path, functions(slots))).tpu
     assert (found["chips"], found["devices"]) == (chips, 2 * chips)
 
 
 def test_a_container_owns_only_the_chips_whose_nodes_it_has(tmp_path: Path) -> None:
     nodes = {f"dev/vfio/{name}": "" for name in ("0", "1", "vfio")}
     root = write(tmp_path, {**tpus("0x006f", 8), **nodes})
-    found = _probe.facts(root=root).tpu
+    found = probe.facts(root=root).tpu
     assert (found["chips"], found["nodes"]) == (2, "vfio")
 
 
@@ -87,9 +87,9 @@ def test_an_unknown_accelerator_of_googles_is_named_and_its_network_card_is_none
     tmp_path: Path,
 ) -> None:
     card = {**pci("0000:00:05.0", "0x0042"), "sys/bus/pci/devices/0000:00:05.0/class": "0x020000"}
-    assert _probe.facts(root=write(tmp_path / "card", card)).tpu == {}
+    assert probe.facts(root=write(tmp_path / "card", card)).tpu == {}
     new = {**pci("0000:00:06.0", "0x0083"), "sys/bus/pci/devices/0000:00:06.0/class": "0x120000"}
-    assert _probe.facts(root=write(tmp_path / "new", {**card, **new})).tpu == {"unknown": "0x0083"}
+    assert probe.facts(root=write(tmp_path / "new", {**card, **new})).tpu == {"unknown": "0x0083"}
 
 
 def test_intels_cards_but_not_the_processors_own_graphics(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_intels_cards_but_not_the_processors_own_graphics(tmp_path: Path) -> Non
     for slot in ("0000:00:02.0", "0000:3a:00.0", "0000:9b:00.0"):
         tree |= pci(slot, "0x0bd5", vendor="0x8086")
         tree[f"sys/bus/pci/devices/{slot}/class"] = "0x038000"
-    assert _probe.facts(root=write(tmp_path, tree)).gpus == {"vendor": "intel", "count": 2}
+    assert probe.facts(root=write(tmp_path, tree)).gpus == {"vendor": "intel", "count": 2}
 
 
 def test_what_imports_have_changed_since_this_process_began(
@@ -108,7 +108,7 @@ def test_what_imports_have_changed_since_this_process_began(
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--mine=1 --theirs=2")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
-    assert _probe.facts(root=root).env_at_start == {
+    assert probe.facts(root=root).env_at_start == {
         "LIBTPU_INIT_ARGS": "--mine=1",
         "TPU_SKIP_MDS_QUERY": "",
     }
@@ -116,15 +116,15 @@ def test_what_imports_have_changed_since_this_process_began(
 
 def test_other_vendors_are_no_tpus(tmp_path: Path) -> None:
     root = write(tmp_path, pci("0000:00:04.0", "0x0063", vendor="0x8086"))
-    assert _probe.facts(root=root).tpu == {}
+    assert probe.facts(root=root).tpu == {}
 
 
 def test_gpus_are_counted_by_their_device_nodes(tmp_path: Path) -> None:
     nvidia = write(tmp_path / "n", {f"dev/nvidia{i}": "" for i in ("0", "1", "ctl", "-uvm")})
-    assert _probe.facts(root=nvidia).gpus == {"vendor": "nvidia", "count": 2}
+    assert probe.facts(root=nvidia).gpus == {"vendor": "nvidia", "count": 2}
     nodes = {f"sys/class/kfd/kfd/topology/nodes/{i}/gpu_id": text for i, text in enumerate("0123")}
-    assert _probe.facts(root=write(tmp_path / "a", nodes)).gpus == {"vendor": "amd", "count": 3}
-    assert _probe.facts(root=tmp_path / "none").gpus == {}
+    assert probe.facts(root=write(tmp_path / "a", nodes)).gpus == {"vendor": "amd", "count": 3}
+    assert probe.facts(root=tmp_path / "none").gpus == {}
 
 
 @pytest.mark.parametrize(
@@ -154,28 +154,28 @@ def test_cpu_quota_of_both_cgroup_versions(
 ) -> None:
     tree = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     root = write(tmp_path, {"proc/self/cgroup": cgroup, **tree})
-    assert _probe.facts(root=root).cpu_quota == quota
+    assert probe.facts(root=root).cpu_quota == quota
 
 
 def test_memory_is_the_tightest_limit(tmp_path: Path) -> None:
     tree = {"proc/meminfo": "MemTotal:  1024 kB\n", "proc/self/cgroup": "0::/a\n"}
-    assert _probe.facts(root=write(tmp_path / "free", tree)).memory_bytes == 1024 * 1024
+    assert probe.facts(root=write(tmp_path / "free", tree)).memory_bytes == 1024 * 1024
     tree |= {"sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/memory.max": "max\n"}
-    assert _probe.facts(root=write(tmp_path / "tight", tree)).memory_bytes == 4096
+    assert probe.facts(root=write(tmp_path / "tight", tree)).memory_bytes == 4096
 
 
 def test_numa_nodes_in_numeric_order(tmp_path: Path) -> None:
     node = "sys/devices/system/node/node"
     tree = {f"{node}{i}/cpulist": f"{2 * i}-{2 * i + 1}\n" for i in range(11)}
     root = write(tmp_path, tree)
-    assert _probe.facts(root=root).numa == tuple((2 * i, 2 * i + 1) for i in range(11))
+    assert probe.facts(root=root).numa == tuple((2 * i, 2 * i + 1) for i in range(11))
 
 
 def test_environment_and_affinity_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _probe.facts()
+    before = probe.facts()
     monkeypatch.setenv("FAKE_CHIPS", "8")
     assert "FAKE_CHIPS" not in before.env
-    assert _probe.facts().env["FAKE_CHIPS"] == "8"
+    assert probe.facts().env["FAKE_CHIPS"] == "8"
     assert before.cpus == tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -183,16 +183,16 @@ def test_a_package_that_is_installed_later_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert _probe.facts().frameworks["torch_tpu"] is None
+    assert probe.facts().frameworks["torch_tpu"] is None
     write(tmp_path, {"torch_tpu-0.2.0.dist-info/METADATA": "Name: torch_tpu\nVersion: 0.2.0\n"})
     os.utime(tmp_path, ns=(1, 1))
-    assert _probe.facts().frameworks["torch_tpu"] == "0.2.0"
+    assert probe.facts().frameworks["torch_tpu"] == "0.2.0"
 
 
 PROGRAM = """
 import sys
-from xmp import _probe
-first = _probe.facts()
+from xmp._os import probe
+first = probe.facts()
 assert first.frameworks["torch"], first
 heavy = {"torch", "jax", "numpy", "requests"} & set(sys.modules)
 assert not heavy, heavy
@@ -219,8 +219,8 @@ def test_the_build_of_torch_is_read_without_importing_it(
         "torch/version.py": text,
         "torch-9.9.0.dist-info/METADATA": "Name: torch\nVersion: 9.9.0\n",
     }
-    program = "from xmp import _probe; print(_probe.facts().frameworks['torch'])"
-    path = os.pathsep.join([str(write(tmp_path, tree)), str(Path(_probe.__file__).parent.parent)])
+    program = "from xmp._os import probe; print(probe.facts().frameworks['torch'])"
+    path = os.pathsep.join([str(write(tmp_path, tree)), str(Path(probe.__file__).parents[3])])
     done = in_fresh_interpreter(program, {**os.environ, "PYTHONPATH": path})
     assert done.stdout.strip() == build
 
@@ -229,5 +229,5 @@ def test_probing_a_host_without_anything_takes_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "DEADLINE", 600.0)  # no server to ask
-    facts = _probe.facts(root=tmp_path, env={})
+    facts = probe.facts(root=tmp_path, env={})
     assert (facts.tpu, facts.gpus, facts.cpu_quota, facts.memory_bytes) == ({}, {}, None, None)

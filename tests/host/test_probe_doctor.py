@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from xmp import _marks, _proc
-from xmp._ports import lease
-from xmp._probe import doctor, holders
-from xmp._types import HostFacts, Request
+from xmp._os import marks, proc
+from xmp._os.ports import lease
+from xmp._os.probe import doctor, holders
+from xmp._words.types import HostFacts, Request
 
 TORCH = {"torch": "2.13.0+cpu"}
 
@@ -105,9 +105,9 @@ def test_the_holder_of_libtpus_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_orphaned_replicas(tmp_path: Path) -> None:
     process(tree(tmp_path), 70)
-    launcher = _proc.process(70, tmp_path)
+    launcher = proc.process(70, tmp_path)
     assert launcher is not None
-    gone, alive = (_marks.Mark(pid, launcher.started, "-", "-", 300) for pid in (69, 70))
+    gone, alive = (marks.Mark(pid, launcher.started, "-", "-", 300) for pid in (69, 70))
     for pid, parent, mark, limit in (
         *((77, 1, gone, gone.limit), (78, 70, alive, alive.limit)),
         *((79, 1, "", "unlimited"), (80, 1, gone, "unlimited")),
@@ -211,7 +211,7 @@ def test_a_foreign_distribution_of_the_same_import_name(
 @pytest.mark.parametrize(
     ("name", "files"),
     [
-        ("xmp-spawn", ("xmp/__init__.py", "xmp/_spawn.py")),
+        ("xmp-spawn", ("xmp/__init__.py", "xmp/_calls/spawn.py")),
         ("xmp_spawn", ("xmp/__init__.py",)),
         ("python-xmp-toolkit", ("libxmp/__init__.py",)),
         ("beside", ("xmpfiles/__init__.py", "data/xmp/x.py")),

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import pytest
 
-from xmp import _probe
-from xmp._probe import metadata
+from xmp._os import probe
+from xmp._os.probe import metadata
 
 ANSWERS = {
     "accelerator-type": "v5litepod-16",
@@ -74,13 +74,13 @@ def chips(root: Path) -> Path:
 def test_a_tpu_host_asks_once_per_process(server: Server, tmp_path: Path) -> None:
     env = {"GCE_METADATA_IP": address(server)}
     for _ in range(3):
-        assert _probe.facts(env=env, root=chips(tmp_path)).metadata == ANSWERS
+        assert probe.facts(env=env, root=chips(tmp_path)).metadata == ANSWERS
     assert sorted(server.asked) == sorted(ANSWERS)
 
 
 def test_a_host_without_chips_asks_no_server(server: Server, tmp_path: Path) -> None:
     env = {"GCE_METADATA_IP": address(server)}
-    assert _probe.facts(env=env, root=tmp_path).metadata == {}
+    assert probe.facts(env=env, root=tmp_path).metadata == {}
     assert server.asked == []
 
 
@@ -100,9 +100,9 @@ def test_the_word_of_a_jax_that_does_not_know_the_chips_is_not_meant(
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     monkeypatch.setenv("GCE_METADATA_IP", address(server))
     monkeypatch.delitem(sys.modules, "jax", raising=False)
-    assert _probe.facts(root=tmp_path).metadata == {}
+    assert probe.facts(root=tmp_path).metadata == {}
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
-    assert _probe.facts(root=tmp_path, loaded=("jax",)).metadata == ANSWERS
+    assert probe.facts(root=tmp_path, loaded=("jax",)).metadata == ANSWERS
 
 
 def test_attributes_that_do_not_exist_are_left_out(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from xmp._ports import lease
-from xmp._probe import doctor, limits, room
-from xmp._probe.room import Load
-from xmp._types import HostFacts, Request
+from xmp._os.ports import lease
+from xmp._os.probe import doctor, limits, room
+from xmp._os.probe.room import Load
+from xmp._words.types import HostFacts, Request
 
 MIB, GIB = 1 << 20, 1 << 30
 MACHINE = {"proc/meminfo": f"MemTotal: {16 << 20} kB\nMemAvailable:    {8 << 20} kB\n"}
@@ -149,7 +149,7 @@ target = os.path.join(root, "dev/shm").encode()
 if libc.mount(b"shm", target, b"tmpfs", 0, b"size=64m"):
     sys.exit("refused")
 from pathlib import Path
-from xmp._probe.room import Load, shared, shared_memory
+from xmp._os.probe.room import Load, shared, shared_memory
 empty = shared_memory(Path(root))
 with open(target + b"/left", "wb") as file:
     file.write(bytes(60 << 20))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from xmp import _planner, _runtimes
-from xmp._secrets import without_secrets
-from xmp._types import HostFacts
+from xmp._plan import planner, runtimes
+from xmp._plan.secrets import without_secrets
+from xmp._words.types import HostFacts
 
 SECRETS = {
     "TPU_API_TOKEN": "s3cr3t",
@@ -64,8 +64,8 @@ KEPT = {
 def test_no_secret_is_reported() -> None:
     described = "ACCELERATOR_TYPE: 'v5litepod-16'\nUPLOAD_TOKEN: 's3cr3t'\nWORKER_ID: '0'"
     facts = HostFacts(env=SECRETS, env_at_start=SECRETS, metadata={"tpu-env": described})
-    report = _planner.reported(facts)
-    assert "s3cr3t" not in json.dumps(_planner.facts_to_json(report))
+    report = planner.reported(facts)
+    assert "s3cr3t" not in json.dumps(planner.facts_to_json(report))
     assert report.env["XLA_FLAGS"].startswith("--xla_a=1 --upload_api_key=(hidden) --xla_b=2")
     assert report.env["MASTER_ADDR"] == "(hidden)@node-a"
     assert report.metadata["tpu-env"].splitlines()[::2] == described.splitlines()[::2]
@@ -73,13 +73,13 @@ def test_no_secret_is_reported() -> None:
 
 
 def test_what_is_no_secret_stays() -> None:
-    assert _planner.reported(HostFacts(env=KEPT)).env == KEPT
+    assert planner.reported(HostFacts(env=KEPT)).env == KEPT
 
 
 def test_nothing_that_a_plan_reads_counts_as_a_secret() -> None:
-    names = {name for runtime in _runtimes.runtimes() for name in runtime.reads}
+    names = {name for runtime in runtimes.runtimes() for name in runtime.reads}
     env = dict.fromkeys(sorted(names), "1")
-    assert "(hidden)" not in _planner.reported(HostFacts(env=env)).env.values()
+    assert "(hidden)" not in planner.reported(HostFacts(env=env)).env.values()
 
 
 @pytest.mark.parametrize("piece", ["a", "a:", "--a ", "a=", "//a", "'a", "a.b@"])

@@ -14,7 +14,7 @@ from tests.support.gloo_stranger import at_store
 from tests.support.namespaces import network
 from tests.support.network_job import NetworkJob, job_on_network
 from tests.support.stage import Stage
-from xmp._frameworks._seal import CODE_SIZE
+from xmp._inside.frameworks._seal import CODE_SIZE
 
 pytestmark = [pytest.mark.hosts, pytest.mark.netns, pytest.mark.root]
 

@@ -18,7 +18,7 @@ import pytest
 import xmp
 from tests.support.launching import METHODS, launch, never_returns, nothing_started
 from tests.support.waiting import until
-from xmp import _runtimes
+from xmp._plan import runtimes
 
 pytestmark = pytest.mark.failing
 
@@ -306,7 +306,7 @@ def test_in_the_caller_a_failure_before_the_function_is_reported(
 ) -> None:
     (tmp_path / "framework_that_breaks.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(_runtimes.get("cpu"), "framework", "framework_that_breaks")
+    monkeypatch.setattr(runtimes.get("cpu"), "framework", "framework_that_breaks")
     events: list[xmp.Event] = []
     with pytest.raises(ZeroDivisionError):
         xmp.spawn(pid_of, nprocs=1, runtime="cpu", events=events.append)

@@ -62,7 +62,7 @@ INNER = """
     def be_launcher():
         import xmp
         from xmp._processes.system import processes
-        from xmp._probe import launches
+        from xmp._os.probe import launches
 
         before = next_pid()
         said = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import until
-from xmp import _ports
-from xmp._types import PortNeed
+from xmp._os import ports
+from xmp._words.types import PortNeed
 
 pytestmark = pytest.mark.hosts
 
@@ -39,7 +39,7 @@ class Hosts:
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self.folder, self._stack = folder, stack
         (folder / "program.py").write_text(PROGRAM)
-        with _ports.lease([PortNeed("any", "listen", "127.0.0.1", 0, 0)]) as lease:
+        with ports.lease([PortNeed("any", "listen", "127.0.0.1", 0, 0)]) as lease:
             self._port = str(lease.ports["any"] - 1000)
 
     def start(self, index: int, secret: str) -> subprocess.Popen[str]:

@@ -20,8 +20,8 @@ import xmp
 from tests.support.stage import Python
 from tests.support.torchrun import torchrun
 from xmp import _inside
-from xmp._ports import lease
-from xmp._types import PortNeed
+from xmp._os.ports import lease
+from xmp._words.types import PortNeed
 
 ONE = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 ENVIRONMENTS = {

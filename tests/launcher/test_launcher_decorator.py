@@ -16,10 +16,11 @@ import xmp
 from tests.support.launching import nothing_started
 from tests.support.stage import Script, Stage
 from tests.support.tpu_hosts import host, plan
-from xmp import _inside, _planner
-from xmp._launcher import WithoutRank
-from xmp._replica_info import ReplicaInfo
-from xmp._types import HostFacts, Request
+from xmp import _inside
+from xmp._calls.launcher import WithoutRank
+from xmp._plan import planner
+from xmp._words.replica_info import ReplicaInfo
+from xmp._words.types import HostFacts, Request
 
 two: Any = xmp.launcher(nprocs=2, runtime="cpu")
 SEEN: list[int] = []
@@ -81,7 +82,7 @@ def test_jax_is_connected() -> None:
 @pytest.mark.parametrize(("runtime", "loads"), [("cpu", True), ("jax", False)])
 def test_torch_is_loaded_only_for_runtimes_that_use_its_groups(runtime: str, loads: bool) -> None:
     facts = HostFacts(frameworks={"torch": "2.13.0", "jax": "0.10.2"})
-    made = _planner.plan(Request(nprocs=2, runtime=runtime, grouped=True), facts)
+    made = planner.plan(Request(nprocs=2, runtime=runtime, grouped=True), facts)
     assert ("torch" in made.preload) is loads
 
 
@@ -364,5 +365,5 @@ def test_a_failure_shows_the_functions_own_lines() -> None:
     with pytest.raises(xmp.ReplicaRaised, match="no data") as caught:
         ends("raise")
     assert isinstance(caught.value.__cause__, ValueError)
-    assert "xmp/_launcher.py" not in str(caught.value)
+    assert "xmp/_calls/launcher.py" not in str(caught.value)
     assert "in ends" in str(caught.value)

@@ -17,7 +17,7 @@ from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._processes.launcher import leftovers
 from xmp._processes.launcher.replica_process import ReplicaProcess
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 pytestmark = pytest.mark.failing
 
@@ -68,9 +68,9 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 FROZEN = """
 import os, pathlib, sys, time
 import xmp
-from xmp import _planner
+from xmp._plan import planner
 
-_planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.path.abspath("accel*"))
+planner.DEVICE_FILES = (*planner.DEVICE_FILES, os.path.abspath("accel*"))
 group = pathlib.Path(sys.argv[1])
 
 def wait_for(name):

@@ -8,11 +8,11 @@ import socket
 import pytest
 
 from tests.support.stage import ROOT, Outcome, Stage
-from xmp import _clusters, _planner
-from xmp._carrier.coordinator import FIRST_NOTICE, NEXT_NOTICES
-from xmp._carrier.roll_call import RollCall, missing
-from xmp._carrier.words import HostCard
-from xmp._types import HostFacts, Request
+from xmp._hosts.carrier.coordinator import FIRST_NOTICE, NEXT_NOTICES
+from xmp._hosts.carrier.roll_call import RollCall, missing
+from xmp._hosts.carrier.words import HostCard
+from xmp._plan import clusters, planner
+from xmp._words.types import HostFacts, Request
 from xmp.testing import recorded_facts
 
 TEXT = (ROOT / "docs/placed-hosts.md").read_text()
@@ -62,7 +62,7 @@ def test_the_scripts_that_it_names_exist() -> None:
 
 def test_its_variables_are_those_that_are_read() -> None:
     rows = TEXT.partition("| placed by |")[2].partition("\n\n")[0]
-    sources = "".join(path.read_text() for path in (ROOT / "xmp/_clusters").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "xmp/_plan/clusters").glob("*.py"))
     named = set(re.findall(r"`([A-Z_]{4,})\*?(?:=\d+)?`", rows))
     assert len(named) > 25
     # PET_MASTER_ADDR is MASTER_ADDR with a prefix.
@@ -81,7 +81,7 @@ def test_only_xmp_run_reads_torchruns_number_of_processes() -> None:
         )
         for number in ("auto", "3")
     ]
-    plans = [_planner.plan(Request(), pod) for pod in pods]
+    plans = [planner.plan(Request(), pod) for pod in pods]
     assert [len(plan.hosts[0].replicas) for plan in plans] == [2, 2]
     assert "`xmp.spawn` does not read `PET_NPROC_PER_NODE`" in WORDS
 
@@ -95,7 +95,7 @@ def test_its_rows_are_in_the_order_of_precedence() -> None:
         "Intel MPI, MPICH": "mpich", "LSF, blaunch": "lsf", "Slurm": "slurm",
         "Kubeflow": "kubeflow", "Indexed Job": "kubernetes",
     }  # fmt: skip
-    finders = [each.__module__.rpartition(".")[2] for each in _clusters.GENERAL]
+    finders = [each.__module__.rpartition(".")[2] for each in clusters.GENERAL]
     assert [modules[name] for name in order[:-1]] == finders
 
 
@@ -114,7 +114,7 @@ def test_its_ports_are_those_of_the_plan(
 ) -> None:
     by_hand = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.5", **env}
     facts = HostFacts(env=by_hand, frameworks={"jax": "0.10.2", "torch": "2.13.0"})
-    needs = {need.name: need for need in _planner.plan(Request(runtime=runtime), facts).needs}
+    needs = {need.name: need for need in planner.plan(Request(runtime=runtime), facts).needs}
     assert needs.pop("carrier").port == carrier
     [other] = needs.values()
     assert other.port == store
@@ -141,7 +141,7 @@ def test_its_messages_are_those_of_the_roll_call() -> None:
 
 
 def test_its_line_of_xmp_plan() -> None:
-    plan = _planner.plan(Request(), recorded_facts("kubeflow-trainjob"))
+    plan = planner.plan(Request(), recorded_facts("kubeflow-trainjob"))
     assert [*filter(None, TEXT.splitlines())].count(
-        next(line for line in _planner.explain(plan).splitlines() if line.startswith("host "))
+        next(line for line in planner.explain(plan).splitlines() if line.startswith("host "))
     ) == 1

@@ -70,7 +70,7 @@ def test_a_launch_that_hangs_on_all_hosts_is_overdue_on_all(two: Two) -> None:
 LAUNCHES = """
     import sys
     import psutil, xmp
-    from xmp._carrier import host_link
+    from xmp._hosts.carrier import host_link
 
     def own(rank):
         return rank

@@ -15,8 +15,8 @@ import pytest
 import xmp
 from tests.support.launching import never_returns
 from tests.support.stage import Stage
+from xmp._plan.runtime_choice import add_choice, concerns
 from xmp._processes.messages.order import Failure
-from xmp._runtime_choice import add_choice, concerns
 
 pytestmark = pytest.mark.failing
 

@@ -15,7 +15,7 @@ from tests.support.coordinator_stranger import put
 from tests.support.gloo_stranger import MARKER, at_store
 from tests.support.in_script import never_returns
 from tests.support.waiting import until
-from xmp._frameworks._seal import CODE_SIZE
+from xmp._inside.frameworks._seal import CODE_SIZE
 
 pytestmark = pytest.mark.root
 

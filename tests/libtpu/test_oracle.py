@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, JobPlan, Request
 
 pytestmark = pytest.mark.libtpu
 
@@ -105,7 +105,7 @@ def expected(row: dict[str, Any], env: dict[str, str], task: int) -> dict[str, s
 def test_every_process_of_every_slice_is_what_the_plan_means() -> None:
     questions, wanted = [], []
     for row in SLICES:
-        made = _planner.plan(Request(runtime="pjrt"), hosts_of(row))
+        made = planner.plan(Request(runtime="pjrt"), hosts_of(row))
         for task, env in enumerate(environments(made)):
             tpu = {k: v for k, v in env.items() if k.startswith(("TPU_", "CLOUD_TPU_"))}
             questions.append({"env": {**tpu, "TPU_ACCELERATOR_TYPE": row["type"]}})
@@ -127,7 +127,7 @@ def test_every_slice_is_laid_out_by_the_library_as_by_the_plan() -> None:
         options = {"chip_config_name": "megacore"} if row["generation"] == "v4" else {}
         questions.append({"slice": name, "chips": chips, "options": options})
     for row, found in zip(SLICES, ask(questions), strict=True):
-        made = _planner.plan(Request(runtime="pjrt"), hosts_of(row))
+        made = planner.plan(Request(runtime="pjrt"), hosts_of(row))
         devices = [len(host.replicas) for host in made.hosts]
         assert found == {
             "devices": sum(devices),
@@ -149,7 +149,7 @@ def test_every_slice_is_laid_out_by_the_library_as_by_the_plan() -> None:
 )
 def test_parts_of_a_host(request_: Request, chips: int, meant: dict[str, Any]) -> None:
     facts = HostFacts(tpu={"generation": "v5e", "chips": chips}, frameworks=FRAMEWORKS)
-    made = _planner.plan(request_, facts)
+    made = planner.plan(request_, facts)
     questions = [
         {"env": {k: v for k, v in env.items() if k.startswith(("TPU_", "CLOUD_TPU_"))}}
         for env in environments(made)
@@ -164,7 +164,7 @@ def test_parts_of_a_host(request_: Request, chips: int, meant: dict[str, Any]) -
 def test_the_library_reads_a_file_of_addresses_before_the_variable(tmp_path: Path) -> None:
     """The reason why an inherited file is dropped, and why a long list can be in one."""
     facts = HostFacts(tpu={"generation": "v5e", "chips": 4}, frameworks=FRAMEWORKS)
-    env = environments(_planner.plan(Request(runtime="pjrt"), facts))[0]
+    env = environments(planner.plan(Request(runtime="pjrt"), facts))[0]
     tpu = {k: v for k, v in env.items() if k.startswith(("TPU_", "CLOUD_TPU_"))}
     other, long = tmp_path / "other", tmp_path / "long"
     other.write_text("a:1,b:2,c:3,d:4")

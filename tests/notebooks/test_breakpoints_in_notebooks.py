@@ -29,7 +29,7 @@ print([*start(fn, nprocs=1)], sys.breakpointhook is before)""",
     messages = kernel(*cells, type_in=("p 'it is', secret", "secret = 5", "c"))
     said = text_of(messages, 1)
     assert "('it is', 22)" in said, messages
-    assert "_breakpoint.py" not in said  # it stops in the user's frame
+    assert "_inside/breakpoint.py" not in said  # it stops in the user's frame
     assert said.splitlines()[-1] == "[5] True"
 
 

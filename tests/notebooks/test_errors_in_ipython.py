@@ -38,21 +38,21 @@ def shown(python: Python, mode: str, *lines: str) -> str:
 def test_a_refusal_shows_no_line_of_xmp(python: Python, mode: str) -> None:
     text = shown(python, mode, *REFUSED)
     assert text.count("PlanError: ") == 2, text
-    assert "_spawn.py" not in text
+    assert "_calls/spawn.py" not in text
 
 
 @pytest.mark.parametrize("mode", ["Context", "Verbose", "Plain"])
 def test_a_bad_argument_shows_no_line_of_xmp(python: Python, mode: str) -> None:
     text = shown(python, mode, *BAD_TYPES)
     assert text.count("TypeError: ") == len(BAD_TYPES), text
-    assert "_spawn.py" not in text
+    assert "_calls/spawn.py" not in text
 
 
 def test_the_program_s_own_error_shows_its_frames_alone(python: Python) -> None:
     text = shown(python, "Context", *IN_THIS_PROCESS)
     assert "ValueError: of a replica" in text
     assert "raise ValueError('of a replica')" in text
-    assert "_spawn.py" not in text
+    assert "_calls/spawn.py" not in text
 
 
 @pytest.mark.failing

@@ -234,7 +234,7 @@ def test_without_colours_where_they_are_not_wanted(env: dict[str, str], tmp_path
 
 @pytest.mark.first_pass
 def test_replicas_of_one_process_speak_together(tmp_path: Path) -> None:
-    from xmp._types import Output, ReplicaPlan
+    from xmp._words.types import Output, ReplicaPlan
 
     both = ReplicaPlan(2, 2, 1, thread_replicas=(ReplicaPlan(3, 3, 1),))
     output = Output(log_dir="/logs", prefix="[{rank}|{local_rank}] ", show=(3,))

@@ -128,7 +128,7 @@ def test_the_variables_of_a_trainer_mean_the_same(monkeypatch: pytest.MonkeyPatc
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     paddles = dist.ParallelEnv()
-    monkeypatch.setattr("xmp.compat.paddle._environment.paddle_runs", lambda: False)
+    monkeypatch.setattr("xmp.plugins.paddle._environment.paddle_runs", lambda: False)
     with nothing_started():
         own = ours.ParallelEnv()
     for name in public(ours.ParallelEnv) - {"device_id", "dev_id"}:

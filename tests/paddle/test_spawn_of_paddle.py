@@ -11,8 +11,8 @@ import pytest
 
 import xmp.compat.paddle as dist
 from tests.support.stage import Stage
-from xmp._runtimes._cores import usable_cores
-from xmp._verbs import host_facts
+from xmp._calls.verbs import host_facts
+from xmp._plan.runtimes._cores import usable_cores
 
 pytestmark = pytest.mark.paddle
 

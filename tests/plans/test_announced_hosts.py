@@ -1,6 +1,7 @@
 """Variables that announce other hosts are used or refused, never dropped: hosts would train apart.
 
-The environments are those of the schedulers' sources, which ``xmp/_clusters/announced.py`` names.
+The environments are those of the schedulers' sources, which
+``xmp/_plan/clusters/announced.py`` names.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import xmp
-from xmp import _planner, _probe
-from xmp._errors import PlanError
-from xmp._runtimes._base import matches
-from xmp._runtimes._variables import REPORTED
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._os import probe
+from xmp._plan import planner
+from xmp._plan.runtimes._base import matches
+from xmp._plan.runtimes._variables import REPORTED
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 PYTORCHJOB = {
     "MASTER_ADDR": "digits-master-0",
@@ -67,7 +69,7 @@ UNPLACED = {"RANK": "4", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "n
 
 def plan(env: dict[str, str], runtime: str = "cpu") -> JobPlan:
     facts = HostFacts(env=env, address="10.0.0.50", cpus=(0, 1, 2, 3))
-    return _planner.plan(Request(runtime=runtime, nprocs=2), facts)
+    return planner.plan(Request(runtime=runtime, nprocs=2), facts)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_one_machine_may_play_several_hosts() -> None:
 def test_the_hosts_of_a_tpu_slice_are_all_there() -> None:
     env = {**PYTORCHJOB, "TPU_WORKER_HOSTNAMES": "a,b,c,d", "TPU_WORKER_ID": "1"}
     facts = HostFacts(env=env, tpu={"generation": "v5e", "chips": 4}, frameworks={"jax": "0.10.2"})
-    assert _planner.plan(Request(runtime="jax"), facts).world_size == 16
+    assert planner.plan(Request(runtime="jax"), facts).world_size == 16
 
 
 @pytest.mark.parametrize("name", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "OAR_NODEFILE"])
@@ -191,8 +193,8 @@ def test_files_that_list_the_hosts(name: str, tmp_path: Path) -> None:
     file = tmp_path / "nodes of the job"
 
     def planned(**env: str) -> JobPlan:
-        known = _probe.facts(env={name: str(file), **env}, attributes={})
-        return _planner.plan(Request(runtime="cpu", nprocs=2), known)
+        known = probe.facts(env={name: str(file), **env}, attributes={})
+        return planner.plan(Request(runtime="cpu", nprocs=2), known)
 
     assert planned().world_size == 2, "no such file"
     file.write_text("node-a\nnode-a\n")
@@ -208,7 +210,7 @@ def test_files_that_list_the_hosts(name: str, tmp_path: Path) -> None:
 
 
 def test_a_report_has_what_is_looked_at() -> None:
-    from xmp._clusters import announced
+    from xmp._plan.clusters import announced
 
     names = [name.removesuffix("*") for name in announced.READ]
     assert [name for name in names if not matches(name, REPORTED)] == []

@@ -1,6 +1,6 @@
 """Kubeflow, LSF, Intel MPI and MPICH: which hosts their variables name, and which launcher counts.
 
-The environments are those of the projects' sources, which the files of ``xmp/_clusters`` name.
+The environments are those of the projects' sources, which the files of ``xmp/_plan/clusters`` name.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from xmp import _planner
-from xmp._clusters import placement
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._plan.clusters import placement
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 from xmp.testing import recorded_facts
 
 TRAINJOB = recorded_facts("kubeflow-trainjob")
@@ -54,7 +54,7 @@ def with_env(facts: HostFacts, *without: str, **env: str) -> HostFacts:
 
 
 def plan(facts: HostFacts) -> JobPlan:
-    return _planner.plan(Request(runtime="cpu", nprocs=2), facts)
+    return planner.plan(Request(runtime="cpu", nprocs=2), facts)
 
 
 def seen(facts: HostFacts) -> tuple[int, int, str, int]:
@@ -304,11 +304,11 @@ def worker(index: int) -> HostFacts:
 @pytest.mark.parametrize("runtime", ["pjrt", "jax", "torch_tpu"])
 def test_each_host_of_a_slice_plans_its_part_of_the_whole(runtime: str) -> None:
     hosts = [worker(index) for index in range(4)]
-    whole = _planner.plan(Request(runtime=runtime), [hosts[i] for i in (2, 0, 3, 1)])
+    whole = planner.plan(Request(runtime=runtime), [hosts[i] for i in (2, 0, 3, 1)])
     assert [host.index for host in whole.hosts] == [0, 1, 2, 3]
     assert [r.rank for host in whole.hosts for r in host.replicas] == list(range(16))
     for index, facts in enumerate(hosts):
-        alone = _planner.plan(Request(runtime=runtime), facts)
+        alone = planner.plan(Request(runtime=runtime), facts)
         assert alone.hosts == (whole.hosts[index],)
         assert alone.world_size == whole.world_size == 16
     assert worker(2) == SLICE, "the one whose plan is golden"

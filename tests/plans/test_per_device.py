@@ -1,18 +1,18 @@
 """Processes that torchrun, Slurm or MPI started one for each device: which, and as which rank.
 
-The environments are those that the launchers' sources name (``xmp/_clusters/per_device.py``).
+The environments are those that the launchers' sources name (``xmp/_plan/clusters/per_device.py``).
 """
 
 from __future__ import annotations
 
 import pytest
 
-from xmp import _planner
-from xmp._clusters.per_device import READ, identity, started
-from xmp._errors import PlanError
-from xmp._runtimes._base import matches
-from xmp._runtimes._variables import REPORTED
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._plan.clusters.per_device import READ, identity, started
+from xmp._plan.runtimes._base import matches
+from xmp._plan.runtimes._variables import REPORTED
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 TORCHRUN = {  # torchrun --nnodes=2 --nproc-per-node=4
     "TORCHELASTIC_RUN_ID": "7",
@@ -161,7 +161,7 @@ PER_DEVICE = [
 
 def plan(env: dict[str, str], **facts: object) -> JobPlan:
     known = HostFacts(env=env, address="10.0.0.50", cpus=(0, 1, 2, 3), **facts)  # type: ignore[arg-type]
-    return _planner.plan(Request(runtime="cpu", nprocs=2), known)
+    return planner.plan(Request(runtime="cpu", nprocs=2), known)
 
 
 @pytest.mark.parametrize(("env", "launcher", "numbers"), PER_DEVICE)
@@ -303,7 +303,7 @@ def test_a_tpu_slice_does_not_hide_it() -> None:
     env = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1", **STANDALONE}
     facts = HostFacts(env=env, tpu={"generation": "v5e", "chips": 4}, frameworks={"jax": "0.10.2"})
     with pytest.raises(PlanError, match="torchrun has started this process"):
-        _planner.plan(Request(runtime="jax"), facts)
+        planner.plan(Request(runtime="jax"), facts)
 
 
 def test_a_report_has_what_is_looked_at() -> None:
@@ -314,7 +314,7 @@ def test_a_report_has_what_is_looked_at() -> None:
 
 
 def placed(gpus: int, local: int, mask: str | None = None) -> str:
-    from xmp._as_rank import _place
+    from xmp._calls.as_rank import _place
 
     env = {**STANDALONE, "RANK": str(local), "LOCAL_RANK": str(local)}
     env |= {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
@@ -325,7 +325,7 @@ def placed(gpus: int, local: int, mask: str | None = None) -> str:
         env=env, gpus={"vendor": "nvidia", "count": gpus}, frameworks={"torch": "2.13.0+cu130"}
     )
     info, module = _place(found, Request(runtime="cuda", backend="auto"), facts)
-    assert module == "xmp._frameworks.torch_dist"
+    assert module == "xmp._inside.frameworks.torch_dist"
     assert info.settings["backend"] == "nccl"
     assert info.settings["device_index"] == info.device.partition(":")[2]
     return info.device
@@ -367,7 +367,7 @@ def test_an_identity_that_cannot_be_is_refused(variables: dict[str, str], words:
 
 
 def _spawned(environ: dict[str, str]) -> JobPlan:
-    return _planner.plan(Request(), HostFacts(env=environ))
+    return planner.plan(Request(), HostFacts(env=environ))
 
 
 def test_blanks_around_a_number_are_none_of_it() -> None:

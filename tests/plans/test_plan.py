@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.plans import given
-from xmp import _planner, _runtimes
 from xmp.__main__ import main
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, PortNeed, ReplicaPlan, Request
+from xmp._plan import planner, runtimes
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, PortNeed, ReplicaPlan, Request
 
 TORCH = {"torch": "2.13.0+cpu"}
 CUDA = {"torch": "2.13.0+cu13.0"}
@@ -26,7 +26,7 @@ def host(**given: Any) -> HostFacts:
 
 
 def plan(facts: HostFacts | None = None, **request: Any) -> JobPlan:
-    return _planner.plan(Request(**request), facts or host())
+    return planner.plan(Request(**request), facts or host())
 
 
 def replica(made: JobPlan, local: int = 0) -> ReplicaPlan:
@@ -62,7 +62,7 @@ def replica(made: JobPlan, local: int = 0) -> ReplicaPlan:
 def test_the_choice_and_its_reason(
     facts: HostFacts, request_: dict[str, Any], runtime: str, why: str
 ) -> None:
-    chosen, reason, _ = _planner.choose(Request(**request_), facts)
+    chosen, reason, _ = planner.choose(Request(**request_), facts)
     assert chosen.name == runtime
     assert why in reason
 
@@ -170,7 +170,7 @@ def test_every_replica_knows_its_place() -> None:
 def test_a_leased_port_replaces_the_documented_one() -> None:
     made = plan(nprocs=2, runtime="cpu")
     assert made.needs == (PortNeed("store", "listen", documented=29500),)
-    again = _planner.plan(Request(nprocs=2, runtime="cpu"), host(), {"store": 40123})
+    again = planner.plan(Request(nprocs=2, runtime="cpu"), host(), {"store": 40123})
     assert given(again)["MASTER_PORT"] == "40123"
 
 
@@ -333,15 +333,15 @@ def test_changed_numbers_and_ports_are_no_part_of_a_templates_key() -> None:
     made = plan(runtime="cpu")
     key, later = made.import_variables, made.first_use_variables
     for name in ("RANK", "MASTER_PORT", "WORLD_SIZE", "XLA_FLAGS", "TPU_VISIBLE_CHIPS"):
-        assert not _runtimes.matches(name, key)
-    assert _runtimes.matches("OMP_NUM_THREADS", later)
+        assert not runtimes.matches(name, key)
+    assert runtimes.matches("OMP_NUM_THREADS", later)
     for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):  # called after the fork by JAX's own
-        assert _runtimes.matches(name, key)
-        assert not _runtimes.matches(name, later)
-        assert _runtimes.matches(name, plan(runtime="jax").first_use_variables)
+        assert runtimes.matches(name, key)
+        assert not runtimes.matches(name, later)
+        assert runtimes.matches(name, plan(runtime="jax").first_use_variables)
     for name in ("JAX_ENABLE_X64", "PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
-        assert _runtimes.matches(name, key)
-        assert not _runtimes.matches(name, later)
+        assert runtimes.matches(name, key)
+        assert not runtimes.matches(name, later)
 
 
 # --- as text -------------------------------------------------------------------------------------
@@ -349,14 +349,14 @@ def test_changed_numbers_and_ports_are_no_part_of_a_templates_key() -> None:
 
 def test_facts_survive_json_and_unknown_keys_are_ignored() -> None:
     facts = host(env={"A": "1"}, gpus=GPUS, numa=((0, 1), (2, 3)), frameworks={"torch": None})
-    data = _planner.facts_to_json(facts)
-    assert _planner.facts_from_json({**data, "colour": "blue", "memory_bytes": None}) == facts
+    data = planner.facts_to_json(facts)
+    assert planner.facts_from_json({**data, "colour": "blue", "memory_bytes": None}) == facts
     with pytest.raises(PlanError, match="version 2"):
-        _planner.facts_from_json({**data, "version": 2})
+        planner.facts_from_json({**data, "version": 2})
 
 
 def test_the_json_of_a_plan() -> None:
-    data = _planner.to_json(plan(host(env={"SLURM_PROCID": "1"}), nprocs=2, runtime="cpu"))
+    data = planner.to_json(plan(host(env={"SLURM_PROCID": "1"}), nprocs=2, runtime="cpu"))
     assert (data["version"], data["runtime"], data["world_size"]) == (1, "cpu", 2)
     first = data["hosts"][0]["replicas"][0]
     assert (first["rank"], first["local_rank"], first["process"]) == (0, 0, 0)
@@ -365,7 +365,7 @@ def test_the_json_of_a_plan() -> None:
 
 
 def test_a_person_can_read_what_is_shared_once_and_what_differs_per_rank() -> None:
-    text = _planner.explain(plan(nprocs=4, runtime="fake"))
+    text = planner.explain(plan(nprocs=4, runtime="fake"))
     assert text.count("WORLD_SIZE=4\n") == 2  # and LOCAL_WORLD_SIZE
     rows = [line for line in text.splitlines() if "FAKE_VISIBLE_CHIPS=" in line]
     assert [row.split()[:3] for row in rows] == [[str(i), "0", f"fake:{i}"] for i in range(4)]
@@ -376,7 +376,7 @@ def test_a_plan_prints_as_the_command_shows_it(
 ) -> None:
     facts = host(frameworks=TORCH, env={"SLURM_PROCID": "1"})
     recorded = tmp_path / "facts.json"
-    recorded.write_text(json.dumps(_planner.facts_to_json(facts)))
+    recorded.write_text(json.dumps(planner.facts_to_json(facts)))
     print(plan(facts, nprocs=2))
     printed = capsys.readouterr().out
     assert main(["plan", "-n", "2", "--facts", str(recorded)]) == 0

@@ -13,9 +13,9 @@ import xmp
 import xmp.compat.accelerate as face
 from tests.plans.test_plan_golden import facts_of
 from tests.support.plans import given
-from xmp import _planner
-from xmp._types import HostFacts, JobPlan, Request
-from xmp.compat.accelerate import _devices
+from xmp._plan import planner
+from xmp._words.types import HostFacts, JobPlan, Request
+from xmp.plugins.accelerate import _devices
 
 MODULES = {"torch": "2.13.0+cu130", "jax": "0.10.2", "torch_tpu": None}
 
@@ -32,7 +32,7 @@ class Launches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        monkeypatch.setattr("xmp._host.launch", self._launch)
+        monkeypatch.setattr("xmp._calls.host.launch", self._launch)
         monkeypatch.setattr(_devices, "_has_p2p", lambda: True)
         self.calls: list[tuple[Request, Any]] = []
 
@@ -41,9 +41,9 @@ class Launches:
         return SimpleNamespace(_launch=None)
 
     def __call__(self, facts: HostFacts, *args: Any, **options: Any) -> JobPlan:
-        self._patch.setattr("xmp._probe.facts", lambda: facts)
+        self._patch.setattr("xmp._os.probe.facts", lambda: facts)
         face.notebook_launcher(print, (), *args, **options)
-        return _planner.plan(self.calls.pop()[0], facts)
+        return planner.plan(self.calls.pop()[0], facts)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_ports_and_hosts(launches: Launches) -> None:
 
 
 def test_options_of_the_launch(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmp._probe.facts", lambda: host(None, ""))
+    monkeypatch.setattr("xmp._os.probe.facts", lambda: host(None, ""))
     template = "{${role_name}${rank}|$local_rank ${other}}"
     face.notebook_launcher(print, (), 1, max_restarts=3, log_line_prefix_template=template)
     [(request, call)] = launches.calls
@@ -145,7 +145,7 @@ def test_colab_with_one_gpu_trains_in_the_kernel(
 ) -> None:
     colab = SimpleNamespace(get_ipython=lambda: "<google.colab._shell.Shell object>")
     monkeypatch.setitem(sys.modules, "IPython", colab)  # what accelerate looks for (1.15)
-    monkeypatch.setattr("xmp._probe.facts", lambda: facts_of("colab-t4"))
+    monkeypatch.setattr("xmp._os.probe.facts", lambda: facts_of("colab-t4"))
     called: list[int] = []
     face.notebook_launcher(called.append, (os.getpid(),), number)
     assert called == [os.getpid()]

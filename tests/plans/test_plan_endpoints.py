@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.tpu_hosts import host, plan
-from xmp._replica_info import ReplicaInfo
-from xmp._types import HostFacts, JobPlan
+from xmp._words.replica_info import ReplicaInfo
+from xmp._words.types import HostFacts, JobPlan
 
 
 def infos(made: JobPlan) -> list[ReplicaInfo]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
 from xmp.__main__ import main
-from xmp._errors import PlanError
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
 from xmp.testing import RECORDED, recorded_facts
 from xmp.testing._recorded import FOLDER
 
@@ -34,11 +34,11 @@ def cases_of(name: str) -> list[dict[str, Any]]:
 def outcome(name: str, request: dict[str, Any]) -> dict[str, Any]:
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in request.items()}
     try:
-        made = _planner.plan(Request(**given), facts_of(name))
+        made = planner.plan(Request(**given), facts_of(name))
     except PlanError as error:
         return {"request": request, "refused": str(error)}
     needs = [f"{n.how} {n.name} at {n.address} {n.port or n.documented}" for n in made.needs]
-    return {"request": request, "plan": _planner.to_json(made), "needs": needs}
+    return {"request": request, "plan": planner.to_json(made), "needs": needs}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,13 +58,13 @@ def test_the_command_plans_every_recorded_host(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_report_is_enough_to_plan_again(name: str) -> None:
     facts = facts_of(name)
-    assert _planner.plan(Request(), _planner.reported(facts)) == _planner.plan(Request(), facts)
+    assert planner.plan(Request(), planner.reported(facts)) == planner.plan(Request(), facts)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_facts_survive_being_read_and_written(name: str) -> None:
     facts = facts_of(name)
-    assert _planner.facts_from_json(_planner.facts_to_json(facts)) == facts
+    assert planner.facts_from_json(planner.facts_to_json(facts)) == facts
 
 
 if __name__ == "__main__":

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.support.plans import given as variables
-from xmp import _planner
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 
 def plan(
     runtime: str, env: dict[str, str] | None = None, vendor: str = "nvidia", **request: Any
 ) -> JobPlan:
     facts = HostFacts(env=env or {}, gpus={"vendor": vendor, "count": 8}, cpus=(0, 1, 2, 3))
-    return _planner.plan(Request(runtime=runtime, **request), facts)
+    return planner.plan(Request(runtime=runtime, **request), facts)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_a_broken_mask_does_not_stop_another_runtime() -> None:
         frameworks={"torch": "2.13.0+cu13.0"},
         loaded=("torch",),
     )
-    made = _planner.plan(Request(runtime="cpu", nprocs=2), facts)
+    made = planner.plan(Request(runtime="cpu", nprocs=2), facts)
     assert made.others == ()
     with pytest.raises(PlanError, match="repeats 3"):
-        _planner.plan(Request(), facts)
+        planner.plan(Request(), facts)
 
 
 def test_jax_on_gpus_sees_all_and_uses_one() -> None:
@@ -75,12 +75,12 @@ def test_jax_on_gpus_sees_all_and_uses_one() -> None:
         gpus={"vendor": "nvidia", "count": 4},
         frameworks={"jax": "0.10.2", "jax_cuda_plugin": "0.10.2"},
     )
-    made = _planner.plan(Request(runtime="jax"), facts)
+    made = planner.plan(Request(runtime="jax"), facts)
     assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == list("0123")
     assert variables(made, 3)["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
     assert variables(made, 3)["JAX_PLATFORMS"] == "cuda"
     masked = replace(facts, env={"CUDA_VISIBLE_DEVICES": "3,1"})
-    made = _planner.plan(Request(runtime="jax"), masked)
+    made = planner.plan(Request(runtime="jax"), masked)
     # The ids are those that JAX gives to what the mask leaves; it reads no variable for them.
     assert [dict(r.settings)["local_device_ids"] for r in made.hosts[0].replicas] == ["0", "1"]
     assert [variables(made, i)["CUDA_VISIBLE_DEVICES"] for i in (0, 1)] == ["3,1"] * 2
@@ -147,5 +147,5 @@ def test_paddle_trainers_know_each_other() -> None:
     assert (given["PADDLE_TRAINER_ID"], given["PADDLE_TRAINERS_NUM"]) == ("1", "2")
     assert (given["CUDA_VISIBLE_DEVICES"], given["FLAGS_selected_gpus"]) == ("2,6", "1")
     assert "http_proxy" in made.hosts[0].replicas[0].unset
-    cores = _planner.plan(Request(runtime="paddle", nprocs=2), HostFacts())
+    cores = planner.plan(Request(runtime="paddle", nprocs=2), HostFacts())
     assert variables(cores)["PADDLE_DISTRI_BACKEND"] == "gloo"

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner, _ports
-from xmp._errors import PlanError, PortError
-from xmp._host_words import HostMeeting
-from xmp._types import HostFacts, HostsByHand, JobPlan, PortNeed, Request, WorldByHand
+from xmp._os import ports
+from xmp._plan import planner
+from xmp._words.errors import PlanError, PortError
+from xmp._words.host_words import HostMeeting
+from xmp._words.types import HostFacts, HostsByHand, JobPlan, PortNeed, Request, WorldByHand
 
 MANUAL = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.9"}
 
 
 def plan(env: dict[str, str], **asked: Any) -> JobPlan:
     facts = HostFacts(env=env, address="10.0.0.50", cpus=(0, 1, 2, 3))
-    return _planner.plan(Request(**{"runtime": "cpu", "nprocs": 2, **asked}), facts)
+    return planner.plan(Request(**{"runtime": "cpu", "nprocs": 2, **asked}), facts)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +35,10 @@ def test_every_host_computes_the_same_port(port: str, meets: int) -> None:
 def test_the_json_and_the_text_say_it() -> None:
     made = plan({**MANUAL, "MASTER_PORT": "2222"})
     found = {"index": 1, "hosts": 2, "address": "10.0.0.9", "port": 3222, "job": ""}
-    assert _planner.to_json(made)["meeting"] == found
+    assert planner.to_json(made)["meeting"] == found
     assert "meeting   the launchers of 2 hosts, at 10.0.0.9 port 3222\n" in str(made)
     alone = plan({})
-    assert _planner.to_json(alone)["meeting"] is None
+    assert planner.to_json(alone)["meeting"] is None
     assert "meeting " not in str(alone)
 
 
@@ -70,7 +71,7 @@ def test_a_port_that_cannot_be() -> None:
 
 def test_a_port_that_something_else_of_the_host_needs() -> None:
     with pytest.raises(PlanError, match=r"port 8500 is needed twice: for 'endpoint.0.1000', and"):
-        _planner.plan(
+        planner.plan(
             Request(
                 runtime="paddle", nprocs=1001,
                 world=HostsByHand(0, ("10.0.0.9", "10.0.0.50"), 7500),
@@ -83,10 +84,10 @@ def test_a_port_that_something_else_of_the_host_needs() -> None:
 def test_a_port_that_another_program_serves_is_named_with_what_to_do(name: str) -> None:
     made = plan({**MANUAL, "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.2"})
     (planned,) = [need for need in made.needs if need.name == name]
-    with _ports.lease([PortNeed("other", "listen", "127.0.0.2")]) as taken:
+    with ports.lease([PortNeed("other", "listen", "127.0.0.2")]) as taken:
         number = taken.ports["other"]
         with pytest.raises(PortError) as caught:
-            _ports.lease([PortNeed(**{**vars(planned), "port": number})])
+            ports.lease([PortNeed(**{**vars(planned), "port": number})])
     text = str(caught.value)
     assert f"port {number} at 127.0.0.2 for '{name}'" in text
     assert "give all hosts of this job another MASTER_PORT" in text

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import host
-from xmp import _planner
-from xmp._clusters import placement
-from xmp._clusters._base import host_list, split_port
-from xmp._clusters.slurm import expand
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request, WorldByHand
+from xmp._plan import planner
+from xmp._plan.clusters import placement
+from xmp._plan.clusters._base import host_list, split_port
+from xmp._plan.clusters.slurm import expand
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request, WorldByHand
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7",
@@ -45,7 +45,7 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3"
 
 def plan(env: dict[str, str], nprocs: int = 2, runtime: str = "cpu", **given: Any) -> JobPlan:
     facts = HostFacts(env=env, address="10.0.0.50", cpus=(0, 1, 2, 3), **given)
-    return _planner.plan(Request(runtime=runtime, nprocs=nprocs), facts)
+    return planner.plan(Request(runtime=runtime, nprocs=nprocs), facts)
 
 
 def seen(made: JobPlan) -> tuple[int, int, str, str]:
@@ -152,14 +152,14 @@ def test_ranks_go_on_from_host_to_host() -> None:
 
 def test_several_known_hosts_in_the_order_given() -> None:
     hosts = [HostFacts(address=f"10.0.0.{i}", cpus=(0, 1)) for i in (5, 3)]
-    made = _planner.plan(Request(runtime="cpu", nprocs=2), hosts)
+    made = planner.plan(Request(runtime="cpu", nprocs=2), hosts)
     assert [(h.index, h.address) for h in made.hosts] == [(0, "10.0.0.5"), (1, "10.0.0.3")]
     assert made.world_size == 4
     assert [need.address for need in made.needs] == ["10.0.0.5"]
     with pytest.raises(PlanError, match="names no host"):
-        _planner.plan(Request(), [])
+        planner.plan(Request(), [])
     with pytest.raises(PlanError, match=r"hosts differ: \[1, 2\]"):
-        _planner.plan(Request(runtime="cpu"), [hosts[0], HostFacts(cpus=(0,))])
+        planner.plan(Request(runtime="cpu"), [hosts[0], HostFacts(cpus=(0,))])
 
 
 def test_gloo_listens_at_the_interface_that_leads_to_host_0() -> None:
@@ -178,7 +178,7 @@ def test_gloo_listens_at_the_interface_that_leads_to_host_0() -> None:
 
 def test_hosts_that_are_one_machine_stay_on_loopback() -> None:
     hosts = [HostFacts(address=f"127.0.0.{i}", cpus=(0, 1)) for i in (2, 3)]
-    made = _planner.plan(Request(runtime="cpu", nprocs=2), hosts)
+    made = planner.plan(Request(runtime="cpu", nprocs=2), hosts)
     assert dict(made.hosts[1].replicas[0].set)["GLOO_SOCKET_IFNAME"] == "lo"
     assert made.needs[0].address == "127.0.0.2"
 
@@ -186,7 +186,7 @@ def test_hosts_that_are_one_machine_stay_on_loopback() -> None:
 def test_hosts_named_in_a_launcher_call() -> None:
     def by_hand(env: dict[str, str], *world: Any, nprocs: int | None = 2) -> JobPlan:
         request = Request(runtime="cpu", nprocs=nprocs, world=WorldByHand(*world))
-        return _planner.plan(request, HostFacts(cpus=(0, 1), env=env))
+        return planner.plan(request, HostFacts(cpus=(0, 1), env=env))
 
     # They count more than variables, whose job they are not.
     for env in ({}, TORCHRUN, MANUAL, SLURM):
@@ -205,7 +205,7 @@ def test_hosts_named_in_a_launcher_call() -> None:
 def test_hosts_named_in_a_call_are_those_of_the_runtimes_own_variables() -> None:
     request = Request(runtime="pjrt", world=WorldByHand(0, 16, "10.0.0.9"))
     with pytest.raises(PlanError, match="says host 0 of 2, but the TPU runtime says worker 0 of 1"):
-        _planner.plan(request, host())
+        planner.plan(request, host())
 
 
 def test_jax_coordinators_of_ipv6_hosts_have_brackets() -> None:
@@ -320,4 +320,4 @@ def test_slices_described_by_the_metadata_server(quote: str) -> None:
 
 def test_a_slice_does_not_matter_to_a_runtime_on_the_cores() -> None:
     env = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}
-    assert _planner.plan(Request(runtime="cpu", nprocs=2), chips(env)).world_size == 2
+    assert planner.plan(Request(runtime="cpu", nprocs=2), chips(env)).world_size == 2

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.fresh import in_fresh_interpreter
-from xmp import _planner, _ports, _probe, _runtimes
-from xmp._runtimes import _imports, _tpu
-from xmp._types import HostFacts, Request
+from xmp._os import ports, probe
+from xmp._plan import planner, runtimes
+from xmp._plan.runtimes import _imports, _tpu
+from xmp._words.types import HostFacts, Request
 
 SKIP = "TPU_SKIP_MDS_QUERY"
 PROGRAM = """
@@ -27,7 +28,7 @@ def test_a_jax_replica_has_what_importing_jax_writes() -> None:
     done = in_fresh_interpreter(PROGRAM, {**clean, "JAX_PLATFORMS": "cpu"})
     written = json.loads(done.stdout)
     written.pop("TPU_LIBRARY_PATH", None)  # the path of libtpu.so, the same in every process
-    made = _planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
+    made = planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
     ours = dict(made.hosts[0].replicas[0].set)
     assert {name: ours.get(name) for name in written} == written
     assert set(written) <= set(_imports.NAMES)
@@ -47,26 +48,26 @@ def test_libtpu_asks_no_server_where_there_is_no_tpu(
 ) -> None:
     """Where a replica of another runtime uses JAX, which says so at its import."""
     known = HostFacts(**facts)
-    replica = _planner.plan(Request(runtime="cpu", nprocs=2), known).hosts[0].replicas[0]
+    replica = planner.plan(Request(runtime="cpu", nprocs=2), known).hosts[0].replicas[0]
     assert dict(replica.set).get(SKIP, known.env.get(SKIP)) == wanted
     imported = HostFacts(**{**facts, "env": {SKIP: "1"}, "env_at_start": {SKIP: ""}})
-    replica = _planner.plan(Request(runtime="cpu", nprocs=2), imported).hosts[0].replicas[0]
+    replica = planner.plan(Request(runtime="cpu", nprocs=2), imported).hosts[0].replicas[0]
     assert (SKIP in replica.unset) is (wanted is None)
 
 
 def test_this_host_plans_leases_and_plans_again() -> None:
     for name in ("cpu", "jax", "fake"):
-        facts = _probe.facts()
+        facts = probe.facts()
         request = Request(runtime=name, nprocs=2)
-        with _ports.lease(_planner.plan(request, facts).needs) as held:
-            made = _planner.plan(request, facts, held.ports)
+        with ports.lease(planner.plan(request, facts).needs) as held:
+            made = planner.plan(request, facts, held.ports)
         replicas = made.hosts[0].replicas
         text = " ".join(value for replica in replicas for _, value in replica.set)
         assert all(str(port) in text for port in held.ports.values())
 
 
 def test_every_runtime_says_what_it_reads_and_owns() -> None:
-    for runtime in _runtimes.runtimes():
+    for runtime in runtimes.runtimes():
         assert runtime.name
         assert type(runtime).__doc__
         assert len(set(runtime.owned)) == len(runtime.owned), runtime.name

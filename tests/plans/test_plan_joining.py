@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.plans.test_plan_hosts import MPI, SLURM, chips
-from xmp import _planner
-from xmp._clusters import placement
-from xmp._clusters.manual import by_hand
 from xmp._commands import _hosts
-from xmp._errors import PlanError
-from xmp._types import HostFacts, HostsByHand, JobPlan, Request
+from xmp._plan import planner
+from xmp._plan.clusters import placement
+from xmp._plan.clusters.manual import by_hand
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, HostsByHand, JobPlan, Request
 
 WORKER = {"TPU_WORKER_HOSTNAMES": "a,b,c", "TPU_WORKER_ID": "2"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "2"}
@@ -26,7 +26,7 @@ def world(hosts: int) -> HostsByHand:
 
 def plan(env: dict[str, str], hosts: int = 3) -> JobPlan:
     facts = HostFacts(env=env, address="10.0.0.50", hostname="n10", cpus=(0, 1))
-    return _planner.plan(Request(runtime="cpu", nprocs=1, world=world(hosts)), facts)
+    return planner.plan(Request(runtime="cpu", nprocs=1, world=world(hosts)), facts)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
-from xmp import _planner, _ports
-from xmp._errors import PlanError
-from xmp._runtimes import _tpu
-from xmp._types import HostFacts, JobPlan, ReplicaPlan, Request
+from xmp._os import ports
+from xmp._plan import planner
+from xmp._plan.runtimes import _tpu
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, ReplicaPlan, Request
 
 SLICES = json.loads((Path(__file__).parent / "slices.json").read_text())
 DERIVED = ("TORCH_TPU_SLICEBUILDER_ADDRESSES", "TORCH_TPU_TOPOLOGY")
@@ -196,11 +197,11 @@ def test_two_launches_on_one_host_share_no_port_and_no_log_folder(runtime: str) 
     facts = host(frameworks=ALL if runtime == "torch_tpu" else FRAMEWORKS)
     found = []
     with (
-        _ports.lease(_planner.plan(halves[0], facts).needs) as one,
-        _ports.lease(_planner.plan(halves[1], facts).needs) as other,
+        ports.lease(planner.plan(halves[0], facts).needs) as one,
+        ports.lease(planner.plan(halves[1], facts).needs) as other,
     ):
         for request, held in zip(halves, (one, other), strict=True):
-            made = _planner.plan(request, facts, held.ports)
+            made = planner.plan(request, facts, held.ports)
             found.append(environments(made, facts))
             assert len({own["TPU_LOG_DIR"] for own in found[-1]}) == 1
     for name in ("TPU_LOG_DIR", "TPU_RUNTIME_METRICS_PORTS", "TORCH_TPU_XPROF_SESSION_ID"):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def test_where_the_program_wanted_to_meet_is_not_replaced_in_silence(
     env: dict[str, str], runtime: str, named: str
 ) -> None:
     facts = HostFacts(env=env, cpus=(0, 1))
-    (note,) = [n for n in _planner.plan(Request(runtime=runtime), facts).notes if "replaced" in n]
+    (note,) = [n for n in planner.plan(Request(runtime=runtime), facts).notes if "replaced" in n]
     assert named in note
     assert "(inherited): replicas meet at a port that xmp holds" in note
     inside = replace(facts, env={**env, "XMP_DEVICE": "cpu"})
-    assert not any("replaced" in n for n in _planner.plan(Request(runtime=runtime), inside).notes)
+    assert not any("replaced" in n for n in planner.plan(Request(runtime=runtime), inside).notes)
 
 
 def test_a_meeting_place_that_is_used_has_no_note() -> None:
     env = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "2222"}
-    made = _planner.plan(Request(runtime="cpu"), HostFacts(env=env))
+    made = planner.plan(Request(runtime="cpu"), HostFacts(env=env))
     assert not any("replaced" in note for note in made.notes)

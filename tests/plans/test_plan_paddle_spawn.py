@@ -10,8 +10,8 @@ import pytest
 import xmp.compat.paddle as dist
 from tests.plans.test_plan_golden import facts_of
 from tests.support.plans import given
-from xmp import _planner
-from xmp._types import HostFacts, HostsByHand, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, HostsByHand, JobPlan, Request
 
 MASK = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 TORCH = {"torch": "2.13.0+cu130"}
@@ -40,7 +40,7 @@ class Launches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        monkeypatch.setattr("xmp._host.launch", self._launch)
+        monkeypatch.setattr("xmp._calls.host.launch", self._launch)
         self.calls: list[Any] = []
 
     def _launch(self, request: Request, call: Any, join: bool) -> Any:
@@ -48,7 +48,7 @@ class Launches:
         return SimpleNamespace(_launch=None)
 
     def __call__(self, facts: HostFacts, func: Any = dict, **options: Any) -> Request:
-        self._patch.setattr("xmp._probe.facts", lambda: facts)
+        self._patch.setattr("xmp._os.probe.facts", lambda: facts)
         self.calls.clear()
         dist.spawn(func, join=False, **options)
         [(request, _)] = self.calls
@@ -56,7 +56,7 @@ class Launches:
         return found
 
     def plan(self, facts: HostFacts, func: Any = dict, **options: Any) -> JobPlan:
-        return _planner.plan(self(facts, func, **options), facts)
+        return planner.plan(self(facts, func, **options), facts)
 
 
 @pytest.fixture
@@ -265,9 +265,9 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         return (names.get(name, name),)
 
     own = {"10.0.0.2", "fd00::2", "127.0.0.1"}
-    monkeypatch.setattr("xmp._probe.addresses.addresses_of", look)
-    monkeypatch.setattr("xmp._probe.addresses.is_here", lambda a: a in own or a[:4] == "127.")
-    monkeypatch.setattr("xmp._probe.addresses.own_addresses", lambda: tuple(sorted(own)))
+    monkeypatch.setattr("xmp._os.probe.addresses.addresses_of", look)
+    monkeypatch.setattr("xmp._os.probe.addresses.is_here", lambda a: a in own or a[:4] == "127.")
+    monkeypatch.setattr("xmp._os.probe.addresses.own_addresses", lambda: tuple(sorted(own)))
 
 
 @pytest.mark.usefixtures("addresses")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import FRAMEWORKS, host, plan, variables
-from xmp import _planner
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 SPMD = {"XLA_USE_SPMD": "1"}
 SLICE = {
@@ -22,7 +22,7 @@ SLICE = {
 
 def chosen(device: str, **request: Any) -> JobPlan:
     facts = HostFacts(env={"PJRT_DEVICE": device}, frameworks=FRAMEWORKS, loaded=("torch",))
-    return _planner.plan(Request(**request), facts)
+    return planner.plan(Request(**request), facts)
 
 
 @pytest.mark.parametrize("device", ["XPU", "xpu", "MYCHIP", "GPU", "CUDA", "MY_CHIP"])
@@ -54,7 +54,7 @@ def test_the_positions_of_its_devices_are_not_known() -> None:
 @pytest.mark.parametrize(("device", "runtime"), [("NEURON", "neuron"), ("TPU", "pjrt")])
 def test_known_devices_stay_what_they_are(device: str, runtime: str) -> None:
     facts = host(env={"PJRT_DEVICE": device}, frameworks=FRAMEWORKS, loaded=("torch",))
-    assert _planner.plan(Request(), facts).runtime == runtime
+    assert planner.plan(Request(), facts).runtime == runtime
 
 
 def test_neuron_has_a_runtime_of_its_own() -> None:
@@ -64,7 +64,7 @@ def test_neuron_has_a_runtime_of_its_own() -> None:
 
 def test_without_torch_xla_the_variable_means_nothing() -> None:
     facts = HostFacts(env={"PJRT_DEVICE": "XPU"}, frameworks={"torch": "2.13.0+cpu"})
-    assert _planner.plan(Request(), facts).runtime == "cpu"
+    assert planner.plan(Request(), facts).runtime == "cpu"
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES", "on", "y"])

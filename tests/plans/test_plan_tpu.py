@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
-from xmp import _planner, _topology
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner, topology
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 SLICES = json.loads((Path(__file__).parent / "slices.json").read_text())
 
@@ -26,9 +26,9 @@ def numbers(text: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("row", SLICES, ids=lambda row: f"{row['type']}-{row['hosts']}")
 def test_the_arithmetic_gives_every_slice_of_the_table(row: dict[str, Any]) -> None:
-    made = _topology.slice_of_type(row["type"], row["chips_per_host"])
+    made = topology.slice_of_type(row["type"], row["chips_per_host"])
     assert made.generation.name == row["generation"]
-    assert made.chips == _topology.parse_topology(row["topology"])
+    assert made.chips == topology.parse_topology(row["topology"])
     assert made.per_host == numbers(row["chip_bounds"])
     assert made.host_bounds == numbers(row["host_bounds"])
     assert made.process_bounds == numbers(row["process_bounds"])
@@ -36,18 +36,18 @@ def test_the_arithmetic_gives_every_slice_of_the_table(row: dict[str, Any]) -> N
 
 
 def test_a_slice_that_is_in_no_table() -> None:
-    generation = _topology.generation_named("v5p")
+    generation = topology.generation_named("v5p")
     assert generation is not None
-    made = _topology.slice_of(generation, (4, 4, 12), (2, 2, 1))
+    made = topology.slice_of(generation, (4, 4, 12), (2, 2, 1))
     assert (made.host_bounds, made.hosts) == ((2, 2, 12), 48)
     with pytest.raises(PlanError, match="cannot be tiled"):
-        _topology.slice_of(generation, (3, 4, 4), (2, 2, 1))
+        topology.slice_of(generation, (3, 4, 4), (2, 2, 1))
 
 
 @pytest.mark.parametrize("text", ["v5litepod-7", "v4-7", "tpu-v6e-slice", "v9-8", "", "v5p"])
 def test_types_that_make_no_slice(text: str) -> None:
     with pytest.raises(PlanError):
-        _topology.slice_of_type(text)
+        topology.slice_of_type(text)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_types_that_make_no_slice(text: str) -> None:
     ],
 )
 def test_bounds_that_the_library_would_end_on(text: str, bounds: tuple[int, ...] | None) -> None:
-    assert _topology.parse_bounds(text) == bounds
+    assert topology.parse_bounds(text) == bounds
 
 
 def test_one_host_of_eight_or_two_of_four() -> None:
@@ -108,7 +108,7 @@ def planned(count: int) -> tuple[JobPlan, int]:
 
     sys.setprofile(count_calls)
     try:
-        made = _planner.plan(Request(runtime="pjrt"), hosts)
+        made = planner.plan(Request(runtime="pjrt"), hosts)
     finally:
         sys.setprofile(None)
     return made, calls
@@ -129,11 +129,11 @@ def test_hosts_are_ordered_by_the_runtimes_own_worker_id() -> None:
         host(chips=4, address=f"10.0.0.{i}", env={**env, "TPU_WORKER_ID": str(i)})
         for i in (2, 0, 3, 1)
     ]
-    made = _planner.plan(Request(runtime="jax"), hosts)
+    made = planner.plan(Request(runtime="jax"), hosts)
     assert [h.address for h in made.hosts] == [f"10.0.0.{i}" for i in range(4)]
     assert [r.rank for h in made.hosts for r in h.replicas] == list(range(16))
     with pytest.raises(PlanError, match=r"workers \[2, 0, 3\]. Allowed: each of 0 to 2 once"):
-        _planner.plan(Request(runtime="jax"), hosts[:3])
+        planner.plan(Request(runtime="jax"), hosts[:3])
 
 
 def test_every_host_gets_the_leased_ports() -> None:
@@ -142,10 +142,10 @@ def test_every_host_gets_the_leased_ports() -> None:
         host(chips=4, address=f"10.0.0.{i}", env={**env, "TPU_WORKER_ID": str(i)}) for i in (0, 1)
     ]
     request = Request(runtime="pjrt")
-    needs = _planner.plan(request, hosts).needs
+    needs = planner.plan(request, hosts).needs
     assert {n.host for n in needs if n.name.startswith("process.")} == {0, 1}
     ports = {need.name: 40000 + i for i, need in enumerate(needs)}
-    made = _planner.plan(request, hosts, ports)
+    made = planner.plan(request, hosts, ports)
     addresses = set(variables(made, "TPU_PROCESS_ADDRESSES"))
     wanted = [f"10.0.0.{h}:{ports[f'process.{h}.{i}']}" for h in (0, 1) for i in range(4)]
     assert addresses == {",".join(wanted)}
@@ -279,7 +279,7 @@ def test_one_host_of_a_larger_slice() -> None:
     ],
 )
 def test_the_choice_on_tpu_hosts(facts: HostFacts, runtime: str) -> None:
-    assert _planner.choose(Request(), facts)[0].name == runtime
+    assert planner.choose(Request(), facts)[0].name == runtime
 
 
 # --- what imports write --------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_the_template_leaves_alone_what_looks_for_chips() -> None:
         made = plan(host(), runtime)
         assert dict(made.fork_rules.quiet)["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
         assert made.not_preloaded == ("torch_xla", "torch_tpu")
-    without = _planner.plan(Request(runtime="cpu"), HostFacts(frameworks={"torch_tpu": "0.2.0"}))
+    without = planner.plan(Request(runtime="cpu"), HostFacts(frameworks={"torch_tpu": "0.2.0"}))
     assert without.not_preloaded == ("torch_tpu",)
     loaded = host(loaded=("torch", "torch_xla", "torch_tpu", "numpy"))
     assert plan(loaded).preload == ("torch", "numpy")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import ALL, FRAMEWORKS, host, plan, variables
-from xmp import _planner
-from xmp._errors import PlanError
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
 
 
 @pytest.mark.parametrize("runtime", ["pjrt", "jax"])
@@ -134,9 +134,9 @@ def test_unknown_chips_are_named_and_jax_is_offered() -> None:
     assert made.world_size == 1
     assert variables(made, "JAX_PLATFORMS") == ["tpu,cpu"]
     with pytest.raises(PlanError, match="0x0083"):
-        _planner.plan(Request(), facts)
+        planner.plan(Request(), facts)
     only_jax = HostFacts(tpu={"unknown": "0x0083"}, frameworks={"jax": "0.12", "libtpu": "0.1"})
-    assert _planner.plan(Request(), only_jax).runtime == "jax"
+    assert planner.plan(Request(), only_jax).runtime == "jax"
     with pytest.raises(PlanError, match="unknown TPU chips"):
         plan(facts, "jax", nprocs=4)
 
@@ -160,7 +160,7 @@ def test_torch_tpu_says_what_it_cannot() -> None:
 
 def test_a_cpu_mesh_that_cannot_be_is_refused_before_it_starts() -> None:
     facts = HostFacts(env={"PJRT_DEVICE": "CPU"}, frameworks=FRAMEWORKS)
-    assert _planner.plan(Request(), facts).world_size == 1
+    assert planner.plan(Request(), facts).world_size == 1
     with pytest.raises(PlanError, match="cannot form a mesh across processes"):
         plan(facts, nprocs=2)
     assert plan(facts, nprocs=2, backend="gloo").world_size == 2

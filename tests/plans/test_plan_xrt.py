@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.plans import given as variables
-from xmp import _planner
-from xmp._errors import PlanError
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
 
 OLD = {"torch": "1.6.0", "torch_xla": "1.6"}
 TPU = {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.9:8470"}
@@ -27,7 +27,7 @@ TWO = {
 
 def plan(env: dict[str, str], gpus: int = 8, **request: Any) -> JobPlan:
     facts = HostFacts(env=env, frameworks=OLD, gpus={"vendor": "nvidia", "count": gpus})
-    return _planner.plan(Request(runtime="xrt", **request), facts)
+    return planner.plan(Request(runtime="xrt", **request), facts)
 
 
 def test_a_tpu_host() -> None:
@@ -62,7 +62,7 @@ def test_the_mesh_service_is_a_held_loopback_port() -> None:
     made = plan(TPU)
     need = made.needs[0]
     assert (need.name, need.how, need.address) == ("mesh", "hold", "127.0.0.1")
-    again = _planner.plan(
+    again = planner.plan(
         Request(runtime="xrt"), HostFacts(env=TPU, frameworks=OLD), {"mesh": 40001}
     )
     assert variables(again)["XRT_MESH_SERVICE_ADDRESS"] == "127.0.0.1:40001"
@@ -81,9 +81,9 @@ def test_a_part_of_a_configuration_is_refused_with_what_is_missing(
     """An old torch_xla that is named, or found, and would be left for the CPU in silence."""
     facts = HostFacts(env={name: "w:0"}, frameworks=OLD)
     with pytest.raises(PlanError, match=f"{name}=w:0 without .*: set XRT_TPU_CONFIG .*or GPU_NUM"):
-        _planner.plan(Request(runtime=runtime), facts)
+        planner.plan(Request(runtime=runtime), facts)
     inside = HostFacts(env={name: "w:0", "XMP_DEVICE": "tpu:0"}, frameworks=OLD)
-    assert _planner.plan(Request(nprocs=2), inside).runtime == "cpu"
+    assert planner.plan(Request(nprocs=2), inside).runtime == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_replicas_are_not_taken_for_hosts(local: int) -> None:
 
 def test_only_an_old_torch_xla_is_configured_by_it() -> None:
     new = HostFacts(env=TPU, frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"})
-    made = _planner.plan(Request(), new)
+    made = planner.plan(Request(), new)
     assert made.runtime != "xrt"
     assert any("XRT_TPU_CONFIG" in note for note in made.notes)
     old = HostFacts(env=TPU, frameworks=OLD)
-    assert _planner.plan(Request(), old).runtime == "xrt"
+    assert planner.plan(Request(), old).runtime == "xrt"
 
 
 def test_by_name_it_is_refused_where_torch_xla_has_none() -> None:
     new = HostFacts(env=TPU, frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"})
     with pytest.raises(PlanError, match=r'torch_xla up to 2\.0; 2\.9\.0 .*runtime="pjrt"'):
-        _planner.plan(Request(runtime="xrt"), new)
+        planner.plan(Request(runtime="xrt"), new)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.plans import given
-from xmp import _planner, _runtimes
-from xmp._errors import PlanError
-from xmp._types import HostFacts, Request
+from xmp._plan import planner, runtimes
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
 
 
-class Abacus(_runtimes.Runtime):
+class Abacus(runtimes.Runtime):
     """Beads in rows: as much of a runtime as a new device needs."""
 
     name = "abacus"
@@ -20,22 +20,22 @@ class Abacus(_runtimes.Runtime):
     def configured(self, facts: HostFacts) -> str:
         return "ABACUS=on" if facts.env.get("ABACUS") == "on" else ""
 
-    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
-        return _runtimes.Fit(2, (1, 2), "2 rows")
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> runtimes.Fit:
+        return runtimes.Fit(2, (1, 2), "2 rows")
 
-    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
-        return _runtimes.Share({"ABACUS_ROW": str(local)}, f"row:{local}")
+    def share(self, job: runtimes.Job, place: runtimes.Place, local: int) -> runtimes.Share:
+        return runtimes.Share({"ABACUS_ROW": str(local)}, f"row:{local}")
 
 
 def test_a_runtime_can_be_added_from_outside() -> None:
-    _runtimes.register(Abacus())
+    runtimes.register(Abacus())
     try:
-        made = _planner.plan(Request(), HostFacts(env={"ABACUS": "on", "ABACUS_ROW": "9"}))
+        made = planner.plan(Request(), HostFacts(env={"ABACUS": "on", "ABACUS_ROW": "9"}))
         assert (made.runtime, made.why, made.framework) == ("abacus", "ABACUS=on", "abacus.xmp")
         assert [given(made, i)["ABACUS_ROW"] for i in range(2)] == ["0", "1"]
         with pytest.raises(PlanError, match="already registered"):
-            _runtimes.register(Abacus())
+            runtimes.register(Abacus())
     finally:
-        _runtimes.unregister("abacus")
+        runtimes.unregister("abacus")
     with pytest.raises(PlanError, match="'abacus' is not known"):
-        _planner.plan(Request(runtime="abacus"), HostFacts())
+        planner.plan(Request(runtime="abacus"), HostFacts())

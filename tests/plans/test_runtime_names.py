@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from xmp import _planner, _runtimes
-from xmp._errors import PlanError
-from xmp._runtimes._meant import _OTHER_NAMES
-from xmp._types import HostFacts, Request
+from xmp._plan import planner, runtimes
+from xmp._plan.runtimes._meant import _OTHER_NAMES
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
 
 
 @pytest.mark.parametrize(
@@ -35,27 +35,27 @@ def test_an_unknown_runtime_is_refused_with_what_was_probably_meant(
     asked = (here, Request(runtime=name)), (replace(here, env={"XMP_RUNTIME": name}), Request())
     for known, request in asked:
         with pytest.raises(PlanError, match=r"is not known\. You probably meant") as caught:
-            _planner.plan(request, known)
+            planner.plan(request, known)
         guess, _, allowed = str(caught.value).partition("Allowed: ")
         assert [word for word in meant if word not in guess] == []
-        assert allowed.startswith(", ".join(n for n in _runtimes.names() if n != "fake"))
+        assert allowed.startswith(", ".join(n for n in runtimes.names() if n != "fake"))
     with pytest.raises(PlanError, match=r"runtime='zebra' is not known. Allowed: .*cuda.*cpu"):
-        _planner.plan(Request(runtime="zebra"), here)
+        planner.plan(Request(runtime="zebra"), here)
 
 
 @pytest.mark.parametrize("name", ["fak", "fakes", "faker"])
 def test_a_typo_does_not_show_the_runtime_of_tests(name: str) -> None:
     with pytest.raises(PlanError) as caught:
-        _planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
+        planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
     assert re.findall("fake[^rs]", str(caught.value)) == []
 
 
 @pytest.mark.parametrize("name", ["Fake", "FAKE ", "fake:0"])
 def test_the_runtime_of_tests_is_named_where_it_is_meant(name: str) -> None:
     with pytest.raises(PlanError, match=r'meant "fake"\. Allowed: .*paddle, fake, cpu, or leave'):
-        _planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
+        planner.plan(Request(runtime=name), HostFacts(cpus=(0, 1)))
 
 
 def test_a_guess_names_only_what_there_is() -> None:
     for guess in _OTHER_NAMES.values():
-        assert {*re.findall(r'"(\w+)"', guess)} <= {*_runtimes.names()}, guess
+        assert {*re.findall(r'"(\w+)"', guess)} <= {*runtimes.names()}, guess

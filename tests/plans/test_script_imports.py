@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 KNOWN = HostFacts(frameworks={"torch": "2.13.0", "jax": "0.10.2"}, cpus=(0, 1))
 
@@ -21,7 +21,7 @@ KNOWN = HostFacts(frameworks={"torch": "2.13.0", "jax": "0.10.2"}, cpus=(0, 1))
 def test_what_a_script_imports_counts_as_loaded(
     imports: tuple[str, ...], runtime: str, why: str
 ) -> None:
-    made = _planner.plan(Request(nprocs=2, imports=imports), KNOWN)
+    made = planner.plan(Request(nprocs=2, imports=imports), KNOWN)
     assert made.runtime == runtime
     assert why in made.why
     assert set(imports) <= set(made.preload), "a template imports it beforehand"
@@ -29,4 +29,4 @@ def test_what_a_script_imports_counts_as_loaded(
 
 def test_a_script_that_imports_torch_xla_does_so_in_its_replicas() -> None:
     request = Request(nprocs=2, runtime="cpu", imports=("torch_xla.core.xla_model",))
-    assert not {name for name in _planner.plan(request, KNOWN).preload if "torch_xla" in name}
+    assert not {name for name in planner.plan(request, KNOWN).preload if "torch_xla" in name}

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.plans import given
 from tests.support.tpu_hosts import ALL, host, plan
-from xmp import _planner
-from xmp._errors import PlanError
-from xmp._runtimes._too_long import LONGEST, in_files, still_too_long
-from xmp._types import HostFacts, HostPlan, JobPlan, ReplicaPlan, Request
+from xmp._plan import planner
+from xmp._plan.runtimes._too_long import LONGEST, in_files, still_too_long
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, HostPlan, JobPlan, ReplicaPlan, Request
 
 NAME, PATH = "TPU_PROCESS_ADDRESSES", "TPU_PROCESS_ADDRESSES_PATH"
 
@@ -47,7 +47,7 @@ def test_addresses_of_a_large_slice_are_in_a_file(runtime: str) -> None:
         assert NAME not in dict(replica.set)
         assert NAME in replica.unset  # the inherited one must not be there either
     assert f"file      {PATH}: {len(text):,} characters, for the launch" in str(made)
-    assert _planner.to_json(made)["hosts"][0]["files"] == {PATH: text}
+    assert planner.to_json(made)["hosts"][0]["files"] == {PATH: text}
     assert not [note for note in made.notes if "128 KiB" in note]
 
 
@@ -92,7 +92,7 @@ def test_the_limit_is_that_of_execve(values: list[str], moved: bool) -> None:
 def test_a_value_of_the_user_that_no_program_can_have_is_refused() -> None:
     def planned(size: int, **more: Any) -> JobPlan:
         env = ((("DATA", "x" * size),),)
-        return _planner.plan(Request(nprocs=2, runtime="cpu", env=env, **more), HostFacts())
+        return planner.plan(Request(nprocs=2, runtime="cpu", env=env, **more), HostFacts())
 
     most = LONGEST - len("DATA=")
     assert len(given(planned(most))["DATA"]) == most

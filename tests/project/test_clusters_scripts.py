@@ -1,7 +1,7 @@
 """The files of scripts/clusters: they parse, and what they start runs on two hosts.
 
-The variables are those that the operators set, by the sources that ``xmp/_clusters`` names; only
-the address of host 0 is another: 127.0.0.2 in place of a pod's name.
+The variables are those that the operators set, by the sources that ``xmp/_plan/clusters`` names;
+only the address of host 0 is another: 127.0.0.2 in place of a pod's name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import yaml
 
 from tests.support.stage import ROOT, Outcome, Stage
 from tests.support.waiting import until
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 from xmp.testing import recorded_facts
 
 FOLDER = ROOT / "scripts" / "clusters"
@@ -171,7 +171,7 @@ def test_a_pod_has_a_replica_for_each_gpu(read: Any) -> None:
             gpus={"vendor": "nvidia", "count": pod.limits["nvidia.com/gpu"]},
             frameworks=frameworks,
         )
-        made = _planner.plan(Request(), facts)
+        made = planner.plan(Request(), facts)
         assert (made.runtime, made.world_size) == ("cuda", 8)
         assert [each.rank for each in made.hosts[0].replicas] == [*range(4 * index, 4 * index + 4)]
 
@@ -190,7 +190,7 @@ def test_a_pod_of_the_jobset_has_a_replica_for_each_chip() -> None:
     for index in range(pod.hosts):
         env = {**own, "TPU_WORKER_ID": str(index), "JOB_COMPLETION_INDEX": str(index)}
         facts = HostFacts(env=env, tpu=recorded.tpu, frameworks=recorded.frameworks)
-        made = _planner.plan(Request(runtime="jax"), facts)
+        made = planner.plan(Request(runtime="jax"), facts)
         assert (made.hosts[0].index, made.world_size) == (index, 8)
         first = dict(made.hosts[0].replicas[0].set)
         assert first["JAX_COORDINATOR_ADDRESS"] == "digits-workers-0-0.digits:8482"

@@ -15,8 +15,11 @@ import xmp.compat.paddle
 import xmp.compat.torch_mp
 import xmp.compat.torch_xla
 import xmp.testing
-from xmp import _checks, _choices, _inside, _runtimes
+from xmp import _inside
+from xmp._calls import checks
+from xmp._plan import runtimes
 from xmp._processes.messages.order import Failure
+from xmp._words import choices
 
 FACES = (
     xmp,
@@ -46,9 +49,9 @@ def words_of(choice: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("choice", "taken"),
     [
-        (_choices.StartMethod, set(_checks.METHODS)),
-        (_choices.Op, set(_inside.OPS)),
-        (_choices.RuntimeName, {r.name for r in _runtimes.runtimes() if not r.for_tests}),
+        (choices.StartMethod, set(checks.METHODS)),
+        (choices.Op, set(_inside.OPS)),
+        (choices.RuntimeName, {r.name for r in runtimes.runtimes() if not r.for_tests}),
     ],
     ids=["start_method", "op", "runtime"],
 )
@@ -56,7 +59,7 @@ def test_the_words_are_those_that_are_taken(choice: Any, taken: set[str]) -> Non
     assert words_of(choice) == taken
 
 
-@pytest.mark.parametrize("bind", [True, False, *sorted(words_of(_choices.Bind))])
+@pytest.mark.parametrize("bind", [True, False, *sorted(words_of(choices.Bind))])
 def test_each_word_of_bind_is_taken(bind: bool | str) -> None:
     assert xmp.plan(2, runtime="cpu", bind=bind).world_size == 2  # type: ignore[arg-type]
 
@@ -101,7 +104,7 @@ def test_paddles_data_parallel_shows_its_own_arguments() -> None:
 
 
 def test_what_a_failure_shows_is_what_it_has() -> None:
-    shown = {name for name in vars(xmp._errors.Failure) if not name.startswith("_")}
+    shown = {name for name in vars(xmp._words.errors.Failure) if not name.startswith("_")}
     assert {"rank", "what", "label", "exception", "stderr"} <= shown
     failure = Failure(0, 0, 1, "raised")
     for name in shown:

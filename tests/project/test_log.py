@@ -19,7 +19,7 @@ import pytest
 
 import xmp
 from tests.support.fresh import in_fresh_interpreter
-from xmp import _log
+from xmp._os import log
 
 LINE = re.compile(r"^xmp \d\d:\d\d:\d\d\.\d{3} (\w+) (\d+) ([A-Z]+): (.*)$", re.MULTILINE)
 
@@ -140,7 +140,7 @@ def test_a_handler_of_the_program_gets_every_record(caplog: pytest.LogCaptureFix
     assert {record.levelname for record in records} == {"DEBUG"}
     (chosen,) = [record for record in records if record.msg.startswith("runtime ")]
     assert chosen.getMessage().startswith("runtime cpu: runtime='cpu'")
-    assert chosen.module == "_host"  # where it was decided, not where it was logged
+    assert chosen.module == "host"  # where it was decided, not where it was logged
 
 
 def test_without_debug_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -248,15 +248,15 @@ def test_warning_filters_are_obeyed(other_thread: Any, capfd: pytest.CaptureFixt
 def test_a_warning_may_be_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     text = f"said at {time.monotonic_ns()}"
     for _ in range(2):
-        _log.warning(text, once=True)
-        _log.warning("%s: %d %%", text, 3, once=True)
+        log.warning(text, once=True)
+        log.warning("%s: %d %%", text, 3, once=True)
     assert capsys.readouterr().err == f"xmp: {text}\nxmp: {text}: 3 %\n"
 
 
 def test_text_without_values_is_not_a_format(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    _log.error("100 %s")
+    log.error("100 %s")
     assert capsys.readouterr().err == "xmp: 100 %s\n"
     assert caplog.messages == ["100 %s"]
 
@@ -266,4 +266,4 @@ def test_a_standard_error_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPat
     closed.close()
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stderr", stream)
-        _log.warning("not read")
+        log.warning("not read")

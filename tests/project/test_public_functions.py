@@ -87,13 +87,13 @@ def frames(error: BaseException) -> list[tuple[str, str]]:
 def test_an_error_of_xmp_shows_one_of_its_frames() -> None:
     with pytest.raises(xmp.PlanError) as caught:
         xmp.spawn(fn, nprocs=0)
-    assert frames(caught.value)[1:] == [("xmp._spawn", "spawn")]
+    assert frames(caught.value)[1:] == [("xmp._calls.spawn", "spawn")]
     with pytest.raises(xmp.PlanError) as caught:
         xmp.launch(fn, nprocs=0)
-    assert frames(caught.value)[1:] == [("xmp._spawn", "launch")]
+    assert frames(caught.value)[1:] == [("xmp._calls.spawn", "launch")]
     with pytest.raises(xmp.PlanError) as caught:
         xmp.plan(runtime="no such")
-    assert frames(caught.value)[1:] == [("xmp._spawn", "plan")]
+    assert frames(caught.value)[1:] == [("xmp._calls.spawn", "plan")]
 
 
 def test_where_the_function_runs_in_the_caller_its_frames_stay() -> None:
@@ -114,8 +114,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 PACKAGE = Path(xmp.__file__).parent
 INSIDE = [
-    *sorted((PACKAGE / "_inside").glob("*.py")),
-    *(PACKAGE / f"{n}.py" for n in ("_breakpoint", "_preemption", "_sharing", "_data_parallel")),
+    *sorted({*(PACKAGE / "_inside").glob("*.py")} - {PACKAGE / "_inside/script_runs.py"}),
+    PACKAGE / "plugins/data_parallel/call.py",
 ]
 """What users call in their replicas: it may take long, and their handlers run meanwhile."""
 
@@ -123,7 +123,7 @@ INSIDE = [
 def test_what_launches_or_plans_defers_handlers_as_a_whole() -> None:
     functions = {name: getattr(xmp, name) for name in xmp.__all__}
     plain = {n: f for n, f in functions.items() if inspect.isfunction(f)}
-    deferring = {n for n, f in plain.items() if f.__code__.co_filename.endswith("/_spawn.py")}
+    deferring = {n for n, f in plain.items() if f.__code__.co_filename.endswith("/_calls/spawn.py")}
     files = {str(path) for path in INSIDE}
     assert {n for n, f in plain.items() if f.__code__.co_filename in files} == {*plain} - deferring
 
@@ -137,7 +137,7 @@ def test_imports_in_functions_that_users_call_in_replicas_defer_handlers(path: P
         for function in functions
         for block in ast.walk(function)
         if isinstance(block, ast.With)
-        and ast.unparse(block.items[0].context_expr) == "_signals.deferred()"
+        and ast.unparse(block.items[0].context_expr) == "signals.deferred()"
     ]
     deferred = {id(node) for block in blocks for node in ast.walk(block)}
     torn = [
@@ -150,4 +150,4 @@ def test_imports_in_functions_that_users_call_in_replicas_defer_handlers(path: P
         )
         and id(node) not in deferred
     ]
-    assert not torn, "use `with _signals.deferred():`, or imported() of _imports"
+    assert not torn, "use `with signals.deferred():`, or imported() of _os.imports"

@@ -22,8 +22,8 @@ FIRST = """
     import xmp
     from in_script import comm, descendants, say, template_above
     from waiting import until
-    from xmp._engines.ray.engine import engine
-    from xmp._types import Request
+    from xmp.plugins.ray.engine import engine
+    from xmp._words.types import Request
 
     def template(rank):
         assert torch.ones(1).item() == 1

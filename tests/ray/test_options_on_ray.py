@@ -197,7 +197,7 @@ GROWS = """
     import ray, xmp
     from in_script import say
     from tests.support.waiting import until
-    from xmp._engines.ray import autoscaler
+    from xmp.plugins.ray import autoscaler
 
     if __name__ == "__main__":
         ray.init(log_to_driver=False)

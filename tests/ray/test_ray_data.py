@@ -174,7 +174,7 @@ def test_a_result_that_does_not_load_in_the_driver(
 
 
 GONE = """
-from xmp._engines.ray import agent, files
+from xmp.plugins.ray import agent, files
 
 agent._SILENCE = 3  # not 12: what is tested is that it counts while a file is read
 pieces, half_read, gone = files.parts_of, threading.Event(), threading.Event()

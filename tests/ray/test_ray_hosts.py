@@ -291,7 +291,7 @@ if "HANGS" in os.environ:
     while not os.path.exists(os.environ["HANGS"]):
         time.sleep(0.05)
     os._exit(1)
-if "SLOW" in os.environ and "xmp._engines.agent" in " ".join(sys.orig_argv):
+if "SLOW" in os.environ and "xmp._hosts.engines.agent" in " ".join(sys.orig_argv):
     time.sleep(float(os.environ["SLOW"]))
 if "PYTHON_THERE" in os.environ:
     platform.python_version = lambda: os.environ["PYTHON_THERE"]

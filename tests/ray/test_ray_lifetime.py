@@ -77,7 +77,7 @@ def test_agents_stay_until_something_ends_them(stage: Stage, ray_folder: str) ->
     """An actor or agent that is killed or stopped meanwhile, shutdown(), the idle limit,
     ray.shutdown()."""
     source = """
-    from xmp._engines.ray import group
+    from xmp.plugins.ray import group
 
     found = {}
     assert list(xmp.launch(rank, **ONE)) == [0, 1]

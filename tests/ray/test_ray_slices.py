@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.ray_cluster import RayCluster, cluster_of
 from tests.support.stage import Stage
-from xmp import _planner
-from xmp._types import Request
+from xmp._plan import planner
+from xmp._words.types import Request
 from xmp.testing import recorded_facts
 
 pytestmark = pytest.mark.ray
@@ -37,10 +37,10 @@ DRIVER = """
 
     import ray
     import xmp
-    from xmp import _planner
-    from xmp._engines import driver
-    from xmp._engines.ray.engine import engine
-    from xmp._types import Request
+    from xmp._plan import planner
+    from xmp._hosts.engines import driver
+    from xmp.plugins.ray.engine import engine
+    from xmp._words.types import Request
     from xmp.testing import recorded_facts
     from in_script import say
 
@@ -62,7 +62,7 @@ DRIVER = """
 
     def plans(group):
         for runtime in ("pjrt", "jax", "torch_tpu"):
-            yield runtime, _planner.to_json(driver._whole(Request(runtime=runtime), group))
+            yield runtime, planner.to_json(driver._whole(Request(runtime=runtime), group))
 
     def refused(**options):
         try:
@@ -138,7 +138,7 @@ def placed(runtime: str, worker: int) -> list[dict[str, Any]]:
         "TPU_WORKER_HOSTNAMES": ",".join(ADDRESSES),
     }
     facts = replace(recorded_facts("v6e-16"), env=env, metadata={}, address=ADDRESSES[worker])
-    made: list[dict[str, Any]] = _planner.to_json(_planner.plan(Request(runtime=runtime), facts))[
+    made: list[dict[str, Any]] = planner.to_json(planner.plan(Request(runtime=runtime), facts))[
         "hosts"
     ]
     return made

@@ -14,8 +14,8 @@ import pytest
 
 import xmp
 from xmp import _inside
-from xmp._clusters.per_device import identity
-from xmp._replica_info import ReplicaInfo
+from xmp._plan.clusters.per_device import identity
+from xmp._words.replica_info import ReplicaInfo
 
 
 class FakeFramework:

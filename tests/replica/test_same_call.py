@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xmp import _signals
 from xmp._inside.same_call import name_of
+from xmp._os import signals
 
 
 class Data:
@@ -81,7 +81,7 @@ class Called:
         self.seen: list[bool] = []
 
     def look(self, *_: Any) -> None:
-        self.seen.append(_signals.in_handler())
+        self.seen.append(signals.in_handler())
 
     def __call__(self, *_: Any) -> None:
         self.look()
@@ -100,6 +100,6 @@ def test_a_handler_is_known_by_its_frames(kind: str) -> None:
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert called.seen == [True]
-        assert not _signals.in_handler()
+        assert not signals.in_handler()
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -15,13 +15,16 @@ import pytest
 
 import xmp
 from tests.support.waiting import until
-from xmp import _host, _inside, _preemption, _runtimes
+from xmp import _inside
+from xmp._calls import host as _host
+from xmp._inside import preemption
+from xmp._inside.script_runs import ScriptRun, run_in_replica
+from xmp._plan import runtimes
 from xmp._processes import Call
 from xmp._processes.launcher.launch_registry import preempt_all
 from xmp._processes.launcher.preemption import Sigterm
 from xmp._processes.messages.thread_replicas import by_process, count, spread
-from xmp._script_runs import ScriptRun, run_in_replica
-from xmp._types import HostFacts, HostPlan, ReplicaPlan, Request
+from xmp._words.types import HostFacts, HostPlan, ReplicaPlan, Request
 
 FRAMEWORK = """
 class Pair:
@@ -51,18 +54,18 @@ enter = Alone
 """
 
 
-class Pairs(_runtimes.Runtime):
+class Pairs(runtimes.Runtime):
     """Two replicas in each process."""
 
     name = "pairs"
     framework = "framework_of_pairs"
 
-    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
-        return _runtimes.Fit(4, (2, 4), "2 pairs")
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> runtimes.Fit:
+        return runtimes.Fit(4, (2, 4), "2 pairs")
 
-    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
+    def share(self, job: runtimes.Job, place: runtimes.Place, local: int) -> runtimes.Share:
         settings = {"threads_per_process": "2"}
-        return _runtimes.Share({}, f"bead:{local}", settings, local // 2)
+        return runtimes.Share({}, f"bead:{local}", settings, local // 2)
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +73,9 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "framework_of_pairs.py").write_text(FRAMEWORK)
     (tmp_path / "framework_alone.py").write_text(ALONE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    _runtimes.register(Pairs())
+    runtimes.register(Pairs())
     yield
-    _runtimes.unregister("pairs")
+    runtimes.unregister("pairs")
     sys.modules.pop("framework_of_pairs", None)
 
 
@@ -192,7 +195,7 @@ def steps(rank: int, marks: str) -> int:
 def test_threads_agree_on_their_end(
     method: str, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_preemption, "_noted", False)
+    monkeypatch.setattr(preemption, "_noted", False)
     monkeypatch.setattr(Sigterm, "carry_out", lambda *_: None)  # it would end this process
     context = xmp.spawn(
         steps, (str(marks),), nprocs=4, runtime="pairs", start_method=method, join=False

@@ -20,7 +20,7 @@ from tests.support.launching import failure, never_returns
 from tests.support.memory_group import memory_group
 from tests.support.stage import Script
 from tests.support.waiting import until
-from xmp._probe import oom
+from xmp._os.probe import oom
 from xmp._processes.messages.order import Failure
 from xmp._processes.report.out_of_memory import OomFinding
 

@@ -228,7 +228,7 @@ def test_the_excerpt_of_pytest_ends_in_the_users_line(stage: Stage) -> None:
     done = stage.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_training.py")
     assert "# the user's line" in done.out, done
     assert "the labels are wrong" in done.out
-    assert "_spawn.py" not in done.out
+    assert "_calls/spawn.py" not in done.out
 
 
 def test_a_second_import_that_raises_in_a_fresh_interpreter_says_so(script: Script) -> None:

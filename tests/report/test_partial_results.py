@@ -119,6 +119,6 @@ def test_a_notebook_shows_the_table_and_the_users_frames(
     assert "\n    raise ValueError('no <label>')\n" in lines, (
         "the line of a cell that replicas lack"
     )
-    assert "_spawn.py" not in lines
+    assert "_calls/spawn.py" not in lines
     assert "_replica" not in lines
     assert value["data"]["text/html"].startswith("<table>")

@@ -44,7 +44,7 @@ def test_the_first_start_says_how_to_begin_early() -> None:
 def test_xmp_run_has_no_program_that_could_begin_early() -> None:
     ready = 8 * SECOND
     timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)
-    imports = ("xmp._frameworks.torch_dist", 5.0), ("torch", 4.5)
+    imports = ("xmp._inside.frameworks.torch_dist", 5.0), ("torch", 4.5)
     assert slow_start(StartTimeline({0: timeline}, imports), program=True) == (
         "the start took 7.0 s: imports that all replicas share 7.0 s, import torch 4.5 s"
     )

@@ -12,10 +12,10 @@ import torch
 
 import xmp
 from tests.support.launching import failure
-from xmp._frame_values import taken
+from xmp._os.frame_values import taken
+from xmp._plan.secrets import HIDDEN
 from xmp._processes.report.short_text import library_of
 from xmp._processes.report.variables import loaded
-from xmp._secrets import HIDDEN
 
 
 class Foreign(dict[str, int]):

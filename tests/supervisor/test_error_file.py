@@ -11,7 +11,7 @@ import pytest
 
 from xmp._processes.messages.order import Failure
 from xmp._processes.supervisor.error_file import recorded
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 NOTHING = "", ""
 OF_TORCH = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._events import (
+from xmp._rules.events import (
     Ended,
     Entered,
     Event,
@@ -16,9 +16,9 @@ from xmp._events import (
     Returned,
     Tick,
 )
-from xmp._limits import HANG, SAY_AFTER, START, TOTAL, Overdue
-from xmp._types import Limits
-from xmp._watch import CAUSE, FINISHED, STOPPED, Watch
+from xmp._rules.limits import HANG, SAY_AFTER, START, TOTAL, Overdue
+from xmp._rules.watch import CAUSE, FINISHED, STOPPED, Watch
+from xmp._words.types import Limits
 
 S = 1_000_000_000
 CALLED = 100 * S

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._events import Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick
-from xmp._watch import CAUSE, COLLATERAL, FINISHED, STOPPED, UNKNOWN, Watch, is_victim
+from xmp._rules.events import Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick
+from xmp._rules.watch import CAUSE, COLLATERAL, FINISHED, STOPPED, UNKNOWN, Watch, is_victim
 
 MS = 1_000_000
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"

@@ -61,7 +61,7 @@ class NetworkJob:
             above = self.launchers[index].pid
             return next((pid for pid in pids if _parent(pid) == above), 0)
         if what == "carrier":
-            return next((pid for pid in pids if b"xmp._carrier" in _command(pid)), 0)
+            return next((pid for pid in pids if b"xmp._hosts.carrier" in _command(pid)), 0)
         return next((pid for pid, name in pids.items() if name == f"xmp-{what}"), 0)
 
     def kill(self, index: int, what: str, number: int = signal.SIGKILL) -> None:

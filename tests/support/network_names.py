@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from xmp._names import _is_address
+from xmp._os.names import _is_address
 
 __all__ = ["silent_names"]
 

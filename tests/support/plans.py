@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xmp._types import JobPlan
+from xmp._words.types import JobPlan
 
 __all__ = ["given"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmp import _planner
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, JobPlan, Request
 
 __all__ = ["ALL", "FRAMEWORKS", "host", "plan", "variables"]
 
@@ -21,7 +21,7 @@ def host(generation: str = "v5e", chips: int = 8, **given: Any) -> HostFacts:
 
 def plan(facts: HostFacts, runtime: str = "pjrt", **request: Any) -> JobPlan:
     """The plan of a request."""
-    return _planner.plan(Request(runtime=runtime, **request), facts)
+    return planner.plan(Request(runtime=runtime, **request), facts)
 
 
 def variables(made: JobPlan, name: str) -> list[str | None]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.waiting import until
 from xmp._processes.system import fork_safety
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 
 def test_a_thread_that_is_about_to_end_is_no_native_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,9 +74,9 @@ def test_the_supervisor_that_touched_it_is_gone(module_level: Outcome) -> None:
 LOCK = """
     import fcntl, os
     import in_script, xmp
-    from xmp import _planner
+    from xmp._plan import planner
 
-    _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.path.abspath("accel*"))
+    planner.DEVICE_FILES = (*planner.DEVICE_FILES, os.path.abspath("accel*"))
 
     def seize():
         '''As a TPU runtime does: the device file open, the lock taken, until the process ends.'''

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.stage import Outcome, Stage
 from xmp._processes.template.candidates import Candidates
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 pytestmark = pytest.mark.failing
 
@@ -74,9 +74,9 @@ BAD = ("threadone", "crashone", "hangone", "connectone", "deviceone", "exitone")
 SCRIPT = """
     import os, sys, time
     import in_script, xmp
-    from xmp import _planner
+    from xmp._plan import planner
 
-    _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.environ["STAND_IN"])
+    planner.DEVICE_FILES = (*planner.DEVICE_FILES, os.environ["STAND_IN"])
     NAMES = sys.argv[1].split(",")
 
     def look(rank, use=()):

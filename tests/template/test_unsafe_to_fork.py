@@ -48,22 +48,22 @@ IMPORTED = """
 
 DEVICE = """
     import os, in_script, xmp
-    from xmp import _planner
-    _planner.DEVICE_FILES = (*_planner.DEVICE_FILES, os.environ["STAND_IN"] + "*")
+    from xmp._plan import planner
+    planner.DEVICE_FILES = (*planner.DEVICE_FILES, os.environ["STAND_IN"] + "*")
     HELD = open(os.environ["STAND_IN"] + "0")
 """
 
 DRIVER = """
     import os, in_script, xmp
-    from xmp import _planner
+    from xmp._plan import planner
     # Stands in for cuDeviceGetCount(): getpid() never answers what "not initialised" would be.
-    _planner.DRIVER_PROBES = (("libmissing.so.1", "any", 3), ("libc.so.6", "getpid", 3))
+    planner.DRIVER_PROBES = (("libmissing.so.1", "any", 3), ("libc.so.6", "getpid", 3))
 """
 
 NO_DRIVER = """
     import os, in_script, xmp
-    from xmp import _planner
-    _planner.DRIVER_PROBES = (("libmissing.so.1", "any", 3), ("libc.so.6", "isatty", 0))
+    from xmp._plan import planner
+    planner.DRIVER_PROBES = (("libmissing.so.1", "any", 3), ("libc.so.6", "isatty", 0))
 """
 
 QUIET = """

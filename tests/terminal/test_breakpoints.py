@@ -227,19 +227,19 @@ def test_replicas_that_are_threads_take_turns(terminal: Terminal) -> None:
     pairs = """
     import sys
     sys.path.insert(0, "")
-    from xmp import _runtimes
+    from xmp._plan import runtimes
 
-    class Pairs(_runtimes.Runtime):
+    class Pairs(runtimes.Runtime):
         name = "pairs"
         framework = "framework_of_pairs"
 
         def fit(self, facts, request, hosts):
-            return _runtimes.Fit(4, (2, 4), "2 pairs")
+            return runtimes.Fit(4, (2, 4), "2 pairs")
 
         def share(self, job, place, local):
-            return _runtimes.Share({}, f"bead:{local}", {"threads_per_process": "2"}, local // 2)
+            return runtimes.Share({}, f"bead:{local}", {"threads_per_process": "2"}, local // 2)
 
-    _runtimes.register(Pairs())
+    runtimes.register(Pairs())
     """
     terminal.start(pairs + HEAD, json.dumps({"fn": "named", "args": [0, 1], "runtime": "pairs"}))
     take_turns(terminal, {0, 1})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, JobPlan, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, JobPlan, Request
 
 pytestmark = pytest.mark.torch_tpu
 
@@ -28,7 +28,7 @@ def host(generation: str, chips: int, **given: Any) -> HostFacts:
 
 
 def plan(facts: HostFacts, **request: Any) -> JobPlan:
-    return _planner.plan(Request(runtime="torch_tpu", **request), facts)
+    return planner.plan(Request(runtime="torch_tpu", **request), facts)
 
 
 def run(program: str, env: dict[str, str]) -> Any:

@@ -25,7 +25,8 @@ import ctypes, dataclasses, json, os, sys
 if sys.argv[1] == "with torch":
     import torch
 import xmp
-from xmp import _host, _probe
+from xmp._calls import host
+from xmp._os import probe
 
 NAMES = (
     "CLOUD_TPU_TASK_ID", "TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS",
@@ -65,7 +66,7 @@ def four_chips():
     return dataclasses.replace(facts(), tpu=tpu)
 
 if __name__ == "__main__":
-    facts, _probe.facts = _probe.facts, four_chips
+    facts, probe.facts = probe.facts, four_chips
     method = sys.argv[2]
     results = xmp.spawn(seen, nprocs=4, runtime="torch_tpu", start_method=method)
     own = [] if "torch" in sys.modules else touched("self")

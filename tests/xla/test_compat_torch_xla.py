@@ -17,7 +17,7 @@ import pytest
 
 import xmp
 import xmp.compat.torch_xla as ours
-from xmp._types import Request
+from xmp._words.types import Request
 
 pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def test_parameters_and_defaults_are_torch_xlas(name: str) -> None:
 def test_a_launch_plans_what_torch_xla_configures(monkeypatch: pytest.MonkeyPatch) -> None:
     """test_topology.py compares the plans of this request with torch_xla's own on every slice."""
     asked: list[Request] = []
-    monkeypatch.setattr("xmp._host.launch", lambda request, call, join: asked.append(request))
+    monkeypatch.setattr("xmp._calls.host.launch", lambda request, call, join: asked.append(request))
     ours.spawn(print)
     ours.launch(print)
     assert asked == [Request(runtime="pjrt")] * 2

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 pytestmark = pytest.mark.xla
 
@@ -105,7 +105,7 @@ def test_the_same_topology(
 ) -> None:
     for worker in range(row["hosts"]):
         facts = described(row, worker)
-        made = _planner.plan(Request(runtime="pjrt"), facts)
+        made = planner.plan(Request(runtime="pjrt"), facts)
         processes = {r.process: dict(r.set) for r in made.hosts[0].replicas}
         for local, ours in processes.items():
             expected = theirs(facts, local, len(processes), monkeypatch)
@@ -128,7 +128,7 @@ def test_it_finds_its_generation_on_an_undescribed_host(
         tpu={"generation": "v5e", "chips": 8},
         frameworks={"torch": "2.9.1", "torch_xla": "2.9.0"},
     )
-    replica = _planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[3]
+    replica = planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[3]
     os.environ.update(env)
     for name in replica.unset:
         os.environ.pop(name, None)
@@ -144,7 +144,7 @@ def test_one_process(clean: None) -> None:
     facts = HostFacts(
         tpu={"generation": "v4", "chips": 4}, frameworks={"torch": "2.9.1", "torch_xla": "2.9.0"}
     )
-    ours = dict(_planner.plan(Request(runtime="pjrt", nprocs=1), facts).hosts[0].replicas[0].set)
+    ours = dict(planner.plan(Request(runtime="pjrt", nprocs=1), facts).hosts[0].replicas[0].set)
     for name in ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS"):
         assert os.environ[name] == ours[name]
 
@@ -171,7 +171,7 @@ def test_a_replica_has_the_flags_of_a_fresh_process(tmp_path: Path) -> None:
     facts = HostFacts(
         env={"PJRT_DEVICE": "CPU"}, frameworks={"torch": "2.9.1", "torch_xla": "2.9.0"}
     )
-    ours = dict(_planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[0].set)
+    ours = dict(planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[0].set)
     written.pop("PTXLA_TPU_LIBRARY_PATH", None)  # the path of libtpu.so, the same in every process
     assert {name: ours.get(name) for name in written} == {
         name: " ".join(value.split()) for name, value in written.items()

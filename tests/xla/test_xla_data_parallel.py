@@ -159,9 +159,9 @@ def reductions(wrap: Any) -> list[int]:
 
 def on_the_mesh(rank: int) -> list[int]:
     """Without the broadcast of the start: threads that share a CPU would run it apart."""
-    from xmp._framework import AveragingOptions
-    from xmp._frameworks._xla_gradients import AveragingModel
     from xmp._inside.identity import current
+    from xmp._words.framework import AveragingOptions
+    from xmp.plugins.data_parallel._xla_gradients import AveragingModel
 
     scope: Any = current().framework
     return reductions(lambda model: AveragingModel(model, AveragingOptions(), scope))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from xmp import _planner
-from xmp._types import HostFacts, Request
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 pytestmark = pytest.mark.xla
 ROOT = Path(__file__).parent.parent.parent
@@ -176,7 +176,7 @@ def test_it_knows_the_hosts_of_its_slice(described: str) -> None:
         tpu={"generation": "v5e", "chips": 4},
         frameworks={"torch": "2.9.1+cpu", "torch_xla": "2.9.0"},
     )
-    replica = _planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[1]
+    replica = planner.plan(Request(runtime="pjrt"), facts).hosts[0].replicas[1]
     given = {**{n: v for n, v in env.items() if n not in replica.unset}, **dict(replica.set)}
     # The tensor is on this host's CPU; the import would look for chips.
     assert said(run(MASTER, "-W", "ignore", **{**given, "PJRT_DEVICE": "CPU"})) == [HOSTS, HOSTS[0]]

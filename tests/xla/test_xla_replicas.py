@@ -232,8 +232,8 @@ def through_the_mesh(rank: int) -> list[Any]:
     import torch
     import torch_xla.core.xla_model as xm
 
-    from xmp._frameworks import _exchange
-    from xmp._frameworks._xla_wire import MeshWire
+    from xmp._inside.frameworks import _exchange
+    from xmp._inside.frameworks._xla_wire import MeshWire
 
     wire = MeshWire(torch, xm, xmp.replica(), xmp.device)
     tensor = torch.arange(3.0, device=xmp.device())
@@ -253,15 +253,15 @@ USED = """
 import json
 import torch, torch_xla
 import xmp
-from xmp import _probe
+from xmp._os import probe
 
 def fn(rank):
     return xmp.all_reduce(torch.ones(2, device=xmp.device()) + rank).tolist()
 
 if __name__ == "__main__":
-    seen = [list(_probe.facts().initialised)]
+    seen = [list(probe.facts().initialised)]
     torch.ones(2, device=torch_xla.device()).sum().item()
-    seen.append(list(_probe.facts().initialised))
+    seen.append(list(probe.facts().initialised))
     seen.append(list(xmp.spawn(fn, nprocs=2, runtime="pjrt", backend="gloo")))
     print(json.dumps(seen))
 """

@@ -19,9 +19,9 @@ import pytest
 import xmp
 from tests.support.frameworks import OPS
 from tests.support.frameworks import replicas as any_replicas
-from xmp import _runtimes
-from xmp._runtimes.pjrt import Pjrt
-from xmp._types import HostFacts, Request
+from xmp._plan import runtimes
+from xmp._plan.runtimes.pjrt import Pjrt
+from xmp._words.types import HostFacts, Request
 
 pytestmark = pytest.mark.xla
 
@@ -34,23 +34,23 @@ class TwoOnTheCpu(Pjrt):
 
     name = "two_on_the_cpu"
 
-    def fit(self, facts: HostFacts, request: Request, hosts: int) -> _runtimes.Fit:
-        return _runtimes.Fit(2, (2,), "2 devices of the CPU")
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> runtimes.Fit:
+        return runtimes.Fit(2, (2,), "2 devices of the CPU")
 
-    def share(self, job: _runtimes.Job, place: _runtimes.Place, local: int) -> _runtimes.Share:
+    def share(self, job: runtimes.Job, place: runtimes.Place, local: int) -> runtimes.Share:
         one = super().share(job, place, local)
         given = {**one.set, "CPU_NUM_DEVICES": "2"}
         given |= {"PJRT_LOCAL_PROCESS_RANK": "0", "PJRT_LOCAL_PROCESS_COUNT": "1"}
         settings = {**one.settings, "threads_per_process": "2"}
-        return _runtimes.Share(given, f"cpu:{local}", settings, 0)
+        return runtimes.Share(given, f"cpu:{local}", settings, 0)
 
 
 @pytest.fixture(autouse=True)
 def two_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
-    _runtimes.register(TwoOnTheCpu())
+    runtimes.register(TwoOnTheCpu())
     yield
-    _runtimes.unregister("two_on_the_cpu")
+    runtimes.unregister("two_on_the_cpu")
 
 
 def reduced(rank: int) -> dict[str, Any]:

@@ -8,15 +8,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xmp import _engines
-from xmp._errors import PlanError
-from xmp._script_runs import ScriptRun
+from xmp._hosts import engines
+from xmp._inside.script_runs import ScriptRun
+from xmp._words.errors import PlanError
 
 from . import _run_target
 
 if TYPE_CHECKING:
     from xmp._processes import Call
-    from xmp._types import Request
+    from xmp._words.types import Request
 
 __all__ = ["Chosen", "chosen", "with_text"]
 
@@ -29,15 +29,15 @@ _NODE_ID = re.compile(r"[0-9a-f]{56}")
 class Chosen(NamedTuple):
     """An engine, and what ``--hosts`` asks it for."""
 
-    engine: _engines.Engine
+    engine: engines.Engine
     hosts: Any
 
     def launch(self, request: Request, call: Call) -> None:
         """Run the call on the hosts; raises as ``xmp.launch`` does. No agent waits afterwards."""
         try:
-            _engines.launch(self.engine, self.hosts, request, call, True)
+            engines.launch(self.engine, self.hosts, request, call, True)
         finally:
-            _engines.shutdown()  # before Ray's own exit handler, which would cut its threads off
+            engines.shutdown()  # before Ray's own exit handler, which would cut its threads off
 
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
@@ -56,7 +56,7 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
     _refuse(options)
     try:
         return Chosen(
-            *_engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
+            *engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))
         )
     except TypeError as error:
         raise PlanError(f"xmp run: {error}") from None

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from xmp._clusters._base import MOST_PORT, PORTS, index_of, nodes, number, split_port
-from xmp._errors import PlanError
-from xmp._numbers import is_number
-from xmp._types import HostsByHand
+from xmp._plan.clusters._base import MOST_PORT, PORTS, index_of, nodes, number, split_port
+from xmp._plan.numbers import is_number
+from xmp._words.errors import PlanError
+from xmp._words.types import HostsByHand
 
 __all__ = ["by_hand", "count"]
 

@@ -6,11 +6,11 @@ import contextlib
 import sys
 import traceback
 
-from xmp import _log
-from xmp._here import run_here
+from xmp._calls.here import run_here
+from xmp._inside.script_runs import ScriptRun, run_in_replica
+from xmp._os import log
 from xmp._processes import exit_status
-from xmp._script_runs import ScriptRun, run_in_replica
-from xmp._types import Request
+from xmp._words.types import Request
 
 __all__ = ["run"]
 
@@ -40,7 +40,7 @@ def _status(error: BaseException) -> int:
     """As the interpreter ends a script that raises; its traceback begins with the script."""
     if isinstance(error, SystemExit):
         return exit_status(error)
-    frames = _log.users_frames(error.__traceback__)
+    frames = log.users_frames(error.__traceback__)
     if sys.stderr is not None:
         with contextlib.suppress(Exception):  # the script has closed it, or its reader has gone
             traceback.print_exception(type(error), error, frames)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from xmp._errors import PlanError
+from xmp._words.errors import PlanError
 
 from . import _torchrun_words
 

@@ -12,11 +12,11 @@ import zipfile
 from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
-from xmp._errors import PlanError, XmpError
+from xmp._inside.script_runs import script_folder
 from xmp._payload.frameworks_used import Uses, frameworks_used
 from xmp._payload.sources import is_kept
 from xmp._payload.top_imports import find_module, imports_of_file
-from xmp._script_runs import script_folder
+from xmp._words.errors import PlanError, XmpError
 
 __all__ = ["Target", "read", "text_of"]
 

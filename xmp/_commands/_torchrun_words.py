@@ -11,8 +11,8 @@ import re
 import string
 from typing import Any
 
-from xmp import _log
-from xmp._errors import PlanError
+from xmp._os import log
+from xmp._words.errors import PlanError
 
 from . import _hosts
 
@@ -133,7 +133,7 @@ def translate(options: argparse.Namespace) -> None:
 def _say_without_effect(options: argparse.Namespace) -> None:
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(options, name):
-            _log.say(f"xmp: --{name.replace('_', '-')} changes nothing here: {why}")
+            log.say(f"xmp: --{name.replace('_', '-')} changes nothing here: {why}")
     if options.run_path:  # torchrun's help: "Takes precedence over --no-python"
         options.no_python = options.module = False
 

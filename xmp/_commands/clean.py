@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from xmp import _proc
-from xmp._errors import XmpError
-from xmp._probe.holders import Holder
-from xmp._probe.launches import ENGINE
-from xmp._probe.leftovers import Doubtful, described, leftovers
-from xmp._proc import Process
+from xmp._os import proc
+from xmp._os.probe.holders import Holder
+from xmp._os.probe.launches import ENGINE
+from xmp._os.probe.leftovers import Doubtful, described, leftovers
+from xmp._os.proc import Process
 from xmp._processes.system.descriptors import raise_descriptor_limit
 from xmp._processes.system.held_process import HeldProcess
+from xmp._words.errors import XmpError
 
 __all__ = ["Cleaned", "clean", "look", "run"]
 
@@ -40,7 +40,7 @@ class Cleaned:
 
 def run(options: argparse.Namespace) -> int:
     """Print what ended, or with ``--dry-run`` what would; 1 if something does not end."""
-    if why := _proc.foreign():
+    if why := proc.foreign():
         raise XmpError(why)
     done = look() if options.dry_run else clean()
     for holder in done.ended:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from xmp import _ports, _probe
-from xmp._carrier.reach import reach
-from xmp._engines.ray import doctor as ray
-from xmp._probe import doctor, meeting
-from xmp._secrets import without_secrets
-from xmp._types import Request
+from xmp._hosts.carrier.reach import reach
+from xmp._os import ports, probe
+from xmp._os.probe import doctor, meeting
+from xmp._plan.secrets import without_secrets
+from xmp._words.types import Request
+from xmp.plugins.ray import doctor as ray
 
 __all__ = ["run"]
 
@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the findings; 1 if one is a problem."""
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
     load = doctor.Load(each=options.needs, arguments=options.arguments)
-    findings = doctor.examine(_probe.facts(), request, _ports.lease, load=load, reach=reach)
+    findings = doctor.examine(probe.facts(), request, ports.lease, load=load, reach=reach)
     findings = doctor.in_order([*findings, *ray.findings(options.engine == "ray")])
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line

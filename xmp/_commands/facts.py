@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from xmp import _planner, _probe
+from xmp._os import probe
+from xmp._plan import planner
 
 __all__ = ["run"]
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the facts, as JSON or one to a line."""
-    data = _planner.facts_to_json(_planner.reported(_probe.facts()))
+    data = planner.facts_to_json(planner.reported(probe.facts()))
     if options.json:
         print(json.dumps(data, indent=1))
         return 0

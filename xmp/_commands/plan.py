@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmp import _planner, _probe
-from xmp._types import HostFacts, Request
+from xmp._os import probe
+from xmp._plan import planner
+from xmp._words.types import HostFacts, Request
 
 __all__ = ["run"]
 
@@ -20,16 +21,16 @@ _HOW = "what `xmp facts --json > FILE` writes is such a file"
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan for this host, or for recorded facts."""
-    known = [_recorded(path) for path in options.facts or ()] or [_probe.facts()]
+    known = [_recorded(path) for path in options.facts or ()] or [probe.facts()]
     request = Request(nprocs=options.nprocs, runtime=options.runtime, devices=options.devices)
-    plan = _planner.plan(request, known)
-    print(json.dumps(_planner.to_json(plan), indent=1) if options.json else _planner.explain(plan))
+    plan = planner.plan(request, known)
+    print(json.dumps(planner.to_json(plan), indent=1) if options.json else planner.explain(plan))
     return 0
 
 
 def _recorded(path: Path) -> HostFacts:
     try:
-        return _planner.facts_from_json(_parsed(path))
+        return planner.facts_from_json(_parsed(path))
     except ValueError as error:  # PlanError and JSONDecodeError are ValueErrors
         raise ValueError(f"{path}: {error} ({_HOW})") from None
 

@@ -12,17 +12,18 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from xmp import _checks, _log
-from xmp._checks import make_output
-from xmp._clusters import per_device
-from xmp._errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
-from xmp._host import launch, plan_for
-from xmp._joining import joined
-from xmp._probe.limits import affinity
+from xmp._calls import checks
+from xmp._calls.checks import make_output
+from xmp._calls.host import launch, plan_for
+from xmp._calls.run_script import status_of
+from xmp._hosts.joining import joined
+from xmp._inside.script_runs import ScriptRun, run_in_replica, script_folder
+from xmp._os import log
+from xmp._os.probe.limits import affinity
+from xmp._plan.clusters import per_device
 from xmp._processes import Call
-from xmp._run_script import status_of
-from xmp._script_runs import ScriptRun, run_in_replica, script_folder
-from xmp._types import HostsByHand, Output, Request
+from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
+from xmp._words.types import HostsByHand, Output, Request
 
 from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_words
 
@@ -112,7 +113,7 @@ def _launch(
     options: argparse.Namespace, request: Request, run: ScriptRun, over: _engine.Chosen | None
 ) -> None:
     """As ``spawn`` or ``launch`` does, in this process, which ends with the launch."""
-    method = _checks.check_call(run_in_replica, (run,), None, options.start_method)
+    method = checks.check_call(run_in_replica, (run,), None, options.start_method)
     if method == "fork":
         raise PlanError(
             "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
@@ -121,11 +122,11 @@ def _launch(
     grace = _GRACE if options.grace is None else options.grace
     how: dict[str, Any] = {
         "method": method,
-        "grace": _checks.seconds_of_grace(grace),
+        "grace": checks.seconds_of_grace(grace),
         "seed": options.seed,
-        "limits": _checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
-        "observer": _checks.make_observer(options.events, options.progress),
-        "max_restarts": _checks.count_from_zero("max_restarts", run.max_restarts),
+        "limits": checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
+        "observer": checks.make_observer(options.events, options.progress),
+        "max_restarts": checks.count_from_zero("max_restarts", run.max_restarts),
         "program": True,
     }
     call = Call(run_in_replica, (run,), **how)
@@ -146,7 +147,7 @@ def _request(
     elif nprocs == "cpu":
         nprocs, runtime = len(affinity()), runtime or "cpu"
     env = dict(options.env) if options.env else None
-    request = _checks.make_request(
+    request = checks.make_request(
         nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind,
         world,
     )  # fmt: skip
@@ -187,7 +188,7 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
         import tempfile  # few launches need it
 
         folder = tempfile.mkdtemp(prefix="xmp-logs-")
-        _log.say(f"xmp: the log files are in {folder}")
+        log.say(f"xmp: the log files are in {folder}")
     output = make_output(folder, prefix, show, over_hosts, options.gather_logs)
     return replace(output, streams=options.streams) if output is not None else None
 

@@ -11,13 +11,13 @@ import os
 import pwd
 from collections.abc import Sequence
 
-from xmp import _proc
-from xmp._errors import XmpError
-from xmp._probe import launches
-from xmp._probe.launches import Launch
+from xmp._os import proc
+from xmp._os.probe import launches
+from xmp._os.probe.launches import Launch
 from xmp._processes.report import stacks
 from xmp._processes.system import stacks_by_pid
 from xmp._processes.system.descriptors import raise_descriptor_limit
+from xmp._words.errors import XmpError
 
 __all__ = ["find", "report", "run"]
 
@@ -26,7 +26,7 @@ _NONE = "no launch of yours is running here"
 
 def run(options: argparse.Namespace) -> int:
     """Print the stacks of each launch that the pid names."""
-    if why := _proc.foreign():
+    if why := proc.foreign():
         raise XmpError(why)
     for launch in find(options.pid):
         print(report(launch))

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from xmp import _signals
-from xmp._numbers import number_of_seconds
+from xmp._os import signals
+from xmp._plan.numbers import number_of_seconds
 
 from .groups import members, needed, rank
 from .identity import (
@@ -25,8 +25,8 @@ from .identity import (
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from xmp._choices import Op
-    from xmp._framework import Framework, Members
+    from xmp._words.choices import Op
+    from xmp._words.framework import Framework, Members
 
 __all__ = [
     "OPS",
@@ -243,11 +243,11 @@ def once_per_host(fn: Callable[[], T]) -> T:
     own, child = state.is_own(), bool(whose_child())
     if state.channel is None or (state.info.local_world_size == 1 and not child):
         return fn()
-    if own and not _signals.in_handler():
+    if own and not signals.in_handler():
         if _making.keys:
             return fn()  # for all of this host already
         return _shared(state.channel, f"once_per_host/{next(state.once_calls)}", fn, owner=0)
-    with _signals.deferred():
+    with signals.deferred():
         from .same_call import name_of  # most programs make no such call
 
     name = f"once_per_host/{name_of(fn)}"
@@ -297,7 +297,7 @@ def _once_by_gathering(state: ReplicaState, fn: Callable[[], T]) -> T:
 
 def _travelling(error: BaseException) -> BaseException | str:
     """Return the exception, or its text where it does not pickle or no pickle may be sent."""
-    with _signals.deferred():
+    with signals.deferred():
         import pickle  # 2 ms, which `import xmp` need not take
 
     try:

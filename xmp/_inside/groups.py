@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .identity import ReplicaState, current, framework_of, whose_child
 
 if TYPE_CHECKING:
-    from xmp._framework import Framework, Members
+    from xmp._words.framework import Framework, Members
 
 __all__ = ["local_group", "members", "needed", "rank", "refuse_in_child", "world_size"]
 

@@ -19,16 +19,16 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from xmp import _signals
-from xmp._imports import loaded_framework
+from xmp._os import signals
+from xmp._os.imports import loaded_framework
 
 from .launch_key import of_environment
 
 if TYPE_CHECKING:
     import socket
 
-    from xmp._framework import Framework
-    from xmp._replica_info import ReplicaInfo
+    from xmp._words.framework import Framework
+    from xmp._words.replica_info import ReplicaInfo
 
 __all__ = [
     "Channel",
@@ -63,8 +63,8 @@ T = TypeVar("T")
 
 FOR_CHILDREN = "xmp"
 """Under this name a process object of multiprocessing has what its replica's children must know."""
-_TORCH = "xmp._frameworks.torch_dist"
-_JAX = "xmp._frameworks.jax"
+_TORCH = "xmp._inside.frameworks.torch_dist"
+_JAX = "xmp._inside.frameworks.jax"
 
 
 class Channel(Protocol):
@@ -198,7 +198,7 @@ def replica() -> ReplicaInfo:
     ordinal: Callable[[], int] | None = getattr(state.framework, "ordinal", None)
     if ordinal is None:
         return state.info
-    with _signals.deferred():
+    with signals.deferred():
         from dataclasses import replace  # loaded with ReplicaInfo; `import xmp` takes 12 ms less
 
     return replace(state.info, settings={**state.info.settings, "ordinal": str(ordinal())})
@@ -297,8 +297,8 @@ def _of_the_parent() -> ReplicaState | None:
     facts = config.get(FOR_CHILDREN)
     if facts is None:
         return None
-    with _signals.deferred():
-        from xmp._replica_info import ReplicaInfo
+    with signals.deferred():
+        from xmp._words.replica_info import ReplicaInfo
 
         engine = importlib.import_module(facts["engine"])
     info = ReplicaInfo(**facts["info"])
@@ -328,8 +328,10 @@ def current() -> ReplicaState:
     state = installed()
     if state is not None:
         return state
-    with _signals.deferred():
-        from xmp._clusters import per_device  # a program that asks for nothing need not load it
+    with signals.deferred():
+        from xmp._plan.clusters import (
+            per_device,  # a program that asks for nothing need not load it
+        )
 
     info = per_device.identity(os.environ)  # at each call: a script may set RANK itself
     with _lock:
@@ -341,7 +343,7 @@ def current() -> ReplicaState:
 def framework_of(state: ReplicaState) -> Framework | None:
     """The replica's framework; outside a launch, the one that this process has or can load."""
     if state.framework is None and state.outside:
-        with _signals.deferred():
+        with signals.deferred():
             name = _loaded_or_installed()
             if name:
                 state.framework = importlib.import_module(name).attach(state.info)

@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from xmp import _signals
+from xmp._os import signals
 
 if TYPE_CHECKING:
-    from xmp._replica_info import ReplicaInfo
+    from xmp._words.replica_info import ReplicaInfo
 
 __all__ = ["KEY_SIZE", "SECRET", "derived", "of_environment"]
 
@@ -26,7 +26,7 @@ def derived(secret: bytes, *about: object) -> bytes:
     """The key of the launch that ``about`` describes; empty without a secret."""
     if not secret:
         return b""
-    with _signals.deferred():
+    with signals.deferred():
         import hashlib  # 4 ms, which `import xmp` need not take
 
     hashed = hashlib.sha256(secret).digest()

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from xmp import _signals
+from xmp._os import signals
 
 __all__ = ["Image", "Packed", "load", "load_image", "loading", "map_file", "pack", "pack_image"]
 
@@ -200,7 +200,7 @@ class Collector:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, descriptor: int) -> int:
-        with _signals.blocked():
+        with signals.blocked():
             self.descriptors.append(os.dup(descriptor))
             return len(self.descriptors) - 1
 
@@ -252,14 +252,14 @@ def pack(
     buffers: list[pickle.PickleBuffer] = []
     pickler = (HostsCallPickler if for_hosts else CallPickler)(stream, buffers)
     try:
-        with _lock, by_value_modules(fn), spawning(collector), _signals.as_usual():
+        with _lock, by_value_modules(fn), spawning(collector), signals.as_usual():
             pickler.dump((*rewriting(fn), fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)
     except BaseException as error:
         collector.close()
         ours = not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError))
-        if ours or _signals.from_handler(error):
+        if ours or signals.from_handler(error):
             raise
         from .culprit import of_call, users_part
 

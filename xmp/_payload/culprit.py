@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xmp import _signals
+from xmp._os import signals
 
 from . import Collector, HostsCollector, spawning
 from .hints import nested_codes
@@ -100,10 +100,10 @@ def _entering(sharing: bool, for_hosts: bool, value: Any) -> BaseException | Non
     collector = HostsCollector() if for_hosts else Collector()
     pickler = HostsCallPickler if for_hosts else CallPickler
     try:
-        with spawning(collector), _signals.as_usual():
+        with spawning(collector), signals.as_usual():
             pickler(io.BytesIO(), [], sharing).dump(value)
     except Exception as reason:
-        if _signals.from_handler(reason):
+        if signals.from_handler(reason):
             raise
         return reason
     finally:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from xmp._imports import is_no_package_of_others, site_folders
+from xmp._os.imports import is_no_package_of_others, site_folders
 
 from .sources import MOST, parsed
 from .top_imports import (

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
-from xmp import _signals
-from xmp._imports import loaded_framework
+from xmp._os import signals
+from xmp._os.imports import loaded_framework
 
 from .by_name import found_in, importable, of_pytest, unwrapped, wrapped_in
 from .script import imported_names, main_is_shared, main_source
@@ -297,7 +297,7 @@ def without_its_run(test: Any) -> Any:
 
 
 def _check_shared_memory(size: int) -> None:
-    with _signals.deferred():
+    with signals.deferred():
         try:
             place = os.statvfs("/dev/shm")
         except OSError:

@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from xmp import _signals
+from xmp._os import signals
 
 __all__ = [
     "MainReached",
@@ -154,7 +154,7 @@ def line_outside_guard(path: str) -> int:
 @functools.lru_cache(maxsize=8)
 def _statements(path: str) -> tuple[ast.stmt, ...]:
     """Those of the script; none where it cannot be read."""
-    with _signals.deferred():  # what a handler raises does not mean that it cannot be read
+    with signals.deferred():  # what a handler raises does not mean that it cannot be read
         try:
             with io.open_code(path) as file:
                 return tuple(ast.parse(file.read()).body)

@@ -10,7 +10,7 @@ import os
 import warnings
 import zipfile
 
-from xmp._imports import without_collections
+from xmp._os.imports import without_collections
 
 __all__ = ["MOST", "is_kept", "parsed"]
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 
-from xmp._imports import site_folders
-from xmp._runtimes._base import matches
-from xmp._runtimes._variables import FIRST_USE, IMPORT_TIME
+from xmp._os.imports import site_folders
+from xmp._plan.runtimes._base import matches
+from xmp._plan.runtimes._variables import FIRST_USE, IMPORT_TIME
 
 from .sources import parsed
 

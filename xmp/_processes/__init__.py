@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _log, _proc, _signals
-from xmp._errors import PlanError, StartError
+from xmp._os import log, proc, signals
+from xmp._words.errors import PlanError, StartError
 
 from .system import patches, surroundings
 
 if TYPE_CHECKING:
-    from xmp._types import JobPlan, Observer
+    from xmp._words.types import JobPlan, Observer
 
     from .launcher.context import ProcessContext
     from .launcher.events import EventStream
@@ -116,12 +116,12 @@ def launch(
     """
     context: ProcessContext[Any] | None = None
     try:
-        with _signals.deferred():
+        with signals.deferred():
             context = (handle or _handle)(_launched(ready(call), attempt))
             if join:
                 return context._results(owned=True)
             context._launch.watch_alone()
-            _signals.returning(context.terminate)
+            signals.returning(context.terminate)
         return context
     except BaseException:
         if context is not None:
@@ -251,7 +251,7 @@ def _without_forks(call: Call) -> Call:
         return call
     if call.method == "forkserver" and patch.allows_spawn:
         text = '%s: replicas are fresh interpreters, as with start_method="spawn"'
-        _log.warning(text, patch.text, once=True)
+        log.warning(text, patch.text, once=True)
         return replace(call, method="spawn")
     spawn = 'use start_method="spawn", or ' if patch.allows_spawn else ""
     how = f"{spawn}launch from a process that has not called it"
@@ -266,7 +266,7 @@ def _refuse_bare_host() -> None:
 
 def _refuse_foreign_pids() -> None:
     """Raise StartError where a pid may name a stranger, who would get our signals."""
-    if why := _proc.refusal():
+    if why := proc.refusal():
         raise StartError(why)
 
 
@@ -275,7 +275,7 @@ def shutdown() -> None:
     from .launcher.launch_registry import reap_finished
     from .launcher.template_pool import templates
 
-    with _signals.deferred():
+    with signals.deferred():
         reap_finished()
         templates.close()
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xmp import _processes
-from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised
-from xmp._spawn import Args, public
-from xmp._verbs import start_bare
+from xmp._calls.spawn import Args, public
+from xmp._calls.verbs import start_bare
+from xmp._words.errors import ReplicaDied, ReplicaError, ReplicaRaised
 
 if TYPE_CHECKING:
-    from xmp._choices import StartMethod
+    from xmp._words.choices import StartMethod
 
 __all__ = [
     "ProcessContext",

@@ -12,14 +12,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, overload
 
-from xmp._launch import launch as _launch
-from xmp._sharing import MpModelWrapper, MpSerialExecutor
-from xmp._spawn import Args, public, refuse_while_importing
-from xmp._spawn import spawn as _spawn
+from xmp._calls.launch import launch as _launch
+from xmp._calls.spawn import Args, public, refuse_while_importing
+from xmp._calls.spawn import spawn as _spawn
+from xmp._inside.sharing import MpModelWrapper, MpSerialExecutor
 
 if TYPE_CHECKING:
-    from xmp._choices import StartMethod
     from xmp._processes import ProcessContext
+    from xmp._words.choices import StartMethod
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor", "launch", "spawn"]
 
@@ -118,8 +118,8 @@ def launch(
 
 
 def _refuse_spmd() -> None:
-    from xmp._runtimes._base import is_spmd
-    from xmp._types import HostFacts
+    from xmp._plan.runtimes._base import is_spmd
+    from xmp._words.types import HostFacts
 
     if is_spmd(HostFacts(env=dict(os.environ))):
         raise NotImplementedError(

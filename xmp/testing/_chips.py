@@ -7,12 +7,12 @@ import threading
 from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
 
-from xmp._errors import PlanError
-from xmp._spawn import public
+from xmp._calls.spawn import public
+from xmp._words.errors import PlanError
 
 __all__ = ["fake_chips"]
 
-_CHIPS = "FAKE_CHIPS"  # as xmp/_runtimes/fake.py reads it
+_CHIPS = "FAKE_CHIPS"  # as xmp/_plan/runtimes/fake.py reads it
 _VISIBLE = "FAKE_VISIBLE_CHIPS"
 _MOST = 8  # of which that runtime knows an arrangement
 

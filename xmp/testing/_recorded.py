@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmp._errors import PlanError
-from xmp._spawn import public
+from xmp._calls.spawn import public
+from xmp._words.errors import PlanError
 
 if TYPE_CHECKING:
-    from xmp._types import HostFacts
+    from xmp._words.types import HostFacts
 
 __all__ = ["FOLDER", "RECORDED", "recorded_facts"]
 
@@ -38,6 +38,6 @@ def recorded_facts(name: str) -> HostFacts:
         meant = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(RECORDED)
         raise PlanError(f"no facts are recorded as {name!r}.{meant} Recorded hosts: {known}.")
-    from xmp import _planner
+    from xmp._plan import planner
 
-    return _planner.facts_from_json(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))
+    return planner.facts_from_json(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))

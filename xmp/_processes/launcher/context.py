@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-from xmp import _log, _signals
-from xmp._errors import XmpError
-from xmp._excepthook import shown_short
-from xmp._numbers import number_of_seconds
+from xmp._os import log, signals
+from xmp._os.excepthook import shown_short
+from xmp._os.test_outcomes import is_skip
+from xmp._plan.numbers import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
-from xmp._test_outcomes import is_skip
+from xmp._words.errors import XmpError
 
 from .fork_server_handle import drop_all
 from .launch import Launch
@@ -24,7 +24,7 @@ from .results import Results
 from .template_pool import templates
 
 if TYPE_CHECKING:
-    from xmp._types import JobPlan
+    from xmp._words.types import JobPlan
 
     from .restarts import RestartingLaunch
 
@@ -102,7 +102,7 @@ class ProcessContext(Generic[R]):
         handler end the launch before they go on; after any other exception it runs on, and
         ``join`` can be called again.
         """
-        __tracebackhide__ = True  # as for all public functions (xmp/_spawn.py)
+        __tracebackhide__ = True  # as for all public functions (xmp/_calls/spawn.py)
         if grace_period is not None:
             self._launch.ask(SetGrace(_grace(grace_period)))
         seconds = _timeout(timeout)
@@ -153,7 +153,7 @@ class ProcessContext(Generic[R]):
 
     def terminate(self) -> None:
         """End all replicas (SIGTERM, ``grace`` seconds, SIGKILL); returns when they have ended."""
-        with _signals.deferred():
+        with signals.deferred():
             self._launch.outcome.ended_by = "terminate() was called"
             self._launch.ask(Stop())
             self._launch.end_within(self._launch.grace + 5.0)
@@ -179,7 +179,7 @@ def _shown(error: BaseException) -> BaseException:
         from xmp._processes.report.ipython import rendered
 
         rendered(error)
-    return error.with_traceback(_log.users_frames(error.__traceback__))
+    return error.with_traceback(log.users_frames(error.__traceback__))
 
 
 def _some(names: list[str]) -> str:
@@ -225,7 +225,7 @@ def _at_exit() -> None:
             if not launch.job.daemon and not interrupted:
                 launch.raise_error()
         except BaseException as error:
-            _log.error(str(error) or type(error).__name__)  # no caller is left to raise it to
+            log.error(str(error) or type(error).__name__)  # no caller is left to raise it to
     templates.close()
 
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from xmp import _log
-from xmp._errors import ReplicaTimeout
-from xmp._limits import SAY_AFTER, TOTAL, Clocks
+from xmp._os import log
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Pause, Resume
 from xmp._processes.report.timeout_error import seconds
 from xmp._processes.terminal.console import on_quit, say
-from xmp._types import Limits
-from xmp._watch import KILL_WAIT
+from xmp._rules.limits import SAY_AFTER, TOTAL, Clocks
+from xmp._rules.watch import KILL_WAIT
+from xmp._words.errors import ReplicaTimeout
+from xmp._words.types import Limits
 
 from .job import Job
 
@@ -88,7 +88,7 @@ class Deadlines:
             )
         if self._clocks.late(now):
             waited = seconds(SAY_AFTER)
-            _log.warning("%s s after the call no replica exists yet: %s", waited, doing())
+            log.warning("%s s after the call no replica exists yet: %s", waited, doing())
 
     @property
     def paused_for(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from xmp import _log, _signals
+from xmp._os import log, signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Resume, Stop
 from xmp._processes.report.stacks import ranks
@@ -58,7 +58,7 @@ def _ends_with_exceptions(launch: Endable, owned: bool) -> Iterator[None]:
     except BaseException as error:
         ends = owned or isinstance(error, (KeyboardInterrupt, SystemExit))
         if ends and not launch.finished:
-            with _signals.deferred():
+            with signals.deferred():
                 launch.outcome.ended_by = f"{type(error).__name__} was raised in the launcher"
                 in_order(launch, error)
                 launch.sigterm.carry_out(launch.outcome)
@@ -75,7 +75,7 @@ def while_waiting(
     """
     with (
         _ends_with_exceptions(launch, owned),
-        _signals.deferred(),
+        signals.deferred(),
         signals_of_the_user(by_signal, launch.print_stacks, preempt_all),
         _ends_with_exceptions(launch, owned),
     ):
@@ -111,7 +111,7 @@ def _end(launch: Endable, why: BaseException) -> None:
                     _say_what_it_waits_for(launch, why)
             launch.end_within(max(0.0, end - time.monotonic()))
         except KeyboardInterrupt:
-            with _signals.blocked():
+            with signals.blocked():
                 launch.ask(Kill())
                 launch.end_within(_ANSWER_WAIT)
             raise
@@ -121,7 +121,7 @@ def _end(launch: Endable, why: BaseException) -> None:
             if type(error) not in printed:
                 printed.add(type(error))
                 first = type(why).__name__
-                _log.warning(f"{error!r} was raised while xmp ended the launch after {first}")
+                log.warning(f"{error!r} was raised while xmp ended the launch after {first}")
 
 
 def _say_what_it_waits_for(launch: Endable, why: BaseException) -> None:

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from xmp import _log, _signals
-from xmp._errors import PlanError, ReplicaError, ReplicaTimeout
-from xmp._types import Event, JobPlan, Observer
+from xmp._os import log, signals
+from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout
+from xmp._words.types import Event, JobPlan, Observer
 
 __all__ = ["EventStream", "NullEvents"]
 
@@ -105,15 +105,15 @@ class EventStream(NullEvents):
 
     def _deliver(self, listener: Listener, event: Event) -> None:
         try:
-            with _signals.as_usual():
+            with signals.as_usual():
                 listener(event)
         except Exception as error:
-            if _signals.from_handler(error):
+            if signals.from_handler(error):
                 raise
             if listener not in self._failed:
                 self._failed.add(listener)
                 text = traceback.format_exc().rstrip()
-                _log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
+                log.error("events= failed at %r; the launch continues.\n%s", event.name, text)
 
     def end(self, error: BaseException | None) -> None:
         """The launch, or this attempt, has ended."""

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from xmp import _log, _marks
-from xmp._errors import StartError
+from xmp._os import log as _log
+from xmp._os import marks
 from xmp._processes.messages import fork_server, launcher_state
 from xmp._processes.messages.catalog import Handlers, Message
 from xmp._processes.messages.connection import Closed, Connection, pair
@@ -23,6 +23,7 @@ from xmp._processes.system import interpreter, launcher_mark, linux, processes, 
 from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import Held, redirect_to_null
 from xmp._processes.system.surroundings import limits
+from xmp._words.errors import StartError
 
 from .imported import Imported
 from .server_process import END_WAIT, FreshInterpreter, search_path, wait_for_fork
@@ -74,7 +75,7 @@ class ForkServerHandle:
         self = cls(ours, lifeline)
         environment = key.environment()
         environment |= {**thread_pools.one_thread_environment(), **dict(key.rules.quiet)}
-        environment[_marks.VARIABLE] = str(_marks.mine())
+        environment[marks.VARIABLE] = str(marks.mine())
         # coverage.py must start where the working folder and the paths are the launcher's.
         environment.pop("COVERAGE_PROCESS_START", None)
         environment.pop(interpreter.TRACING, None)
@@ -93,7 +94,7 @@ class ForkServerHandle:
             theirs.close()
             os.close(watched)
         self.pid = self._process.pid
-        launcher_mark.leave_on_child(self.pid, environment[_marks.VARIABLE])
+        launcher_mark.leave_on_child(self.pid, environment[marks.VARIABLE])
         self.asked.update(modules)
         self.imported.environments.append(environment)
         idle = None if "ipykernel" in sys.modules else _IDLE_SECONDS
@@ -118,7 +119,7 @@ class ForkServerHandle:
 
         ours, theirs = pair()
         watched, lifeline = os.pipe()
-        mark = str(_marks.mine())
+        mark = str(marks.mine())
         finalisation.before_fork()
         birth = Birth()
         try:

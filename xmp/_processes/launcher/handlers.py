@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xmp import _log
-from xmp._errors import StartError
+from xmp._os import log
 from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.report.replica_error import not_loaded
+from xmp._words.errors import StartError
 
 if TYPE_CHECKING:
     from .launch import Launch
@@ -20,7 +20,7 @@ def _started(message: messages.ReplicasStarted, launch: Launch, _: list[int]) ->
     launch.link.has_started(message.supervisor)
     launch.outcome.started(message)
     pids = [pid for _rank, pid, _at in message.replicas]
-    _log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
+    log.debug("supervisor %d has made the replicas %s", message.supervisor, pids)
     for rank, _pid, _at in message.replicas:
         launch.progress.reached(rank, launch.link.order.first_phase)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from xmp._types import HostPlan, JobPlan, Limits, Observer, Output
+from xmp._words.types import HostPlan, JobPlan, Limits, Observer, Output
 
 if TYPE_CHECKING:
     from xmp._processes.messages.catalog import Message

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from xmp import _log, _signals
-from xmp._errors import XmpError
+from xmp._os import log, signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
@@ -18,6 +17,7 @@ from xmp._processes.report.stacks import living
 from xmp._processes.terminal.console import say
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
+from xmp._words.errors import XmpError
 
 from . import ending, leftovers
 from .deadlines import Deadlines, EndedElsewhere, soonest
@@ -83,7 +83,7 @@ class Launch:
         nothing behind then.
         """
         reap_finished()
-        with _signals.deferred():
+        with signals.deferred():
             try:
                 self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
                 if self.job.relay is not None:
@@ -93,11 +93,11 @@ class Launch:
                 self.outcome.begin()
                 self._wait_for_start()
             except EndedElsewhere:
-                with _signals.blocked():
+                with signals.blocked():
                     self._abandon(self.outcome.error())
                 return  # on this host, too, that is the end of an attempt, which others may follow
             except BaseException as error:
-                with _signals.blocked():
+                with signals.blocked():
                     self._abandon(error)
                 raise
             if self.outcome.broken is not None:
@@ -254,7 +254,7 @@ class Launch:
     def end_within(self, seconds: float) -> None:
         """Wait for the end that was asked for; kill a supervisor that does not answer."""
         if not self._reader.until(lambda: self.finished, seconds):
-            with _signals.blocked():
+            with signals.blocked():
                 self.link.kill()
                 self._reader.until(lambda: self.finished, None)
 
@@ -272,7 +272,7 @@ class Launch:
         self.finished = True
         outcome, start_method = self.outcome, self.link.start_method
         counts = len(outcome.results), len(outcome.failures)
-        _log.debug("launch over: %d results, %d failures", *counts)
+        log.debug("launch over: %d results, %d failures", *counts)
         self.progress.close()
         running_launches.discard(self)
         # No reference cycle may keep the results, which may be large, until the next collection.
@@ -284,7 +284,7 @@ class Launch:
         told = self.job.relay is not None or Launch._said_slow
         if not told and (line := slow_start(self.start_timeline(), self.job.program)):
             Launch._said_slow = True
-            _log.warning(line)
+            log.warning(line)
         start_method.offer(outcome.imported)
         reap_finished()
         error = outcome.error() if self.job.telling or self.others else None

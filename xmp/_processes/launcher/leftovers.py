@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from xmp import _log
-from xmp._errors import XmpError
+from xmp._os import log
 from xmp._processes.system import processes
-from xmp._types import ForkRules
+from xmp._words.errors import XmpError
+from xmp._words.types import ForkRules
 
 from .replica_process import ReplicaProcess
 
@@ -33,7 +33,7 @@ def after(replicas: Iterable[ReplicaProcess], rules: ForkRules) -> str:
         time.sleep(_STEP_SECONDS)  # not children of this process; not every kernel has pidfds
     text = "\n".join(_line(process, rules) for process in left)
     if text:
-        _log.warning(text)
+        log.warning(text)
     return text
 
 
@@ -45,7 +45,7 @@ def added(error: BaseException, leftovers: str) -> BaseException:
 
 
 def _line(process: ReplicaProcess, rules: ForkRules) -> str:
-    from xmp._probe.holders import open_files  # most launches leave nothing
+    from xmp._os.probe.holders import open_files  # most launches leave nothing
 
     files = open_files(Path(f"/proc/{process.pid}"))
     held = sorted({f for f in files if any(fnmatch.fnmatch(f, p) for p in rules.device_files)})

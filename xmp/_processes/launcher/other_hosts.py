@@ -1,7 +1,7 @@
 """A launch as a part of one over several hosts: what its launcher reports, and what it hears.
 
 The engine does not know how hosts reach each other. It is handed a link (``HostLink`` in
-``xmp/_carrier``) and reports one failure or a success; what comes back is one verdict for all.
+``xmp/_hosts/carrier``) and reports one failure or a success; one verdict for all comes back.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from xmp import _signals
-from xmp._errors import XmpError
-from xmp._host_words import HostFailure
-from xmp._preemption import note_preemption
+from xmp._inside.preemption import note_preemption
+from xmp._os import signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import (
     PreemptElsewhere,
@@ -25,7 +23,9 @@ from xmp._processes.messages.launch import (
 )
 from xmp._processes.report import host_error
 from xmp._processes.system import linux, processes
-from xmp._watch import is_victim
+from xmp._rules.watch import is_victim
+from xmp._words.errors import XmpError
+from xmp._words.host_words import HostFailure
 
 from .restart_rules import may_mend
 
@@ -206,7 +206,7 @@ class OtherHosts:
             return
         self._reported = False
         self.failed(launch, XmpError("the launch was ended"))
-        with _signals.blocked():
+        with signals.blocked():
             launch.finish()
 
     def _stay(self, launch: Launch) -> None:

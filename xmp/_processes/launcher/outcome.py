@@ -7,9 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from xmp._errors import ReplicaError, StartError, XmpError
-from xmp._host_words import HostFailure
-from xmp._limits import Overdue
+from xmp._plan.runtime_choice import add_choice
 from xmp._processes.messages import launch
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.packets import close_all
@@ -19,7 +17,9 @@ from xmp._processes.report import host_error, replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 from xmp._processes.report.replica_error import CALLED_ON_IT
 from xmp._processes.report.stacks import grouped
-from xmp._runtime_choice import add_choice
+from xmp._rules.limits import Overdue
+from xmp._words.errors import ReplicaError, StartError, XmpError
+from xmp._words.host_words import HostFailure
 
 from . import leftovers
 from .job import Job

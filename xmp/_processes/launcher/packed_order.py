@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _log
 from xmp._inside.launch_key import KEY_SIZE
+from xmp._os import log
 from xmp._payload import Image, Packed, pack
 from xmp._payload.script import MainSource, main_source
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.hosts import PackedCall
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import linux, seals
-from xmp._types import Output
+from xmp._words.types import Output
 
 from .job import Call, Job
 from .start_methods import StartMethod
@@ -145,5 +145,5 @@ def _method(job: Job, unsafe: bool) -> str:
         method = "inherit"
     else:
         method = "fork" if job.method == "forkserver" and not unsafe else "exec"
-    _log.debug("start_method=%r: %s%s", job.method, _HOW[method], _KNOWN if unsafe else "")
+    log.debug("start_method=%r: %s%s", job.method, _HOW[method], _KNOWN if unsafe else "")
     return method

@@ -11,8 +11,8 @@ import signal
 import threading
 import time
 
-from xmp import _log
-from xmp._preemption import note_preemption
+from xmp._inside.preemption import note_preemption
+from xmp._os import log
 from xmp._processes.system import processes
 from xmp._processes.system.stdio import flush
 
@@ -53,7 +53,7 @@ class Sigterm:
         if not self.pending or threading.current_thread() is not threading.main_thread():
             return
         if any(failure.at < self._came for failure in outcome.failures):
-            _log.error(str(outcome.error()))
+            log.error(str(outcome.error()))
         if os.getpid() == 1:  # the kernel ignores its signals that have no handler
             raise SystemExit(128 + signal.SIGTERM)
         flush()

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from xmp import _proc
+from xmp._os import proc
 from xmp._processes.system import processes
 from xmp._processes.system.held_process import HeldProcess
 
@@ -166,7 +166,7 @@ class ReplicaProcess:
         return self._closed
 
     def _end(self, how: str, number: signal.Signals) -> None:
-        found = _proc.alive(self.pid) if self.is_alive() else None
+        found = proc.alive(self.pid) if self.is_alive() else None
         held = HeldProcess.hold(found) if found is not None else None
         if held is not None:
             self.ended_by = how

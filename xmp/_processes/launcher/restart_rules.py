@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xmp._errors import ReplicaError, ReplicaTimeout
-from xmp._limits import TOTAL
+from xmp._rules.limits import TOTAL
+from xmp._words.errors import ReplicaError, ReplicaTimeout
 
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from xmp import _log, _signals
-from xmp._errors import ReplicaError, ReplicaTimeout, XmpError
+from xmp._os import log, signals
+from xmp._os.test_outcomes import is_skip
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
-from xmp._test_outcomes import is_skip
+from xmp._words.errors import ReplicaError, ReplicaTimeout, XmpError
 
 from . import restart_rules
 from .job import Call, Job
@@ -131,7 +131,7 @@ class RestartingLaunch:
         """
         end = None if timeout is None else time.monotonic() + timeout
         try:
-            with _signals.deferred():
+            with signals.deferred():
                 while not self.finished:
                     attempt = self._attempt
                     ended = attempt.wait(seconds_to(end), owned, enough)
@@ -139,7 +139,7 @@ class RestartingLaunch:
                         return False
         except BaseException as error:
             if owned or isinstance(error, (KeyboardInterrupt, SystemExit)):
-                with _signals.deferred():
+                with signals.deferred():
                     self.ask(Interrupt() if isinstance(error, KeyboardInterrupt) else Stop())
                     self.end_within(_ANSWER_WAIT + 2 * self.grace)
             raise
@@ -203,7 +203,7 @@ class RestartingLaunch:
         while True:
             refusal = "" if error is None else self._refusal(attempt, error)
             if refusal:
-                _log.debug("no restart: %s", refusal)
+                log.debug("no restart: %s", refusal)
             if refusal or not isinstance(error, Exception):
                 self._finish()
                 return True
@@ -225,7 +225,7 @@ class RestartingLaunch:
         when = f" in {seconds:g} s" if seconds else ""
         words = restart_words(error, attempt.outcome.failed_on)
         most = self._call.max_restarts
-        _log.warning("restart %d of %d%s: %s", count + 1, most, when, words)
+        log.warning("restart %d of %d%s: %s", count + 1, most, when, words)
         return seconds
 
     def _restart(self, attempt: Launch, error: Exception) -> None:
@@ -239,7 +239,7 @@ class RestartingLaunch:
             if self._watches:
                 self._attempt.watch_alone()
         except BaseException as failed:
-            if _signals.from_handler(failed) or not isinstance(failed, Exception):
+            if signals.from_handler(failed) or not isinstance(failed, Exception):
                 self._past, self._paused_for = past, paused_for  # there is no attempt after it
                 raise
             self._failed = failed

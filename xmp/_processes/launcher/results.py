@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from xmp import _signals
-from xmp._errors import ReplicaTimeout, XmpError
+from xmp._os import signals
 from xmp._payload import Image, load_image
 from xmp._processes.messages.outcomes import received_image
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline
-from xmp._types import ReplicaPlan
+from xmp._words.errors import ReplicaTimeout, XmpError
+from xmp._words.types import ReplicaPlan
 
 __all__ = ["ResultLimit", "Results", "received"]
 
@@ -77,14 +77,14 @@ def received(
     image = None
     try:
         image = received_image(data, size, descriptors)
-        with _signals.as_usual():
+        with signals.as_usual():
             value = load_image(image) if limit is None else _loaded_in_time(image, limit, plan.rank)
         return spread(plan, value)
     except ReplicaTimeout:
         image = None  # its file is still being read
         raise
     except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
-        if _signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
+        if signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise
         text = f"rank {plan.rank}'s result cannot be loaded here: {type(error).__name__}: {error}"
         raise XmpError(text) from error

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from xmp import _signals
+from xmp._os import signals
 
 from .wakeups import Wakeups
 
@@ -39,7 +39,7 @@ class SharedReader:
         In the main thread signal handlers run here, between two waits.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        with _signals.deferred():
+        with signals.deferred():
             while not done():
                 left = seconds_to(end)
                 if self._begin():
@@ -47,7 +47,7 @@ class SharedReader:
                         came = self._read_one(left)
                     finally:
                         self._end()
-                    _signals.deliver()
+                    signals.deliver()
                 else:
                     came = False
                     self._wakeups.wait(lambda: not self._reader or done(), left)
@@ -76,13 +76,13 @@ class SharedReader:
         # A __del__ may have read it during the wait, or the last one.
         came = self._readable(timeout) and self._readable(0)
         if came:
-            with _signals.blocked():
+            with signals.blocked():
                 self._read()
         return came
 
     def take_in(self) -> None:
         """Take in what has come, unless a thread reads: this one, too, would get it later."""
-        with _signals.blocked():
+        with signals.blocked():
             if not self._reader and self._begin():
                 try:
                     while self._readable(0) and self._read():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xmp._os.test_outcomes import is_skip
 from xmp._processes.messages.order import Failure
 from xmp._processes.report.replica_error import exception_of
-from xmp._test_outcomes import is_skip
-from xmp._watch import CAUSE, UNKNOWN
+from xmp._rules.watch import CAUSE, UNKNOWN
 
 __all__ = ["real_first", "skip_of"]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from xmp import _log
-from xmp._errors import PlanError, ReplicaTimeout, StartError
+from xmp._os import log
 from xmp._payload.script import MainSource
 from xmp._processes.messages.fork_server import ImportFailed
 from xmp._processes.messages.launcher_state import LauncherState
@@ -20,7 +19,8 @@ from xmp._processes.report.replica_error import not_imported
 from xmp._processes.system import fork_safety
 from xmp._processes.system.variables_read import ALL, differs, reads_all
 from xmp._processes.terminal.console import in_notebook
-from xmp._types import ForkRules
+from xmp._words.errors import PlanError, ReplicaTimeout, StartError
+from xmp._words.types import ForkRules
 
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
@@ -51,7 +51,7 @@ def settled(call: Call, rules: ForkRules) -> Call:
         _kernel_threads[:] = fork_safety.culprits(rules, sockets, python_threads=True)
     if not _kernel_threads:
         return call
-    _log.warning(
+    log.warning(
         'start_method="fork" is not safe in a notebook\'s kernel (%s); replicas are started with '
         '"forkserver", which does not fork the kernel',
         "; ".join(_kernel_threads),
@@ -92,7 +92,7 @@ class StartMethod:
         current = threading.current_thread()
         names = ", ".join(repr(t.name) for t in threading.enumerate() if t is not current)
         if names:
-            _log.warn_caller(f"Python threads are not forked and may hold locks: {names}")
+            log.warn_caller(f"Python threads are not forked and may hold locks: {names}")
         return self._owned(ForkServerHandle.fork(call, leases))
 
     def warm(self) -> WarmTemplate:
@@ -149,7 +149,7 @@ class StartMethod:
         """
         read = holder.imported.variables_read or ()
         if self.key.env_by_rank and ALL in read:
-            _log.warning(reads_all(", ".join(self.key.env_by_rank), path), once=True)
+            log.warning(reads_all(", ".join(self.key.env_by_rank), path), once=True)
         for name in self.key.env_by_rank:
             if name in read:
                 raise PlanError(differs(name, path))
@@ -172,5 +172,5 @@ class StartMethod:
         """Report once why replicas get fresh interpreters from now on."""
         if what not in _unsafe:
             text = "replicas get fresh interpreters: after loading %s a fork is not safe (%s)"
-            _log.warning(text, name, "; ".join(culprits))
+            log.warning(text, name, "; ".join(culprits))
         _unsafe.add(what)

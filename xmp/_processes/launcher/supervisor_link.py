@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _log
-from xmp._errors import StartError
+from xmp._os import log
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkSupervisor
 from xmp._processes.messages.launch import StartLaunch
@@ -19,7 +18,8 @@ from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.system import processes, stdio
 from xmp._processes.system.descriptors import Held
 from xmp._processes.terminal.console import in_notebook
-from xmp._types import Output
+from xmp._words.errors import StartError
+from xmp._words.types import Output
 
 from .deadlines import Deadlines
 from .fork_server_handle import ForkServerHandle
@@ -109,7 +109,7 @@ class SupervisorLink:
         server = self._server
         if not processes.is_stopped(server.pid):
             return
-        _log.warning("process %d is stopped and does not answer: killed", server.pid)
+        log.warning("process %d is stopped and does not answer: killed", server.pid)
         self.drop()
         if self._template is None or server is self._template:
             templates.discard(server)
@@ -186,7 +186,7 @@ class SupervisorLink:
     def kill(self) -> None:
         """End a supervisor that does not answer; its replicas end with it."""
         pid = self.supervisor or self._server.pid_of(self._token) or 0
-        _log.warning("supervisor %d does not answer: killed", pid)
+        log.warning("supervisor %d does not answer: killed", pid)
         processes.kill(pid)
 
     def end(self) -> None:
@@ -197,7 +197,7 @@ class SupervisorLink:
             if pid and self._server.wait_end(pid, _FIRST_WAIT) is None:
                 # It is slow, or stopped and so does not notice the end, or its parent died.
                 if processes.is_stopped(pid):
-                    _log.warning("supervisor %d is stopped and does not answer: killed", pid)
+                    log.warning("supervisor %d is stopped and does not answer: killed", pid)
                     processes.kill(pid)  # its replicas end with it
                 if self._server.wait_end(pid) is None:
                     processes.wait_gone(pid, END_WAIT)

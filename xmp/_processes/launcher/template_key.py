@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xmp import _proc
+from xmp._os import proc
 from xmp._processes.system.modules import third_party
-from xmp._types import ForkRules, JobPlan
+from xmp._words.types import ForkRules, JobPlan
 
 __all__ = ["TemplateKey", "identity_key"]
 
@@ -101,8 +101,8 @@ def _by_root(
 
 def identity_key() -> tuple[Any, ...]:
     """What no request can change in a process that is up."""
-    capabilities = tuple(item for item in _proc.status().items() if item[0].startswith("Cap"))
+    capabilities = tuple(item for item in proc.status().items() if item[0].startswith("Cap"))
     ids = (os.getresuid(), os.getresgid()) if hasattr(os, "getresuid") else (os.getuid(),)
     options = tuple(sys.flags), tuple(sys.warnoptions), tuple(sorted(sys._xoptions.items()))
-    place = (_proc.text("/proc/self/cgroup"), *map(_proc.namespace, _NAMESPACES))
+    place = (proc.text("/proc/self/cgroup"), *map(proc.namespace, _NAMESPACES))
     return (sys.executable, options, ids, tuple(os.getgroups()), capabilities, place)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from xmp import _log
+from xmp._os import log
 
 from .fork_server_handle import ForkServerHandle
 from .template_key import TemplateKey
@@ -66,9 +66,9 @@ class TemplatePool:
                     self._drop_unused(self._leaving[-1:])
                 fitting = WarmTemplate.of(key)
                 names = ", ".join(sorted({name.partition(".")[0] for name in key.modules}))
-                _log.debug("template %d started for %s", fitting.pid, names or "no module")
+                log.debug("template %d started for %s", fitting.pid, names or "no module")
             else:
-                _log.debug("template %d fits", fitting.pid)
+                log.debug("template %d fits", fitting.pid)
                 self._warm.remove(fitting)
             self._warm.append(fitting)
             return fitting
@@ -105,7 +105,7 @@ class TemplatePool:
 def _fits(template: WarmTemplate, key: TemplateKey) -> bool:
     why = template.misfit(key)
     if why:
-        _log.debug("template %d does not fit: %s", template.pid, why)
+        log.debug("template %d does not fit: %s", template.pid, why)
     return not why
 
 

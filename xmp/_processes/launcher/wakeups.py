@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from xmp import _signals
+from xmp._os import signals
 
 __all__ = ["Wakeups"]
 
@@ -29,12 +29,12 @@ class Wakeups:
             if needless():
                 return
             self._sleepers.append(sleeper)
-        seconds = _signals.step(seconds)
-        _signals.interruptible(sleeper.acquire, True, -1 if seconds is None else seconds)
+        seconds = signals.step(seconds)
+        signals.interruptible(sleeper.acquire, True, -1 if seconds is None else seconds)
         with self.lock:
             if sleeper in self._sleepers:
                 self._sleepers.remove(sleeper)
-        _signals.deliver()
+        signals.deliver()
 
     def wake_all(self) -> None:
         """Let all that wait have a look."""

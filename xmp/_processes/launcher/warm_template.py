@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-from xmp import _log
+from xmp._os import log
 from xmp._payload.script import MainSource
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.fork_server import StartScriptHolder
@@ -92,7 +92,7 @@ class WarmTemplate(ForkServerHandle):
             if known == source and holder.alive and not changed:
                 return holder
             if changed:
-                _log.debug("%s is imported again: %s", source.path, changed)
+                log.debug("%s is imported again: %s", source.path, changed)
             self.forget_holder()
         streams = stdio.standard_streams()
         try:
@@ -152,7 +152,7 @@ def _changed(
         reader = known.reader_of(name) or "a library"
         return f"{name} has changed, which {reader} has read at its import"
     if name := known.first_changed(launcher.environment, names):
-        _log.debug("%s has changed; only libraries have read it, which stay as they are", name)
+        log.debug("%s has changed; only libraries have read it, which stay as they are", name)
     return ""
 
 

@@ -21,7 +21,7 @@ import sys
 from collections import deque
 from typing import NamedTuple, TypeVar
 
-from xmp import _signals
+from xmp._os import signals
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import Held, move_above
 
@@ -122,7 +122,7 @@ class Connection:
         self.post(message, descriptors)
         while not self.flush():
             linux.ready(self.descriptor, select.POLLOUT, None)
-            _signals.deliver()  # what is left goes out before the next message
+            signals.deliver()  # what is left goes out before the next message
 
     def send_prepared(self, data: bytes) -> None:
         """Send what ``prepared`` made, while no posted message waits."""

@@ -10,10 +10,10 @@ import os
 import sys
 from typing import Any
 
-from xmp import _signals
+from xmp._os import signals
+from xmp._os.test_outcomes import received, sent
 from xmp._payload import Image, load_image, pack_image
 from xmp._processes.system import linux
-from xmp._test_outcomes import received, sent
 
 __all__ = ["load_exception", "pack_exception"]
 
@@ -81,7 +81,7 @@ def load_exception(data: bytes | None) -> BaseException | None:
             links.append((error, direct, hidden))
         return _linked(links)
     except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
-        if _signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
+        if signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from xmp._payload.script import MainSource
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 from .launcher_state import LauncherState
 

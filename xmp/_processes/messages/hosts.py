@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xmp._host_words import HostFailure
 from xmp._payload.script import MainSource
-from xmp._types import HostFacts, Limits, Request
+from xmp._words.host_words import HostFailure
+from xmp._words.types import HostFacts, Limits, Request
 
 from .launcher_state import LauncherState
 

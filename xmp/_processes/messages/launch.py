@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from xmp._limits import Overdue
+from xmp._rules.limits import Overdue
 
 from .order import Failure, LaunchOrder
 from .timeline import Timeline

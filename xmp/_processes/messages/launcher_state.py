@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from multiprocessing import process, resource_tracker
 from typing import Any
 
-from xmp import _proc
+from xmp._os import proc
+from xmp._os.signals import DUMP_SIGNAL
 from xmp._processes.system.environment import replace_environment
 from xmp._processes.system.interpreter import TRACING, traced_frames
-from xmp._signals import DUMP_SIGNAL
 
 __all__ = [
     "LauncherState",
@@ -89,8 +89,8 @@ def capture() -> tuple[LauncherState, int | None]:
         environment=dict(os.environ),
         umask=_umask(),
         niceness=os.getpriority(os.PRIO_PROCESS, 0),
-        affinity=frozenset(_proc.affinity()),
-        limits={name: _proc.limit(getattr(resource, name)) for name in _LIMITS},
+        affinity=frozenset(proc.affinity()),
+        limits={name: proc.limit(getattr(resource, name)) for name in _LIMITS},
         blocked=frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
         ignored=frozenset(ignored - _IGNORED_BY_PYTHON - {int(signal.SIGCHLD)}),
         unignored=frozenset(s for s in _IGNORED_BY_PYTHON if signal.getsignal(s) == signal.SIG_DFL),
@@ -152,7 +152,7 @@ def _file_of(name: str) -> str:
 
 
 def _umask() -> int:
-    known = _proc.status().get("Umask")
+    known = proc.status().get("Umask")
     if known is not None:
         return int(known, 8)
     mask = os.umask(0o077)  # umask(2) cannot only read; for an instant stricter, never laxer
@@ -198,7 +198,7 @@ def begin_tracing(state: LauncherState) -> None:
 
 
 def _apply_scheduling(state: LauncherState) -> None:
-    if state.affinity and frozenset(_proc.affinity()) != state.affinity:
+    if state.affinity and frozenset(proc.affinity()) != state.affinity:
         os.sched_setaffinity(0, state.affinity)
     try:
         if os.getpriority(os.PRIO_PROCESS, 0) != state.niceness:
@@ -209,7 +209,7 @@ def _apply_scheduling(state: LauncherState) -> None:
         which = getattr(resource, name)
         if which == resource.RLIMIT_NOFILE:
             continue  # the supervisor needs more, and gives the replicas the user's back
-        if _proc.limit(which) != limits:
+        if proc.limit(which) != limits:
             try:
                 resource.setrlimit(which, limits)
             except (OSError, ValueError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xmp._payload import Image
 from xmp._payload.script import MainSource
-from xmp._types import ForkRules, HostPlan, Limits, Output
+from xmp._words.types import ForkRules, HostPlan, Limits, Output
 
 from .launcher_state import LauncherState
 

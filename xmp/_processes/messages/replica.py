@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from .order import LaunchOrder
 from .timeline import Timeline

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from xmp._types import HostPlan, ReplicaPlan
+from xmp._words.types import HostPlan, ReplicaPlan
 
 __all__ = ["ThreadResults", "by_process", "count", "plans_of", "spread"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from xmp._processes.system.descriptors import move_above
-from xmp._types import Output, ReplicaPlan
+from xmp._words.types import Output, ReplicaPlan
 
 from .line_prefix import PrefixedLines
 from .log_files import LogFile, logs, shows

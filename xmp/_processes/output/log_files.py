@@ -7,9 +7,9 @@ import os
 import stat
 from collections.abc import Sequence
 
-from xmp._errors import PlanError
 from xmp._processes.messages.thread_replicas import by_process
-from xmp._types import JobPlan, Output, ReplicaPlan
+from xmp._words.errors import PlanError
+from xmp._words.types import JobPlan, Output, ReplicaPlan
 
 __all__ = ["LogFile", "logs", "prepare", "shows"]
 

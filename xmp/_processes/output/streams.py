@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 if TYPE_CHECKING:
     from .line_prefix import PrefixedLines

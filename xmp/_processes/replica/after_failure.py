@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from xmp import _signals
+from xmp._os import signals
 from xmp._processes.messages.replica import ExceptionRaised, VariablesTaken
 
 from .channel import SupervisorChannel
@@ -46,7 +46,7 @@ def report_raised(
 
 def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException) -> None:
     # Imported by a replica that has failed: what a template has loaded costs every replica pages.
-    from xmp._frame_values import taken
+    from xmp._os.frame_values import taken
     from xmp._processes.report.short_text import library_of
 
     if text := taken(error, library_of):
@@ -63,10 +63,10 @@ def call_hook(error: BaseException, inherited: Hook) -> None:
     hook = _below_torch(sys.excepthook)
     if any(hook is each for each in (inherited, sys.__excepthook__, None)):
         return
-    from xmp._excepthook import users_frames
+    from xmp._os.excepthook import users_frames
 
     try:
-        with _signals.as_usual():  # code of the program, which may wait for ever
+        with signals.as_usual():  # code of the program, which may wait for ever
             hook(type(error), error, users_frames(error.__traceback__))
     except BaseException:  # SystemExit too: how this replica has ended is reported
         with suppress(BaseException):

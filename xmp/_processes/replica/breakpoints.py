@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from xmp import _breakpoint
+from xmp._inside import breakpoint
 
 if TYPE_CHECKING:
     from .debugger import Debugger
@@ -23,7 +23,7 @@ def install() -> None:
     A template that has imported debugpy, as for notebooks, has its hook, and never a client.
     """
     hook = sys.breakpointhook
-    if (hook is sys.__breakpointhook__ or _breakpoint.does_nothing(hook)) and _means_pdb():
+    if (hook is sys.__breakpointhook__ or breakpoint.does_nothing(hook)) and _means_pdb():
         sys.breakpointhook = _hook
 
 
@@ -47,6 +47,6 @@ def _stop(*, header: str | None = None) -> None:
         _mine.debugger = debugger = Debugger()
     debugger.begin(header)
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename == _breakpoint.__file__:
+    while frame.f_back is not None and frame.f_code.co_filename == breakpoint.__file__:
         frame = frame.f_back
     debugger.set_trace(frame)

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from multiprocessing import process, util
 from typing import Any, NoReturn
 
-from xmp import _log, _signals
-from xmp._framework import Framework
 from xmp._inside import is_in_function
+from xmp._os import log, signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.outcomes import packed_outcome
@@ -25,6 +24,7 @@ from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultR
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
 from xmp._processes.system import finalisation
+from xmp._words.framework import Framework
 
 from .channel import SupervisorChannel
 
@@ -136,7 +136,7 @@ def record(
 
     ``final``: it was raised after the function had returned; frames of xmp say nothing of it.
     """
-    if final and _log.users_frames(error.__traceback__) is None:
+    if final and log.users_frames(error.__traceback__) is None:
         error = error.with_traceback(None)
     packed, why = pack_exception(error)
     reason = ""
@@ -229,14 +229,14 @@ def _hold_sigterm() -> None:
 
 
 def _note(number: int, frame: Any) -> None:
-    _signals.held_ends.append(number)
+    signals.held_ends.append(number)
 
 
 def _release_sigterm() -> None:
     """Let a SIGTERM end this process, also one that came while it was held."""
     if _signal.getsignal(_signal.SIGTERM) is _note:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-        if _signals.held_ends:
+        if signals.held_ends:
             _signal.raise_signal(_signal.SIGTERM)
 
 
@@ -253,7 +253,7 @@ def leave(
     steps += [threading._shutdown, run_exit_handlers, _save_coverage]  # type: ignore[attr-defined]
     for step in steps:
         try:
-            with _signals.as_usual():  # code of the program, which may wait for ever
+            with signals.as_usual():  # code of the program, which may wait for ever
                 step()
         except BaseException as error:
             if not code:

@@ -23,7 +23,7 @@ from xmp._processes.system import (
 )
 from xmp._processes.system.descriptors import keep_from_exec
 from xmp._processes.system.stack_dump import enable_stacks
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from . import breakpoints
 from .channel import SupervisorChannel

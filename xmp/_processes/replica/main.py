@@ -20,13 +20,14 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from xmp import _inside, _signals
-from xmp._framework import Framework
+from xmp import _inside
+from xmp._os import signals
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import HUNG_UP
 from xmp._processes.system import thread_pools
 from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
+from xmp._words.framework import Framework
 
 from . import seeding
 from .after_failure import parents_hook, report_raised
@@ -114,12 +115,12 @@ def run(role: Role) -> None:
         send_result(channel, result, timeline, imported)
         code = 0
     except SystemExit as error:
-        _signals.keep_deferred()
+        signals.keep_deferred()
         report = exit_called(error, timeline)
         code = report.code
         report_failure(channel, report) if code else channel.send(report)
     except BaseException as error:
-        _signals.keep_deferred()
+        signals.keep_deferred()
         code = failed_code(framework, error)
         report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
     leave(framework, channel, code, common.order.grace)
@@ -138,7 +139,7 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
             flush_figures()
         return result if role.common.order.wants_results else None
     finally:
-        _signals.keep_deferred()
+        signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()
 
 

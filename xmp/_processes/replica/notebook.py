@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from xmp._imports import on_import
+from xmp._os.imports import on_import
 
 __all__ = ["flush_figures", "install"]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xmp._framework import Framework
 from xmp._payload import Image, load
 from xmp._payload.script import MainSource, import_main
 from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.system.descriptors import highest_descriptor
-from xmp._replica_info import ReplicaInfo
-from xmp._types import ReplicaPlan
+from xmp._words.framework import Framework
+from xmp._words.replica_info import ReplicaInfo
+from xmp._words.types import ReplicaPlan
 
 from . import mp_identity, seeding
 from .channel import SupervisorChannel

@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from xmp._imports import loaded_framework, on_import
+from xmp._os.imports import loaded_framework, on_import
 
 __all__ = ["OwnStreams", "seed_all", "watch_torch"]
 

@@ -9,7 +9,7 @@ import signal
 import threading
 from typing import NamedTuple, NoReturn
 
-from xmp import _proc
+from xmp._os import proc
 from xmp._processes.system import environment, linux
 from xmp._processes.system.descriptors import close_from
 from xmp._processes.system.interpreter import TRACING, fresh_interpreter
@@ -49,7 +49,7 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
     if not armed:
         watch_by_thread(layout.lifeline)
     open_files = role.common.order.state.limits["RLIMIT_NOFILE"]
-    if _proc.limit(resource.RLIMIT_NOFILE) != open_files:
+    if proc.limit(resource.RLIMIT_NOFILE) != open_files:
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
     if plan.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, plan.cpus)

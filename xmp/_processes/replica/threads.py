@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp import _inside
-from xmp._framework import Framework
 from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
-from xmp._replica_info import ReplicaInfo
-from xmp._types import ReplicaPlan
+from xmp._words.framework import Framework
+from xmp._words.replica_info import ReplicaInfo
+from xmp._words.types import ReplicaPlan
 
 from .channel import SupervisorChannel
 from .exit import exit_code

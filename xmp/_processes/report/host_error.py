@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmp import _errors
-from xmp._errors import HostLost, ReplicaError, XmpError
-from xmp._host_words import HostFailure
 from xmp._processes.messages.order import Failure
-from xmp._watch import CAUSE
+from xmp._rules.watch import CAUSE
+from xmp._words import errors
+from xmp._words.errors import HostLost, ReplicaError, XmpError
+from xmp._words.host_words import HostFailure
 
 from .replica_error import also_torchs
 
@@ -24,7 +24,7 @@ def described(error: BaseException, symptom: bool) -> HostFailure:
         if not isinstance(error, XmpError):
             text = f"{name} was raised in its launcher" + (f": {text}" if text else "")
         return HostFailure(kind=name, text=text or name, symptom=symptom)
-    kind = next((name for name in _OF_REPLICAS if isinstance(error, getattr(_errors, name))), "")
+    kind = next((name for name in _OF_REPLICAS if isinstance(error, getattr(errors, name))), "")
     return HostFailure(
         rank=error.rank,
         local_rank=error.local_rank,
@@ -58,7 +58,7 @@ def build(failure: HostFailure) -> XmpError:
         error = HostLost(failure.text if lost else f"on {where}: {failure.text}")
         error.host, error.host_index = failure.name, failure.host
         return error
-    kind = getattr(_errors, failure.kind)
+    kind = getattr(errors, failure.kind)
     found: ReplicaError = also_torchs(kind)(failure.text)  # it names the host
     found.host, found.pid = failure.name, failure.pid
     found.rank, found.local_rank = failure.rank, failure.local_rank

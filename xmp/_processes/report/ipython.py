@@ -10,8 +10,8 @@ import sys
 import weakref
 from typing import Any
 
-from xmp._errors import ReplicaError, XmpError
-from xmp._excepthook import said_once, users_frames
+from xmp._os.excepthook import said_once, users_frames
+from xmp._words.errors import ReplicaError, XmpError
 
 __all__ = ["render", "rendered"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from xmp._probe import oom
+from xmp._os.probe import oom
 from xmp._processes.messages.order import Failure
-from xmp._watch import STOPPED
+from xmp._rules.watch import STOPPED
 
 __all__ = ["OomCounters", "OomFinding"]
 

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xmp._errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
 from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
 from xmp._processes.system.processes import CPU_TIME
-from xmp._watch import STOPPED, UNKNOWN, is_victim
+from xmp._rules.watch import STOPPED, UNKNOWN, is_victim
+from xmp._words.errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
 
 from . import ipython as ipython  # an error of ours knows how notebooks show it
 from .only_here import imported_again, only_here

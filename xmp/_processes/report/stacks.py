@@ -18,6 +18,7 @@ T = TypeVar("T")
 _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
 _PLACE = re.compile(r'File "(.+)", line (\d+) in ')
+_FRAMEWORKS = os.path.join(package_folder, "_inside", "frameworks", "")
 _RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
 _ENDS = (" in run", " in _called")
 
@@ -132,7 +133,7 @@ def _phase(stacks: str) -> str:
         return f"starting ({lines[0] if lines else 'no stack'})"
     if any("<frozen importlib" in file for file in files):
         doing = "importing"
-    elif any(file.startswith(f"{package_folder}_frameworks{os.sep}") for file in files):
+    elif any(file.startswith(_FRAMEWORKS) for file in files):
         doing = "starting the runtime and joining the others"
     elif any(file.startswith(f"{package_folder}_payload{os.sep}") for file in files):
         doing = "loading the function and its arguments"

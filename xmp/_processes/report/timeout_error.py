@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xmp._errors import ReplicaTimeout
-from xmp._limits import HANG, START, Overdue
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import spread
-from xmp._types import ReplicaPlan
+from xmp._rules.limits import HANG, START, Overdue
+from xmp._words.errors import ReplicaTimeout
+from xmp._words.types import ReplicaPlan
 
 from .out_of_memory import OomFinding
 from .stacks import grouped, ranks

@@ -12,7 +12,7 @@ from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import ShowInCell, ShownInCell
 from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Sink
-from xmp._types import Output
+from xmp._words.types import Output
 
 from .voices import Voice
 

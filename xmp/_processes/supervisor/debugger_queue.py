@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from xmp._events import Pause, Resume
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
@@ -22,6 +21,7 @@ from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import Synced, Synchronise
 from xmp._processes.messages.untrusted import Arrived, UntrustedConnection
+from xmp._rules.events import Pause, Resume
 
 from .replica_handle import ReplicaHandle
 

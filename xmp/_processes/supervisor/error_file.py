@@ -9,7 +9,7 @@ import os
 import stat
 from typing import Any
 
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 __all__ = ["recorded"]
 

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._events import Ended, Entered, Event, Pause, Raised, Resume, Returned
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.launch import Events
 from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.report.stacks import ranks
 from xmp._processes.system.processes import signal_name
-from xmp._watch import Action
+from xmp._rules.events import Ended, Entered, Event, Pause, Raised, Resume, Returned
+from xmp._rules.watch import Action
 
 from .replica_handle import ReplicaHandle
 

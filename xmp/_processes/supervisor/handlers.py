@@ -7,12 +7,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from xmp import _events
 from xmp._processes.messages import launch
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.untrusted import Arrived
+from xmp._rules import events
 
 from .checks import names_of_modules
 from .replica_handle import ReplicaHandle
@@ -63,7 +63,7 @@ def _answer_questions(monitor: Monitor) -> None:
 def _entered(monitor: Monitor, _: object, replica: ReplicaHandle, __: Arrived) -> None:
     now = time.monotonic_ns()
     monitor.connection.post(launch.ReplicaEntered(replica.rank, now))
-    monitor.feed(_events.Entered(replica.rank, now))
+    monitor.feed(events.Entered(replica.rank, now))
 
 
 def _phase(
@@ -84,7 +84,7 @@ def _returned(
     monitor.connection.post(result, arrived.descriptors)
     close_all(arrived.descriptors)
     monitor.left(*replica.local_ranks)
-    monitor.feed(_events.Returned(replica.rank, at))
+    monitor.feed(events.Returned(replica.rank, at))
 
 
 def _exited(
@@ -95,11 +95,11 @@ def _exited(
         replica.returned = True
         monitor.left(*replica.local_ranks)
         monitor.returned_nothing(replica)
-        monitor.feed(_events.Returned(replica.rank, at))
+        monitor.feed(events.Returned(replica.rank, at))
     else:
         failure = replica.fail(kind="exit", at=at, exit_code=code)
         failure.message, failure.traceback = words, traceback
-        monitor.feed(_events.Raised(replica.rank, at, f"{words}, exit code {code}", exits=True))
+        monitor.feed(events.Raised(replica.rank, at, f"{words}, exit code {code}", exits=True))
 
 
 def _raised(
@@ -112,7 +112,7 @@ def _raised(
     failure.traceback, failure.pickled = message.traceback, message.exception
     failure.unsent, failure.final = message.unsent, message.final
     words = f"{message.error_type}: {message.message}"
-    monitor.feed(_events.Raised(replica.rank, message.at, words))
+    monitor.feed(events.Raised(replica.rank, message.at, words))
 
 
 def _variables(message: messages.VariablesTaken, replica: ReplicaHandle, _: Arrived) -> None:
@@ -138,7 +138,7 @@ def _asked_preempted(
 
 
 def _beat(monitor: Monitor, _: messages.Beat, voice: Voice, __: Arrived) -> None:
-    monitor.feed(_events.Progress(voice.replica.rank, time.monotonic_ns()))
+    monitor.feed(events.Progress(voice.replica.rank, time.monotonic_ns()))
 
 
 # --- from the launcher --------------------------------------------------------------------------
@@ -147,20 +147,20 @@ def _beat(monitor: Monitor, _: messages.Beat, voice: Voice, __: Arrived) -> None
 def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
     """The table for ``handle(message, descriptors)``."""
 
-    def end(event: type[_events.Interrupt | _events.Stop | _events.Kill], *_: object) -> None:
+    def end(event: type[events.Interrupt | events.Stop | events.Kill], *_: object) -> None:
         monitor.end(event(time.monotonic_ns()))
 
-    def signal_all(number: int, event: type[_events.Pause | _events.Resume], *_: object) -> None:
+    def signal_all(number: int, event: type[events.Pause | events.Resume], *_: object) -> None:
         for replica in monitor.replicas:
             replica.signal(number, group=True)
         monitor.feed(event(time.monotonic_ns()))
 
     table = Handlers[[list[int]]]()
-    table.on(launch.Interrupt, partial(end, _events.Interrupt))
-    table.on(launch.Stop, partial(end, _events.Stop))
-    table.on(launch.Kill, partial(end, _events.Kill))
-    table.on(launch.Pause, partial(signal_all, signal.SIGSTOP, _events.Pause))
-    table.on(launch.Resume, partial(signal_all, signal.SIGCONT, _events.Resume))
+    table.on(launch.Interrupt, partial(end, events.Interrupt))
+    table.on(launch.Stop, partial(end, events.Stop))
+    table.on(launch.Kill, partial(end, events.Kill))
+    table.on(launch.Pause, partial(signal_all, signal.SIGSTOP, events.Pause))
+    table.on(launch.Resume, partial(signal_all, signal.SIGCONT, events.Resume))
     table.on(launch.SetGrace, partial(_set_grace, monitor))
     table.on(launch.TakeStacks, partial(_take_stacks, monitor))
     table.on(launch.Preempt, partial(_preempt, monitor))
@@ -168,7 +168,7 @@ def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
     table.on(launch.ProposedStep, partial(_propose, monitor))
     table.on(
         launch.ProgressElsewhere,
-        lambda *_: monitor.feed(_events.Progress(ELSEWHERE, time.monotonic_ns())),
+        lambda *_: monitor.feed(events.Progress(ELSEWHERE, time.monotonic_ns())),
     )
     table.on(launch.AnswerDebugger, lambda message, ends: monitor.debugger().answer(message, ends))
     table.on(launch.InterruptDebugger, lambda *_: monitor.debugger().interrupt())
@@ -189,7 +189,7 @@ def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:
     agreed = monitor.vote is not None and monitor.vote.begin()
     monitor.connection.post(launch.PreemptAnswer(agreed))
     if not agreed:
-        monitor.end(_events.Stop(time.monotonic_ns()))
+        monitor.end(events.Stop(time.monotonic_ns()))
 
 
 def _preempt_elsewhere(monitor: Monitor, _: launch.PreemptElsewhere, __: list[int]) -> None:

@@ -8,7 +8,6 @@ import importlib
 import os
 import sys
 
-from xmp._errors import PlanError
 from xmp._payload import load
 from xmp._payload.script import import_main, main_is_shared
 from xmp._processes.messages import launch, launcher_state
@@ -19,6 +18,7 @@ from xmp._processes.replica.role import Call
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
 from xmp._processes.system import environment, finalisation, fork_safety, stdio
 from xmp._processes.system.variables_read import VariablesRead, differs
+from xmp._words.errors import PlanError
 
 from .descriptors import Received
 

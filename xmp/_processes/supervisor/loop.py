@@ -11,12 +11,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from xmp._events import Progress, Tick
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import ProgressMade
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.system import linux, processes
+from xmp._rules.events import Progress, Tick
 
 from .checks import check
 from .descriptors import OwnDescriptors, drain

@@ -58,10 +58,10 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
         connection.send(refusal.message)
     else:
         if os.environ.get("XMP_LOG", "").lower() == "debug":
-            from xmp import _log  # what this imports costs every replica pages
+            from xmp._os import log  # what this imports costs every replica pages
 
             seconds = (time.monotonic_ns() - received.at) / 1e9
-            _log.debug("ready to make replicas in %.3f s", seconds, process="supervisor")
+            log.debug("ready to make replicas in %.3f s", seconds, process="supervisor")
         loop = _start(received, call, connection, lifeline)
         if loop is not None:
             loop.run()

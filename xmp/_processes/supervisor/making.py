@@ -33,7 +33,7 @@ from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import environment, launcher_mark, linux, processes, surroundings
 from xmp._processes.system.birth import Birth
 from xmp._processes.system.descriptors import move_above
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from .descriptors import Received
 from .replica_handle import ReplicaHandle

@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from xmp._events import Ended, Event, Raised
-from xmp._limits import SAY_AFTER
 from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import MALFORMED, LaunchOrder
@@ -20,8 +18,10 @@ from xmp._processes.output.pump import OutputPump
 from xmp._processes.output.streams import Outlets
 from xmp._processes.report import stacks
 from xmp._processes.system import processes, stack_dump
-from xmp._types import Limits
-from xmp._watch import Action, Watch
+from xmp._rules.events import Ended, Event, Raised
+from xmp._rules.limits import SAY_AFTER
+from xmp._rules.watch import Action, Watch
+from xmp._words.types import Limits
 
 from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xmp import _proc
+from xmp._os import proc
 from xmp._processes.messages.connection import pair
 from xmp._processes.messages.order import HUNG_UP, MALFORMED, Failure
 from xmp._processes.messages.thread_replicas import plans_of
@@ -19,7 +19,7 @@ from xmp._processes.replica.role import ChildEnds, DescriptorLayout
 from xmp._processes.system import linux, processes
 from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.stack_dump import DUMP_SIGNAL, STACKS, StackFile
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from .error_file import recorded
 
@@ -94,10 +94,10 @@ class ReplicaHandle:
         What a replica has not asked for is what the launcher ignores, and its supervisor with it.
         """
         self.signal(signal.SIGINT)
-        known = _proc.status(self.pid)
-        ignores = _proc.has_signal(known, "SigIgn", signal.SIGINT)
+        known = proc.status(self.pid)
+        ignores = proc.has_signal(known, "SigIgn", signal.SIGINT)
         inherited = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        if ignores and (inherited or _proc.has_signal(known, "SigCgt", signal.SIGTERM)):
+        if ignores and (inherited or proc.has_signal(known, "SigCgt", signal.SIGTERM)):
             self.signal(signal.SIGTERM)
 
     def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
@@ -113,7 +113,7 @@ class ReplicaHandle:
     def hang_up(self) -> None:
         """Note that its connection is closed, by itself unless it ends or has become a program."""
         known = self.returned or self.failure is not None
-        found = _proc.process(self.pid)  # exec closes the connection, and changes the name
+        found = proc.process(self.pid)  # exec closes the connection, and changes the name
         own = found is None or found.name.startswith("xmp-")
         self.hung_up = own and not known and not processes.is_ending(self.pid)
 

@@ -10,7 +10,7 @@ from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.untrusted import Arrived
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from .voices import Voice
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 from . import thread_pools
 

@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from xmp import _proc
-from xmp._types import ForkRules
+from xmp._os import proc
+from xmp._words.types import ForkRules
 
 from . import thread_pools
 
@@ -57,7 +57,7 @@ def culprits(
         if any(fnmatch.fnmatch(path, pattern) for pattern in rules.device_files):
             found.append(f"open device file {path}")
     found += _initialised_drivers(rules)
-    if _proc.sends_children_away():
+    if proc.sends_children_away():
         found.append("new processes go to another pid namespace")
     known = set(known_sockets)
     found += [f"connection to {peer}" for ino, peer in _peers(held).items() if ino not in known]
@@ -90,7 +90,7 @@ def native_threads(allow_python: bool = False) -> list[str]:
             continue
         if number in python:
             names.append(repr(python[number]))
-        elif (command := _proc.text(f"/proc/self/task/{task}/comm")) in safe:
+        elif (command := proc.text(f"/proc/self/task/{task}/comm")) in safe:
             continue
         elif module := _module_of(task):
             names += [] if allow_python else [f"of {module}"]
@@ -110,7 +110,7 @@ def _named(name: str, task: str) -> str:
 
     library = library_of(task)
     # A thread that was given no name has that of its process, which says nothing.
-    if name in ("", _proc.text("/proc/self/comm")):
+    if name in ("", proc.text("/proc/self/comm")):
         return f"of {library} (native)" if library else _NAMELESS
     return f"{name!r} of {library} (native)" if library else f"{name!r} (native)"
 

@@ -7,7 +7,7 @@ import select
 import signal
 from dataclasses import dataclass
 
-from xmp._proc import Process, alive
+from xmp._os.proc import Process, alive
 
 from .linux import open_pidfd, ready
 

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 
-from xmp._marks import LOCKS, PAGE, RUNTIME, VARIABLE, Mark
+from xmp._os.marks import LOCKS, PAGE, RUNTIME, VARIABLE, Mark
 
 from . import linux
 

@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from xmp import _proc, _signals
-from xmp._marks import ADDED_SCORE
+from xmp._os import proc, signals
+from xmp._os.marks import ADDED_SCORE
 
 __all__ = [
     "LONGEST_WAIT", "arm", "close_range", "continue_on_hang_up", "die_with_parent", "fork",
@@ -223,12 +223,12 @@ def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
 
 def any_ready(descriptors: Iterable[int], events: int, seconds: float | None = 0) -> bool:
     """The same of any of several descriptors."""
-    seconds = _signals.step(seconds)
+    seconds = signals.step(seconds)
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, events)
     most = None if seconds is None else min(max(0.0, seconds), LONGEST_WAIT) * 1000
-    return bool(_signals.interruptible(poller.poll, most))
+    return bool(signals.interruptible(poller.poll, most))
 
 
 def close_range(first: int) -> bool:
@@ -275,7 +275,7 @@ def open_pidfd(pid: int) -> int | None:
 @contextmanager
 def preferred_victims() -> Iterator[None]:
     """When memory runs out, the kernel kills what is forked inside before this process."""
-    before = _proc.text(_OOM_SCORE)
+    before = proc.text(_OOM_SCORE)
     if before:
         _write_oom_score(min(1000, int(before) + ADDED_SCORE))
     try:

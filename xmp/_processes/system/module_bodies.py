@@ -9,7 +9,7 @@ import functools
 import os
 from types import FrameType
 
-from xmp._imports import site_folders
+from xmp._os.imports import site_folders
 
 from . import interpreter
 

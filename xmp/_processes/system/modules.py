@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable
 
-from xmp._imports import site_folders
+from xmp._os.imports import site_folders
 
 __all__ = ["installed", "modules_since", "third_party"]
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from xmp import _proc
+from xmp._os import proc
 
 from .linux import open_pidfd, ready
 
@@ -40,19 +40,19 @@ def children(pid: int) -> list[int]:
             return [child.pid for child in psutil.Process(pid).children()]
         except psutil.Error:
             return []
-    if _proc.is_foreign():
+    if proc.is_foreign():
         return []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    lists = (_proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
+    lists = (proc.text(f"/proc/{pid}/task/{task}/children") for task in tasks)
     return [int(child) for found in lists for child in found.split()]
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a terminal has stopped a process (SIGSTOP, Ctrl-Z)."""
-    found = _proc.process(pid)
+    found = proc.process(pid)
     return found is not None and found.state == "T"
 
 
@@ -65,7 +65,7 @@ def is_zombie(pid: int) -> bool:
             return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
-    found = _proc.process(pid)
+    found = proc.process(pid)
     return found is not None and found.state == "Z"
 
 
@@ -136,7 +136,7 @@ def out_of_cpu_time(status: int, usage: resource.struct_rusage, limits: tuple[in
 
 def is_ending(pid: int) -> bool:
     """Whether a process exits, and so closes its files, or has ended."""
-    fields = _proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return not fields or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 

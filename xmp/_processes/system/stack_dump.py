@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from xmp import _marks, _proc
-from xmp._signals import DUMP_SIGNAL
+from xmp._os import marks, proc
+from xmp._os.signals import DUMP_SIGNAL
 
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
@@ -110,17 +110,17 @@ def _refusal(pid: int) -> str:
     A process may have executed another program, reset its signals, or unregistered faulthandler.
     Between this look and the signal it still can: some 10 µs.
     """
-    known = _proc.status(pid)
+    known = proc.status(pid)
     # On macOS, and of a process that has ended, nothing is known.
-    if "SigCgt" not in known or _proc.alive(pid) is None:
+    if "SigCgt" not in known or proc.alive(pid) is None:
         return ""
-    if not any(_proc.has_signal(known, mask, DUMP_SIGNAL) for mask in ("SigIgn", "SigCgt")):
-        forked = _marks.PAGE in _proc.text(f"/proc/{pid}/maps")  # exec takes this page away
+    if not any(proc.has_signal(known, mask, DUMP_SIGNAL) for mask in ("SigIgn", "SigCgt")):
+        forked = marks.PAGE in proc.text(f"/proc/{pid}/maps")  # exec takes this page away
         done = "reset its signals" if forked else f"executed another program ({known['Name']})"
         return f"does not answer requests for stacks: it has {done}"
     # A blocked signal stays pending across exec(2), and then ends the other program.
-    threads = _threads(pid) if _proc.has_signal(known, "SigBlk", DUMP_SIGNAL) else []
-    if threads and all(_proc.has_signal(each, "SigBlk", DUMP_SIGNAL) for each in threads):
+    threads = _threads(pid) if proc.has_signal(known, "SigBlk", DUMP_SIGNAL) else []
+    if threads and all(proc.has_signal(each, "SigBlk", DUMP_SIGNAL) for each in threads):
         return "does not answer requests for stacks: it blocks their signal"
     return ""
 
@@ -128,21 +128,21 @@ def _refusal(pid: int) -> str:
 def _threads(pid: int) -> list[dict[str, str]]:
     """The status of every thread."""
     try:
-        return [_proc.status(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
+        return [proc.status(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
 
 
 def _no_answer(pid: int) -> str:
-    if _proc.process(pid) is None:
+    if proc.process(pid) is None:
         return "ended before it answered\n"
     return f"no answer: {_state(pid)}\n"
 
 
 def _state(pid: int) -> str:
     """What the kernel says of a process."""
-    found = _proc.process(pid)
+    found = proc.process(pid)
     if found is None:
         return "it has ended"
     doing = _STATES.get(found.state, f"state {found.state}")
-    return f"{doing}, kernel function {_proc.text(f'/proc/{pid}/wchan') or '?'}"
+    return f"{doing}, kernel function {proc.text(f'/proc/{pid}/wchan') or '?'}"

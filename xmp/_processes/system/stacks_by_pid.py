@@ -8,8 +8,8 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xmp._probe import launches
-from xmp._proc import Process
+from xmp._os.probe import launches
+from xmp._os.proc import Process
 
 from . import stack_dump
 from .held_process import HeldProcess

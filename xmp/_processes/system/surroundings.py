@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 
-from xmp import _proc
+from xmp._os import proc
 
 __all__ = ["limits", "refusal", "refusal_of_replicas"]
 
@@ -61,7 +61,7 @@ def _forbidden(code: int) -> str:
 
 def refusal_of_replicas(replicas: int) -> str:
     """Why the supervisor of so many could not open enough files; it may raise its soft limit."""
-    _, hard = _proc.limit(resource.RLIMIT_NOFILE)
+    _, hard = proc.limit(resource.RLIMIT_NOFILE)
     needed = _OWN_FILES + _FILES_OF_ONE * replicas
     if hard == resource.RLIM_INFINITY or needed <= hard:
         return ""
@@ -79,7 +79,7 @@ def limits() -> str:
         (resource.RLIMIT_NOFILE, "open files (ulimit -n)"),
         (resource.RLIMIT_AS, "bytes of address space (ulimit -v)"),
     ):
-        soft, _ = _proc.limit(which)
+        soft, _ = proc.limit(which)
         if soft != resource.RLIM_INFINITY:
             known.append(f"{soft} {what}")
     return f"Limits: {', '.join(known) or 'none'}; a container may have others"
@@ -100,7 +100,7 @@ def _no_room() -> str:
 
 
 def _no_file(error: OSError) -> str:
-    soft, hard = _proc.limit(resource.RLIMIT_NOFILE)
+    soft, hard = proc.limit(resource.RLIMIT_NOFILE)
     return (
         f"{error.strerror}: a launch needs {2 * _PIPES} more open files in this process, which "
         f"may have {soft} (ulimit -n; ulimit -Hn is {hard}). Raise the limit, or close some"

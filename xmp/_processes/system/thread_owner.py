@@ -12,7 +12,7 @@ import os
 import re
 import sys
 
-from xmp import _proc
+from xmp._os import proc
 
 __all__ = ["library_of", "python_module_of"]
 
@@ -28,7 +28,7 @@ def python_module_of(task: str) -> str:
     identifiers are pthread_t, which glibc keeps in the mapping of the thread's stack
     (nptl/allocatestack.c).
     """
-    fields = _proc.text(f"/proc/self/task/{task}/syscall").split()
+    fields = proc.text(f"/proc/self/task/{task}/syscall").split()
     if len(fields) < 3:
         return ""
     pointer = int(fields[-2], 16)
@@ -45,7 +45,7 @@ def python_module_of(task: str) -> str:
 
 def library_of(task: str) -> str:
     """The file name of the library that this thread of this process runs; empty if unknown."""
-    fields = _proc.text(f"/proc/self/task/{task}/syscall").split()
+    fields = proc.text(f"/proc/self/task/{task}/syscall").split()
     if len(fields) < 3:
         return ""  # it runs ("running"), or the kernel does not say
     mapped = _libraries()
@@ -69,7 +69,7 @@ def _libraries() -> list[tuple[int, int, str]]:
 def _mappings() -> list[tuple[int, int, str, str]]:
     """Start, end, access and file of what this process has mapped, in the order of addresses."""
     found = []
-    for line in _proc.text("/proc/self/maps").splitlines():
+    for line in proc.text("/proc/self/maps").splitlines():
         fields = [*line.split(maxsplit=5), ""]
         start, _, end = fields[0].partition("-")
         found.append((int(start, 16), int(end, 16), fields[1], fields[5]))

@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Callable
 
-from xmp import _proc
-from xmp._imports import loaded_framework
+from xmp._os import proc
+from xmp._os.imports import loaded_framework
 
 from . import linux
 from .modules import modules_since
@@ -39,7 +39,7 @@ def _mapped_libraries() -> list[str]:
     """
     global _counted
     if not _libraries or any(map(_is_extension, modules_since(_counted))):
-        lines = _proc.text("/proc/self/maps").splitlines()
+        lines = proc.text("/proc/self/maps").splitlines()
         found = [line[line.find("/") :] for line in lines if ".so" in line and "/" in line]
         _libraries[:] = dict.fromkeys(found)
     _counted = len(sys.modules)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 from .trial_import import ImportTrial
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from xmp import _proc
+from xmp._os import proc
 from xmp._processes.supervisor.descriptors import drain, wake_on_ends
 from xmp._processes.system import processes
 
@@ -49,7 +49,7 @@ class Children:
         """
         if self._adopts:
             strangers = set(processes.children(os.getpid())) - self.own
-            self.own |= {pid for pid in strangers if _proc.text(f"/proc/{pid}/comm") == SUPERVISOR}
+            self.own |= {pid for pid in strangers if proc.text(f"/proc/{pid}/comm") == SUPERVISOR}
         keep = {*self.own, *helpers, *self._unkillable}
         self._unkillable |= processes.end_descendants(keep)
 

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterable
 
-from xmp import _proc
-from xmp._imports import without_collections
+from xmp._os import proc
+from xmp._os.imports import without_collections
 from xmp._processes.system import finalisation, linux, thread_pools
 from xmp._processes.system.variables_read import VariablesRead
 
@@ -37,7 +37,7 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
                 failed[name] = f"{type(error).__name__}: {error}"
             took.append((name, time.perf_counter() - start))
     finalisation.before_fork()
-    if why := _proc.refusal():
+    if why := proc.refusal():
         raise RuntimeError(why)
     took.sort(key=lambda item: -item[1])
     return failed, took[:3]

@@ -15,7 +15,7 @@ from xmp._processes.replica.channel import SupervisorChannel
 from xmp._processes.replica.role import CommonState, DescriptorLayout, Role, framework_entry
 from xmp._processes.supervisor.replica_handle import ReplicaHandle
 from xmp._processes.system import fork_safety
-from xmp._types import ForkRules, HostPlan, ReplicaPlan
+from xmp._words.types import ForkRules, HostPlan, ReplicaPlan
 
 __all__ = ["rehearse"]
 

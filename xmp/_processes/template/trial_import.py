@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from xmp._processes.system import fork_safety, linux
-from xmp._types import ForkRules
+from xmp._words.types import ForkRules
 
 __all__ = ["ImportTrial", "silence"]
 

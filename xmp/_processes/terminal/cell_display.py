@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from xmp import _log
+from xmp._os import log
 from xmp._processes.messages.replica import ShowInCell
 
 from .this_cell import for_this_cell
@@ -26,7 +26,7 @@ def shower() -> Callable[[ShowInCell], None] | None:
         try:
             _show(publisher, message)
         except Exception as error:  # of the front end's connection, or a bundle that it refuses
-            _log.warning("what a replica displays was refused: %s", error)
+            log.warning("what a replica displays was refused: %s", error)
 
     return show
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from xmp import _own_handlers
-from xmp._log import say
+from xmp._os import own_handlers
+from xmp._os.log import say
 from xmp._processes.messages.launch import Interrupt, Pause, Resume
 
 __all__ = ["in_notebook", "on_quit", "say", "signals_of_the_user"]
@@ -37,7 +37,7 @@ def signals_of_the_user(
 
     def stop(number: int, _: object) -> None:
         ask(Pause())
-        _own_handlers.by_default(number)  # stops here, and goes on from here
+        own_handlers.by_default(number)  # stops here, and goes on from here
         ask(Resume())
 
     handlers: dict[int, Callable[[int, object], None]] = {
@@ -47,9 +47,9 @@ def signals_of_the_user(
     }
     if preempt is not None:
         handlers[signal.SIGTERM] = lambda *_: preempt()
-    return _own_handlers.handled(handlers)
+    return own_handlers.handled(handlers)
 
 
 def on_quit(show: Callable[[], None]) -> AbstractContextManager[None]:
     """While inside, Ctrl-\\ (SIGQUIT) calls ``show``."""
-    return _own_handlers.handled({signal.SIGQUIT: lambda *_: show()})
+    return own_handlers.handled({signal.SIGQUIT: lambda *_: show()})

@@ -16,7 +16,7 @@ from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
 from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.report.stacks import ranks
-from xmp._types import ReplicaPlan
+from xmp._words.types import ReplicaPlan
 
 from . import status_line
 from .cell_line import CellLine

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from xmp import _log
+from xmp._os import log
 
 __all__ = ["draw", "erase", "finish", "possible"]
 
@@ -86,4 +86,4 @@ def _write(terminal: int, text: str) -> None:
         data = data[os.write(terminal, data) :]
 
 
-_log.before_each_line(erase)
+log.before_each_line(erase)

@@ -1,0 +1,83 @@
+"""One host of a launch, as the driver knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xmp._processes.messages.hosts import HostOver
+from xmp._processes.messages.launch import Done, LoadFailed
+
+if TYPE_CHECKING:
+    from xmp._words.host_words import HostFailure
+
+    from . import Agent
+
+__all__ = ["Host"]
+
+_SILENCE = 13.0
+"""Seconds; with the time between two looks as long as the carrier waits for a silent host."""
+
+
+class Host:
+    """What has come from one agent in one attempt."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.was_started = False
+        """Whether it has been sent its order."""
+        self.came = False
+        """Whether it starts its replicas, as all hosts have come."""
+        self.done: Done | None = None
+        """The last report of its supervisor."""
+        self.over: HostOver | None = None
+        """Its last message."""
+        self.unloaded: LoadFailed | None = None
+        """Why the function or its arguments could not be loaded there."""
+        self.lost = ""
+        """How its agent ended without a last message."""
+        self.given_up = ""
+        """Why the driver has killed its agent."""
+        self.was_asked = False
+        """Whether it ended after the driver had asked it to."""
+        self.stacks: dict[int, str] | None = None
+        """The answer to the last request."""
+        self._stopped: float | None = None
+        """Since when its agent is stopped."""
+        self.preempted: bool | None = None
+        """Whether its replicas end by themselves; None until it has answered."""
+
+    def is_silent(self, now: float) -> bool:
+        """Whether its agent has been stopped (SIGSTOP) for so long that the host is given up."""
+        if not self.agent.is_stopped():
+            self._stopped = None
+            return False
+        self._stopped = now if self._stopped is None else self._stopped
+        if now - self._stopped < _SILENCE:
+            return False
+        self.given_up = f"was stopped, and has not gone on for {_SILENCE:g} s: killed"
+        return True
+
+    def ends_unstarted(self) -> None:
+        """The launch ends: a host without an order has nothing to end, and would not answer."""
+        if not self.was_started and not self.is_over:
+            self.over = HostOver("", "")
+
+    @property
+    def verdict(self) -> HostFailure | None:
+        """How the launch has failed, on whichever host, as far as this one knows."""
+        return None if self.over is None else self.over.verdict
+
+    @property
+    def leftovers(self) -> str:
+        """Which processes of the launch still exist there at its end."""
+        return "" if self.over is None else self.over.leftovers
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self.over is not None or bool(self.lost)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended otherwise than well."""
+        return bool(self.lost) or (self.over is not None and bool(self.over.kind))

@@ -1,0 +1,375 @@
+"""A launch over hosts, as the driver runs it: start the agents, take in their messages, clean up.
+
+Its holder uses it like a ``Launch`` of one host. What an agent passes on goes into one ``Outcome``
+for the replicas of all hosts; how it has failed is decided when all have ended (``verdict``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from xmp._os import signals
+from xmp._processes.launcher import ending
+from xmp._processes.launcher.deadlines import Deadlines, soonest
+from xmp._processes.launcher.events import NullEvents
+from xmp._processes.launcher.job import Job
+from xmp._processes.launcher.launch import ENDINGS
+from xmp._processes.launcher.launch_registry import (
+    reap_finished,
+    running_launches,
+)
+from xmp._processes.launcher.outcome import Outcome
+from xmp._processes.launcher.preemption import Sigterm
+from xmp._processes.launcher.replica_process import Reports
+from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
+from xmp._processes.messages.catalog import Message
+from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.hosts import HostOrder, PackedCall, StartHost
+from xmp._processes.messages.launch import (
+    Interrupt,
+    Kill,
+    Pause,
+    Preempt,
+    Resume,
+    SetGrace,
+    Stop,
+)
+from xmp._processes.messages.timeline import StartTimeline
+from xmp._processes.system import linux
+from xmp._processes.terminal.console import signals_of_the_user
+from xmp._processes.terminal.progress import Progress
+from xmp._words.errors import XmpError
+
+from .clocks import as_here, as_there
+from .gathered_logs import HostLogs
+from .handlers import agent_messages
+from .host import Host
+from .late import LateHosts
+from .output import HostsOutput
+from .stacks import StacksOfHosts
+from .verdict import complete, may_mend, settle
+
+if TYPE_CHECKING:
+    from xmp._words.types import JobPlan
+
+    from . import Agent, Group
+
+__all__ = ["HostsLaunch"]
+
+_LOOK_EVERY = 2.0
+"""Seconds between two looks whether an agent is stopped."""
+
+
+class HostsLaunch:
+    """One launch over hosts, from the orders to the last report."""
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        orders: Sequence[HostOrder],
+        packed: PackedCall,
+        planned: Callable[[int], JobPlan],
+        logs: HostLogs,
+    ) -> None:
+        """``planned`` gives the plan for the port at which host 0 meets the others."""
+        self.job, self._logs = job, logs
+        self.grace = job.grace
+        self.patience = 0.0
+        self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
+        self.finished = False
+        self.asked_to_end = False
+        self.others = None
+        self.sigterm = Sigterm()
+        self.events = job.telling or NullEvents()
+        self.progress = Progress(job.host.replicas, job.called, job.progress)
+        self.deadlines = Deadlines(job, self.progress)
+        self.hosts: list[Host] = []
+        self.agents: Sequence[Agent] = ()
+        self.output = HostsOutput(len(orders), packed.cell)
+        self.stacks = StacksOfHosts(self)
+        self._group, self._orders, self._packed, self._planned = group, orders, packed, planned
+        self._port = 0
+        """Which host 0 has found, once it has."""
+        self._late = LateHosts()
+        self._reader = SharedReader(self._readable, self._read)
+
+    # --- starting ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all hosts; returns when every replica has been made, or the launch has failed.
+
+        Raises what kept the replicas from being made; leaves nothing behind then.
+        """
+        reap_finished()
+        with signals.deferred():
+            try:
+                self.outcome.begin()
+                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.agents = self._group.agents()
+                self.hosts = [Host(agent) for agent in self.agents]
+                self.start_host(0, 0)
+                self._wait_for_start()
+            except BaseException as error:
+                if self.hosts and not isinstance(error, XmpError):
+                    ending.in_order(self, error)  # replicas may be in the function already
+                with signals.blocked():
+                    self._abandon(error)
+                raise
+        self.progress.hide()
+        if not self.finished:
+            running_launches.add(self)  # type: ignore[arg-type]
+        elif not self.outcome.processes and not self._may_restart():
+            self.raise_error()
+
+    def _may_restart(self) -> bool:
+        """Whether an attempt without replicas is one that has failed, and no bad request."""
+        error = self.error()
+        return bool(self.job.max_restarts) and error is not None and self.may_mend(error)
+
+    def start_host(self, index: int, port: int) -> None:
+        """Send one host its order."""
+        image = [self._packed.image] if self._packed.image >= 0 else []
+        host = self.hosts[index]
+        if not host.is_over:
+            host.was_started = True
+            with contextlib.suppress(Closed):  # what is read next says why
+                order = as_there(self._orders[index], host.agent.clock)
+                streams = self.output.streams(index)
+                host.agent.start(StartHost(order, port), image, streams)
+
+    def start_others(self, port: int) -> None:
+        """Host 0 holds the ports: the others may come there."""
+        self._port = port
+        for host in self.hosts[1:]:
+            self.start_host(host.agent.index, port)
+
+    def _wait_for_start(self) -> None:
+        def started() -> bool:
+            return len(self.outcome.processes) == len(self.job.host.replicas) or self.finished
+
+        with signals_of_the_user(self._by_signal, self.print_stacks):
+            while not self._reader.until(started, self._next_look(None)):
+                self._glance()
+
+    def _doing(self) -> str:
+        waited = [host.agent.name for host in self.hosts if not host.came]
+        names = ", ".join(waited[:4]) + (" and others" if len(waited) > 4 else "")
+        return f"waiting for {names} to come" if waited else "the hosts start their replicas"
+
+    def _abandon(self, error: BaseException) -> None:
+        if not self.finished:
+            self.finished = True
+            self._group.close()
+            self.output.close()
+            self.progress.close()
+            self._reader.close()
+            self.events.end(error)
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def ask(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send the user's request to all hosts that have not ended."""
+        self.asked_to_end = self.asked_to_end or isinstance(message, ENDINGS)
+        if isinstance(message, SetGrace):
+            self.grace = self.patience = message.seconds
+        elif isinstance(message, Preempt):
+            self.sigterm.came(0)
+        self.order(message)
+
+    def order(self, message: Message) -> None:
+        """Send a request that the user has not made."""
+        self.deadlines.asked(message)
+        if isinstance(message, (Interrupt, Stop, Kill)):
+            self._late.asked_to_end(self.grace + self.patience)
+            for host in self.hosts:
+                host.ends_unstarted()
+        if not self.finished:
+            self.progress.asked(message)
+            for host in self.hosts:
+                if not host.is_over:
+                    with contextlib.suppress(Closed):  # what is read next says why
+                        host.agent.send(message)
+
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None:
+        """Take in messages until then, the last one, or for so long."""
+        self._reader.until(lambda: until() or self.finished, seconds)
+
+    def reap(self) -> None:
+        """Take in the messages that have arrived, unless another thread does."""
+        self._reader.take_in()
+
+    def _heard(self) -> list[Host]:
+        return [host for host in self.hosts if not host.is_over]
+
+    def _readable(self, timeout: float | None) -> bool:
+        if self.finished:
+            return False
+        watched = [host.agent.fileno() for host in self._heard()] or [self.output.fileno()]
+        return linux.any_ready(watched, select.POLLIN, timeout)
+
+    def _read(self) -> bool:
+        """Take in one message of each host that has one; False when all is taken in and written."""
+        heard = self._heard()
+        if not heard:
+            self.finish()
+        for host in heard:
+            if not self.finished and host.agent.readable():
+                self._read_from(host)
+        return not self.finished
+
+    def _read_from(self, host: Host) -> None:
+        try:
+            message, descriptors = host.agent.recv()
+        except Closed:
+            how = host.agent.how_it_ended()
+            host.lost = host.given_up or how
+            host.was_asked = self._late.were_asked and not host.given_up
+        else:
+            known = as_here(message, host.agent.clock, self.job.called)
+            agent_messages.handle(known, self, host, descriptors)
+        if host.is_over and host.has_failed:
+            self.order(Stop())
+        if not self._heard():
+            self.output.over()
+
+    def count_answers(self) -> None:
+        """A SIGTERM to this process ends no host, if replicas end by themselves or have ended."""
+        asked = [host for host in self.hosts if not self._complete(host)]
+        waits = any(host.preempted is None and not host.is_over for host in asked)
+        if self.sigterm.pending and not waits:
+            self.sigterm.answered(all(host.preempted is not False for host in asked))
+
+    def _complete(self, host: Host) -> bool:
+        own = [rank for rank in self.outcome.processes if self.host_of(rank) is host]
+        return host.done is not None and self.outcome.complete(own)
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def wait(
+        self,
+        timeout: float | None,
+        owned: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Take in messages until the end, until that is ``enough``, or for ``timeout`` seconds.
+
+        As ``Launch.wait``.
+        """
+        with ending.while_waiting(self, owned, self._by_signal):
+            return self._wait_for_end(timeout, enough)
+
+    def _wait_for_end(self, timeout: float | None, enough: Callable[[], bool]) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+
+        def over() -> bool:
+            return self.finished or enough()
+
+        while True:
+            left = seconds_to(end)
+            if self._reader.until(over, self._next_look(left)):
+                if self.finished:
+                    self.sigterm.carry_out(self.outcome)
+                return self.finished
+            if left == 0:
+                return False
+            self._glance()
+
+    def _glance(self) -> None:
+        self.progress.glance(self._doing)
+        self.stacks.glance()
+        self._late.kill(self.hosts)
+
+    def _by_signal(self, message: Interrupt | Pause | Resume) -> None:
+        if isinstance(message, Interrupt):
+            raise KeyboardInterrupt
+        self.ask(message)
+
+    def _next_look(self, left: float | None) -> float | None:
+        given = left, seconds_to(self._late.ends), self.progress.next(), self.stacks.left()
+        return soonest(*given, _LOOK_EVERY)
+
+    def end_within(self, seconds: float) -> None:
+        """Wait for the end that was asked for; kill agents that do not answer."""
+        if not self._reader.until(lambda: self.finished, seconds):
+            with signals.blocked():
+                self._late.kill_now(self.hosts)
+                self.output.give_up()
+                self._reader.until(lambda: self.finished, None)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Clean up after the last message of the last host; signal handlers are ``blocked``."""
+        if self.finished:
+            return
+        self.finished = True
+        settle(self)
+        self.progress.close()
+        running_launches.discard(self)
+        self._reader.close()
+        for agent in self.agents:
+            agent.rest()
+        self.output.close()
+        self._logs.gather([host.agent.index for host in self.hosts if host.came])
+        self._group.release(any(host.lost for host in self.hosts))
+        self.events.end(self.error())
+
+    def drop(self) -> None:
+        """Forget the launch, in a forked child of the driver: it belongs to the parent."""
+        self.finished = True
+        self.progress.drop()
+        self.outcome.broken = XmpError("only the process which launched it can join it")
+        self._group.drop()
+        self.output.drop()
+        self.events.drop()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def plan(self) -> JobPlan:
+        """With the ports that host 0 has found; made when it is asked for, as few programs do."""
+        return self._planned(self._port) if self._port else self.job.plan
+
+    def start_timeline(self) -> StartTimeline:
+        """How long each part of the start took."""
+        return self.outcome.start_timeline(())
+
+    def error(self) -> BaseException | None:
+        """What the launch has failed with."""
+        try:
+            self.raise_error()
+        except BaseException as error:
+            return error
+        return None
+
+    def raise_error(self) -> None:
+        """Raise the error that the launch has ended with, if there is one."""
+        try:
+            self.outcome.raise_error()
+        except XmpError as error:
+            complete(error, self, self._group)
+            error._add(self._logs.where(error))
+            raise
+
+    def may_mend(self, error: BaseException) -> bool:
+        """Whether another attempt may succeed, on these hosts or with another one for one lost."""
+        return may_mend(error, self)
+
+    def watch_alone(self) -> None:
+        """The agents hear each other without this process."""
+
+    def host_of(self, rank: int) -> Host:
+        """The host that runs a replica."""
+        return self.hosts[rank // len(self.job.plan.hosts[0].replicas)]
+
+    def live_stacks(self) -> dict[int, str]:
+        """The current stacks of all live replicas, by rank."""
+        return self.stacks.taken()
+
+    def print_stacks(self) -> None:
+        """Ask for the stacks of all live replicas, to print them when all have arrived."""
+        self.stacks.print_later()

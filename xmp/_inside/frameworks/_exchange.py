@@ -1,0 +1,239 @@
+"""Sends any picklable object between replicas: a small head, then large parts as raw bytes.
+
+The head is a pickle in which tensors and large arrays are only described, and has a code of
+authentication (``_seal``). A small head travels in one collective of fixed size, so that numbers
+and short lists cost a single round. The parts follow as plain bytes, each in its own collective:
+they are the memory of arrays and tensors and nothing else, so a forged one is a wrong number at
+worst. Where the replicas have no common key, the head holds plain values, and no pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from xmp._os.imports import imported
+
+from . import _plain_values
+from ._arrays import array_of, described
+from ._seal import Seal
+
+__all__ = ["Wire", "all_gather", "broadcast"]
+
+_LARGE = 4096
+"""An array of at least this many bytes gets its own collective."""
+
+
+class Wire(Protocol):
+    """How a framework sends bytes. A *part* is a flat array of bytes of the framework's type."""
+
+    rank: int
+    size: int
+
+    @property
+    def seal(self) -> Seal: ...
+
+    @property
+    def makers(self) -> tuple[Callable[..., Any], ...]:
+        """The functions that ``reduce`` names."""
+
+    def keep(self, value: Any) -> tuple[Any, Any] | None:
+        """(description, part) of a value that travels outside the pickle; None: inside."""
+
+    def restore(self, description: Any, part: Any) -> Any:
+        """The value again, from its description and its part."""
+
+    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """How to pickle a value that must not be pickled by its own method; None: by its own."""
+
+    def part(self, buffer: memoryview) -> Any:
+        """``buffer`` as a part; may share its memory."""
+
+    def buffer(self, part: Any) -> Any:
+        """A part as a writable buffer."""
+
+    def gather_heads(self, head: bytes) -> list[bytes]:
+        """The heads of all replicas in rank order."""
+
+    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
+        """The head of rank ``src``; the others pass None."""
+
+    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
+        """The parts of all replicas, whose bytes are ``sizes``, in rank order."""
+
+    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
+        """The part of rank ``src``, of ``size`` bytes."""
+
+
+def broadcast(value: Any, src: int, wire: Wire) -> Any:
+    """Return the value of rank ``src`` on every replica; ``src`` gets the same object back."""
+    if wire.rank == src:
+        packed = _pack(value, wire, "broadcast")
+        wire.broadcast_head(wire.seal.next("broadcast").closed(src, packed.head), src)
+        for part in packed.parts:
+            wire.broadcast_part(part, len(part), src)
+        return value
+    codes = wire.seal.next("broadcast")
+    body, notes = _opened(codes.opened(src, wire.broadcast_head(None, src)), wire)
+    parts = [wire.broadcast_part(None, size, src) for size in _sizes(notes)]
+    return _unpack(body, notes, parts, wire)
+
+
+def all_gather(value: Any, wire: Wire) -> list[Any]:
+    """Return the values of all replicas, in rank order; each is a new object."""
+    packed = _pack(value, wire, "all_gather")
+    codes = wire.seal.next("all_gather")
+    messages = wire.gather_heads(codes.closed(wire.rank, packed.head))
+    heads = [_opened(codes.opened(rank, each), wire) for rank, each in enumerate(messages)]
+    sizes = [_sizes(notes) for _, notes in heads]
+    columns = []
+    for index in range(max(map(len, sizes))):
+        mine = packed.parts[index] if index < len(packed.parts) else None
+        lengths = [each[index] if index < len(each) else 0 for each in sizes]
+        columns.append(wire.gather_part(mine, lengths))
+    return [
+        _unpack(body, notes, [column[rank] for column in columns[: len(sizes[rank])]], wire)
+        for rank, (body, notes) in enumerate(heads)
+    ]
+
+
+class _Note(NamedTuple):
+    """How a value that is only described in the pickle comes back."""
+
+    of_wire: bool
+    """Whether the wire restores it; else it is a numpy array."""
+    description: Any
+    size: int
+    """Bytes of its part; -1: it has none, but ``data``."""
+    data: bytes = b""
+
+
+class _Packed(NamedTuple):
+    head: bytes
+    parts: list[Any]
+
+
+def _sizes(notes: Sequence[_Note]) -> list[int]:
+    """Bytes of each part that follows."""
+    return [note.size for note in notes if note.size >= 0]
+
+
+def _pack(value: Any, wire: Wire, operation: str) -> _Packed:
+    if not wire.seal.key:
+        return _packed_plainly(value, wire, operation)
+    try:
+        body, aside = _dump(pickle.Pickler, value, wire)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Lambdas, local functions and what a notebook cell defines.
+        cloudpickle = imported("cloudpickle")
+        body, aside = _dump(cloudpickle.Pickler, value, wire)
+    notes = [tuple(note) for note in aside.notes]
+    return _Packed(pickle.dumps((body, notes), protocol=5), aside.parts)
+
+
+def _packed_plainly(value: Any, wire: Wire, operation: str) -> _Packed:
+    aside = _Aside(wire, least=0)
+
+    def spell(value: Any) -> Any:
+        index = aside.take(value)
+        if index is not None:
+            return index
+        reduced = wire.reduce(value)
+        return reduced and (wire.makers.index(reduced[0]), reduced[1])
+
+    try:
+        body = _plain_values.encoded(value, spell)
+    except _plain_values.NotPlain as error:
+        raise TypeError(
+            f"xmp.{operation}(): {error} cannot be sent: these replicas have no common secret, so "
+            "they open no pickles of each other. Set XMP_JOB_SECRET to one long random text on all "
+            "hosts of the job (docs/security.md), or send numbers, text, bytes, None, arrays, and "
+            "lists, tuples, dicts and OrderedDicts of them"
+        ) from None
+    notes = [tuple(note) for note in aside.notes]
+    return _Packed(_plain_values.encoded((body, notes)), aside.parts)
+
+
+class _Aside:
+    """The arrays and tensors of a value, whose memory travels as it is."""
+
+    def __init__(self, wire: Wire, least: int = _LARGE) -> None:
+        """Arrays of fewer bytes than ``least`` are pickled, as all that is no array."""
+        self.notes: list[_Note] = []
+        self.parts: list[Any] = []
+        self._wire, self._least = wire, least
+        self._seen: dict[int, tuple[int, Any]] = {}  # the value too, so that its id is not reused
+
+    def take(self, value: Any) -> int | None:
+        """The number of the value's note; None for one that is pickled."""
+        if id(value) in self._seen:
+            return self._seen[id(value)][0]
+        kept = self._wire.keep(value)
+        if kept is not None:
+            return self._add(value, _Note(True, kept[0], len(kept[1])), kept[1])
+        found = described(value)
+        if found is None or found[1].nbytes < self._least:
+            return None
+        description, memory = found
+        if memory.nbytes < _LARGE:
+            return self._add(value, _Note(False, description, -1, bytes(memory)))
+        return self._add(value, _Note(False, description, memory.nbytes), self._wire.part(memory))
+
+    def _add(self, value: Any, note: _Note, part: Any = None) -> int:
+        self._seen[id(value)] = len(self.notes), value
+        self.notes.append(note)
+        if part is not None:
+            self.parts.append(part)
+        return len(self.notes) - 1
+
+
+def _dump(base: Any, value: Any, wire: Wire) -> tuple[bytes, _Aside]:
+    aside = _Aside(wire)
+
+    class Packer(base):  # type: ignore[misc]
+        def persistent_id(self, value: Any) -> int | None:
+            return aside.take(value)
+
+        def reducer_override(self, value: Any) -> Any:
+            reduced = wire.reduce(value)
+            if reduced is not None:
+                return reduced
+            inherited = getattr(super(), "reducer_override", None)
+            return inherited(value) if inherited else NotImplemented
+
+    stream = io.BytesIO()
+    Packer(stream, protocol=5).dump(value)
+    return stream.getvalue(), aside
+
+
+def _opened(head: bytes, wire: Wire) -> tuple[bytes, list[_Note]]:
+    """The body and the notes of a head whose code is right."""
+    body, notes = pickle.loads(head) if wire.seal.key else _plain_values.decoded(head)
+    return body, [_Note(*note) for note in notes]
+
+
+def _unpack(body: bytes, notes: Sequence[_Note], parts: Sequence[Any], wire: Wire) -> Any:
+    left = iter(parts)
+    kept = [_restored(note, None if note.size < 0 else next(left), wire) for note in notes]
+
+    class Unpacker(pickle.Unpickler):
+        def persistent_load(self, index: int) -> Any:
+            return kept[index]
+
+    def restore(spelled: Any) -> Any:
+        if isinstance(spelled, int):
+            return kept[spelled]
+        maker, arguments = spelled
+        return wire.makers[maker](*arguments)
+
+    if wire.seal.key:
+        return Unpacker(io.BytesIO(body)).load()
+    return _plain_values.decoded(body, restore)
+
+
+def _restored(note: _Note, part: Any, wire: Wire) -> Any:
+    if note.of_wire:
+        return wire.restore(note.description, part)
+    return array_of(note.description, bytearray(note.data) if part is None else wire.buffer(part))

@@ -1,0 +1,59 @@
+"""By which addresses a program may know where JAX's replicas meet."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+from xmp._os import signals
+from xmp._os.names import looked_up
+
+__all__ = ["is_loopback", "leads_to", "meeting_places"]
+
+
+def meeting_places(coordinator: str) -> list[str]:
+    """Each as "address:port": JAX's coordinator, and torch's store."""
+    store = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    return [coordinator, *([":".join(map(str, store))] if all(store) else [])]
+
+
+def is_loopback(place: str) -> bool:
+    """Whether an "address:port" is on this host alone."""
+    host = _split(place)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def leads_to(given: str, place: str) -> bool:
+    """Whether this is the place under any of its names: the host's own leads to loopback too."""
+    if given == place:
+        return True
+    (name, port), (host, number) = _split(given), _split(place)
+    if port != number or not name:
+        return False
+    if is_loopback(given) and is_loopback(place):
+        return True
+    theirs, ours = _addresses(name), _addresses(host)
+    if is_loopback(place):
+        ours |= _addresses(socket.gethostname())
+        if any(is_loopback(f"{address}:0") for address in theirs):  # Debian's 127.0.1.1
+            return True
+    return not ours.isdisjoint(theirs)
+
+
+def _split(place: str) -> tuple[str, str]:
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), port
+
+
+def _addresses(name: str) -> set[str]:
+    """Those that the name leads to; asks the resolver, for names alone."""
+    try:
+        return {str(found[4][0]) for found in looked_up(name)}
+    except OSError as error:
+        if signals.from_handler(error):
+            raise
+        return set()

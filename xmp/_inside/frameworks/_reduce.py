@@ -1,0 +1,79 @@
+"""The five reductions, over values that have been gathered: one from each replica.
+
+Numbers are reduced here because a replica may hold an ``int`` where another holds a ``float``, and
+Python's integers have no largest value; arrays, when the collective library does not know their
+type. Values are folded in rank order, so every replica gets the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xmp._os.imports import loaded_framework
+
+__all__ = ["fold", "is_array", "is_number"]
+
+_Fold = Callable[[Any, Any], Any]
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a Python or numpy number; a bool counts as 0 or 1."""
+    if isinstance(value, (int, float, complex)):
+        return True
+    numpy = loaded_framework("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and _numeric(value.dtype)
+
+
+def is_array(value: Any) -> bool:
+    """Whether ``value`` is a numpy array of numbers."""
+    numpy = loaded_framework("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and _numeric(value.dtype)
+
+
+def fold(values: Sequence[Any], op: str) -> Any:
+    """Reduce numbers, numpy arrays or tensors of one shape; the mean of integers is a float."""
+    add, multiply, least, greatest = _operations(values[0])
+    if op in ("min", "max"):
+        return functools.reduce(least if op == "min" else greatest, values)
+    counted = [_countable(value) for value in values]
+    if op == "prod":
+        return functools.reduce(multiply, counted)
+    total = functools.reduce(add, counted)
+    return total / len(values) if op == "mean" else total
+
+
+def _numeric(dtype: Any) -> bool:
+    # Kind V has records, but also bfloat16 and the 8-bit floats of ml_dtypes, which are numbers.
+    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes")
+
+
+def _operations(sample: Any) -> tuple[_Fold, _Fold, _Fold, _Fold]:
+    if is_array(sample):
+        import numpy
+
+        return numpy.add, numpy.multiply, numpy.minimum, numpy.maximum
+    if is_number(sample):
+        return operator.add, operator.mul, _smaller, _larger
+    torch = sys.modules["torch"]
+    return torch.add, torch.mul, torch.minimum, torch.maximum
+
+
+def _countable(value: Any) -> Any:
+    """Booleans as integers: numpy and torch add them as ``or``."""
+    if str(getattr(value, "dtype", "")) == "bool":
+        return value.astype("int64")
+    if str(getattr(value, "dtype", "")) == "torch.bool":
+        return value.long()
+    return value
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return a if a != a or a < b else b  # "not a number" wins, as in arrays
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return a if a != a or a > b else b

@@ -1,0 +1,292 @@
+"""torch.distributed in a replica: rendezvous, device and functional collectives.
+
+``enter`` takes microseconds where torch is not needed yet. It imports torch only where a device
+must be current, or a process group ready, before the user's function runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from xmp._os.imports import imported, loaded_framework, why_missing
+from xmp._words.framework import Members
+from xmp._words.replica_info import ReplicaInfo
+from xmp.plugins.accelerate.world import AccelerateWorld
+
+from . import _exchange, _ranks_at_import, _trees
+from ._jax_apart import JaxApart
+from ._reduce import fold, is_array
+from ._torch_backends import checked, on_loopback, planned, refuse_other
+from ._torch_leaves import finish, fits, is_numeric
+from ._torch_rendezvous import Rendezvous
+from ._torch_subgroups import HostGroups, place_in
+from ._torch_wire import TorchWire, without_jax
+
+__all__ = [
+    "TorchDist",
+    "attach",
+    "enter",
+    "group_is_there",
+    "planned_rendezvous",
+    "prepare",
+    "ready",
+    "torch_module",
+]
+
+T = TypeVar("T", bound="TorchDist")
+
+_OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
+
+
+def enter(info: ReplicaInfo) -> TorchDist:
+    """Prepare this process for ``info``: rendezvous, current device, process group if planned.
+
+    The planned address is that of MASTER_ADDR and MASTER_PORT now.
+
+    Raises:
+        RuntimeError: torch is needed before the function starts and is not installed.
+    """
+    return prepare()(info)
+
+
+def prepare() -> Callable[[ReplicaInfo], TorchDist]:
+    """Do what is the same for all forks of this process; returns ``enter`` for each of them."""
+    return partial(_enter, _installed_rendezvous(), group_is_there())
+
+
+def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo) -> TorchDist:
+    if rendezvous is not None:
+        rendezvous.take(info.descriptors.get("store"))
+    framework = TorchDist(info, rendezvous, found_a_group)
+    framework.jax = JaxApart(info)
+    _ranks_at_import.correct(info)
+    if "jax_platforms" in info.settings and loaded_framework("jax") is not None:
+        # JAX read its variable when it was imported, perhaps in the template.
+        sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
+    return ready(framework, info, framework.choose_device)
+
+
+def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
+    """Run ``steps``, then form the process group if one is planned."""
+    try:
+        for step in steps:
+            step()
+        if info.settings.get("backend"):
+            framework.init_process_group()
+    except BaseException:
+        framework.leave()  # this may be the launcher, which goes on
+        raise
+    return framework
+
+
+def attach(info: ReplicaInfo) -> TorchDist:
+    """The same collectives in a process that another launcher started; changes nothing."""
+    return TorchDist(info, None, group_is_there())
+
+
+def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
+    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
+
+    For programs that use torch beside another framework: accelerate's state fits it.
+    """
+    AccelerateWorld(info).install()  # of several replicas, which end without restoring it
+    rendezvous = _installed_rendezvous()
+    if rendezvous is not None:
+        rendezvous.take(info.descriptors.get("store"))
+    return rendezvous
+
+
+def _installed_rendezvous() -> Rendezvous | None:
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not address or not port:
+        return None
+    rendezvous = Rendezvous(address, int(port))
+    rendezvous.install()
+    return rendezvous
+
+
+def group_is_there() -> bool:
+    """Whether this process has a process group already, which xmp must not destroy then."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and bool(dist.is_initialized())
+
+
+def torch_module() -> Any:
+    """torch, imported when it is first needed.
+
+    Raises:
+        RuntimeError: it is not installed, hidden by a module of the program's, or built without
+            torch.distributed.
+    """
+    try:
+        torch = imported("torch")
+        imported("torch.distributed")
+    except ImportError as error:
+        missing = why_missing("torch", "torch", error)
+        raise RuntimeError(f'the replica needs torch, {missing} or use runtime="jax"') from error
+    if not torch.distributed.is_available():
+        raise RuntimeError(
+            "this build of torch has no torch.distributed; install a build that has it"
+        )
+    return torch
+
+
+class TorchDist:
+    """A replica's view of its process group; see ``xmp._words.framework``.
+
+    Tensors come back on the same device, detached from autograd's graph; numpy and jax arrays come
+    back as numpy arrays.
+    """
+
+    def __init__(
+        self, info: ReplicaInfo, rendezvous: Rendezvous | None, found_a_group: bool = False
+    ) -> None:
+        self._info = info
+        self._rendezvous = rendezvous
+        self.device_type = info.settings.get("device_type", "")
+        self._index = int(info.settings.get("device_index", info.local_rank))
+        self._found_a_group = found_a_group
+        self.jax: JaxApart | None = None
+        self._groups = HostGroups(info)
+        self._accelerate = AccelerateWorld(info)
+        self._within: Any = None  # a process group; None for the default one
+        self.rank, self.ranks = info.rank, tuple(range(info.world_size))
+
+    def choose_device(self) -> None:
+        """Make this replica's device the current one; on the CPU, that of accelerate.
+
+        Raises:
+            RuntimeError: accelerate has a state of another world already.
+        """
+        self._accelerate.install()
+        if self.device_type not in ("", "cpu"):
+            torch_module().get_device_module(self.device_type).set_device(self._index)
+
+    def device(self) -> Any:
+        """``torch.device("cuda", local_rank)``, with the device type of this launch."""
+        torch = torch_module()
+        kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(kind) if kind == "cpu" else torch.device(kind, self._index)
+
+    def synchronize(self) -> None:
+        """Wait until this replica's device has done all that was given to it."""
+        if self.device_type not in ("", "cpu"):
+            torch_module().get_device_module(self.device_type).synchronize()
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
+        """Form the process group by env://, with the plan's backend unless one is named.
+
+        If there is one already, does nothing. A world of one that no launch of xmp made gets a
+        store within the process, whatever MASTER_PORT says.
+
+        Raises:
+            ValueError: torch does not have the backend, or the group has another one.
+        """
+        dist = torch_module().distributed
+        if dist.is_initialized():
+            refuse_other(dist, backend, self.device)
+            return
+        chosen = checked(dist, backend) or planned(self._info)
+        rank, size = self._place_in_group()
+        options: dict[str, Any] = {"rank": rank, "world_size": size}
+        if timeout is not None:
+            options["timeout"] = timedelta(seconds=timeout)
+        self._groups.timeout = options.get("timeout")
+        if "nccl" in chosen and self.device().type == "cuda":
+            options["device_id"] = self.device()  # nccl's barrier would guess it
+        if self._info.world_size == 1 and self._rendezvous is None:
+            with on_loopback():
+                dist.init_process_group(chosen or None, store=dist.HashStore(), **options)
+        else:
+            dist.init_process_group(chosen or None, init_method="env://", **options)
+
+    def members(self, group: Any) -> Members | None:
+        """This replica's view of a process group of torch's.
+
+        Raises:
+            TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+        """
+        view = copy.copy(self)
+        view.rank, view.ranks = place_in(torch_module().distributed, group)
+        view._within = group
+        return view
+
+    def local_group(self) -> Any:
+        """The process group of this host's replicas; all replicas make the first call together."""
+        return self._groups.local(self._group(), self.all_gather)
+
+    def barrier(self) -> None:
+        """Wait until every replica has called this."""
+        self._group().barrier(self._within)
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce tensors, arrays and numbers in ``value``; shapes must be equal on all replicas."""
+        self._group()
+        wire = self._wire()
+        leaves = [without_jax(leaf) for leaf in _trees.leaves(value)]
+        direct = {i: self._start(leaf, op, wire) for i, leaf in enumerate(leaves) if fits(leaf)}
+        rest = [i for i, leaf in enumerate(leaves) if i not in direct and is_numeric(leaf)]
+        if rest:
+            gathered = _exchange.all_gather([leaves[i] for i in rest], wire)
+            for i, column in zip(rest, zip(*gathered)):
+                leaves[i] = fold(column, op)
+        for i, (work, buffer) in direct.items():
+            work.wait()
+            leaves[i] = finish(buffer, leaves[i], op, wire.size)
+        return _trees.rebuild(value, leaves)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
+        self._group()
+        return _exchange.broadcast(value, src, self._wire())
+
+    def all_gather(self, value: Any) -> Sequence[Any]:
+        """Return the values of all replicas, in rank order; shapes may differ."""
+        self._group()
+        return _exchange.all_gather(value, self._wire())
+
+    def leave(self) -> None:
+        """Destroy the process group, restore torch's rendezvous, and accelerate's state."""
+        self._accelerate.remove()
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_initialized() and not self._found_a_group:
+            dist.destroy_process_group()
+        if self._rendezvous is not None:
+            self._rendezvous.remove()
+        if self.jax is not None:
+            self.jax.leave()
+
+    def _place_in_group(self) -> tuple[int, int]:
+        """Rank in, and size of, the process group."""
+        return self._info.rank, self._info.world_size
+
+    def _group(self) -> Any:
+        self.init_process_group()
+        return torch_module().distributed
+
+    def _wire(self) -> TorchWire:
+        return TorchWire(torch_module(), self.device, self._within)
+
+    def _start(self, leaf: Any, op: str, wire: TorchWire) -> tuple[Any, Any]:
+        """Start a reduction in a copy of ``leaf``; returns (work, buffer)."""
+        torch = torch_module()
+        if is_array(leaf):
+            leaf = torch.from_numpy(leaf.copy())
+            buffer = leaf.to(wire.device_for(leaf))
+        else:
+            buffer = leaf.detach().to(wire.device_for(leaf), copy=True).contiguous()
+        if op == "mean" and buffer.dtype in (torch.float16, torch.bfloat16):
+            buffer = buffer.float()  # a sum of halves overflows where their mean does not
+        return self._reduce(buffer, op), buffer
+
+    def _reduce(self, buffer: Any, op: str) -> Any:
+        """Start to reduce ``buffer`` in place; ``wait()`` of the result returns when it is done."""
+        dist = torch_module().distributed
+        kind = getattr(dist.ReduceOp, _OPS[op])
+        return dist.all_reduce(buffer, kind, group=self._within, async_op=True)

@@ -1,0 +1,91 @@
+"""``sys.excepthook``: kept where a replica runs in this process, and short for xmp's own errors.
+
+``init_process_group`` replaces it by one that writes the rank before each line, and
+``destroy_process_group`` leaves that (torch 2.13, distributed_c10d.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+from xmp._words.errors import XmpError
+
+__all__ = ["excepthook_kept", "said_once", "shown_short", "users_frames"]
+
+E = TypeVar("E", bound=XmpError)
+_TORCH = "torch.distributed.distributed_c10d"
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+_last: weakref.ref[XmpError] | None = None
+
+
+@contextmanager
+def excepthook_kept() -> Iterator[None]:
+    """Undo torch's replacement at the end; a hook that the function has set stays."""
+    before = sys.excepthook
+    try:
+        yield
+    finally:
+        if getattr(sys.excepthook, "__module__", None) == _TORCH:
+            sys.excepthook = before
+
+
+def shown_short(error: E) -> E:
+    """If ``error`` ends the program, have Python show the user's frames and the error's text alone.
+
+    Only where the program has no hook of its own. When the error is gone, Python's is back.
+    """
+    global _last
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+    if sys.excepthook is _show:
+        _last = weakref.ref(error, _gone)
+    return error
+
+
+def _gone(_: weakref.ref[XmpError]) -> None:
+    if sys.excepthook is _show:
+        sys.excepthook = sys.__excepthook__
+
+
+def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not isinstance(error, XmpError):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    # For `python -i` and pdb.pm(), too.
+    error.__traceback__ = sys.last_traceback = users_frames(traceback)
+    with said_once(error):
+        sys.__excepthook__(kind, error, error.__traceback__)
+
+
+@contextmanager
+def said_once(error: BaseException) -> Iterator[None]:
+    """Meanwhile, without the cause that a replica has raised: the error's text says it twice."""
+    cause, suppressed = error.__cause__, error.__suppress_context__
+    from_replica = isinstance(error, XmpError) and cause is not None and not cause.__traceback__
+    try:
+        if from_replica:
+            error.__cause__ = None
+        yield
+    finally:
+        if from_replica:
+            error.__cause__, error.__suppress_context__ = cause, suppressed
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of xmp; as it is, if it has no others."""
+    whole, kept = traceback, list[TracebackType]()
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_FOLDER):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    found = None
+    for each in reversed(kept):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found or whole

@@ -1,0 +1,74 @@
+"""What xmp does at a signal for which the program has no handler: Ctrl-C, Ctrl-Z, Ctrl-\\.
+
+These handlers stand in the table of ``_signals``, and so run where xmp waits.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # as in _signals
+import ctypes
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from .signals import Handler, SigAction, guard, in_main, sigaction
+
+__all__ = ["by_default", "handled"]
+
+_OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
+"""``ray.init`` sets a handler of SIGTERM that ends the process (2.60): none of the program's."""
+
+
+class handled:  # noqa: N801 - used like a function
+    """While inside, xmp's own handlers for signals for which the program has none.
+
+    Does nothing outside the main thread, where Python allows no handler to be set.
+    """
+
+    def __init__(self, wanted: Mapping[int, Handler]) -> None:
+        self._wanted = wanted
+        self._taken: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if not in_main():
+            return
+        for number, handler in self._wanted.items():
+            if number not in guard.ours and _is_free(number):
+                self._taken[number] = guard.theirs.get(number, _signal.getsignal(number))
+                guard.ours[number] = handler
+                if _signal.getsignal(number) is not guard.note:
+                    _signal.signal(number, guard.note)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._taken.items():
+            guard.ours.pop(number, None)
+            if number not in guard.theirs and _signal.getsignal(number) is guard.note:
+                _signal.signal(number, before)
+                # It came when xmp had no more to do: as without xmp, but for Ctrl-\, which was
+                # meant for the launch.
+                if number in guard.noted and before == _signal.SIG_DFL:
+                    del guard.noted[number]
+                    if number != _signal.SIGQUIT:
+                        os.kill(os.getpid(), number)
+        self._taken.clear()
+
+
+def _is_free(number: int) -> bool:
+    """Whether the program has no handler, not even one that Python does not know of."""
+    handler = guard.theirs.get(number) or _signal.getsignal(number)
+    if number == _signal.SIGINT:
+        return handler is _signal.default_int_handler
+    if getattr(handler, "__module__", None) in _OF_LIBRARIES:
+        return True
+    if handler != _signal.SIG_DFL:
+        return False
+    action = SigAction()  # faulthandler.register sets its handler there
+    sigaction(number, None, action)
+    return ctypes.c_void_p.from_buffer(action).value is None
+
+
+def by_default(number: int) -> None:
+    """Let a signal do what it does without a handler: stop this process, or end it."""
+    before = _signal.signal(number, _signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    _signal.signal(number, before)

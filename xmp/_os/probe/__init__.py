@@ -1,0 +1,110 @@
+"""Reads what this host is from sysfs, /dev, /proc, the environment and installed packages.
+
+It initialises no device and imports no framework. What cannot change while this process lives is
+read once; environment, affinity and loaded modules are read at every call, once per launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from xmp._os.imports import loaded_framework
+from xmp._plan.runtimes._imports import NAMES
+from xmp._words.types import HostFacts
+
+from . import limits, metadata, packages, read
+from .devices import hardware
+from .holders import TPU_FILES
+from .host_files import host_files
+from .initialised import initialised
+
+__all__ = ["facts", "variables_replaced"]
+
+_began_with: dict[str, str] | None = None
+"""What counts as the variables of this process's start, where it has got others since."""
+
+
+def facts(
+    *,
+    env: Mapping[str, str] | None = None,
+    root: str | Path = "/",
+    loaded: tuple[str, ...] | None = None,
+    frameworks: Mapping[str, str | None] | None = None,
+    attributes: Mapping[str, str] | None = None,
+) -> HostFacts:
+    """The facts of this host, in a few milliseconds and without touching a device.
+
+    ``root`` stands for ``/`` and may be a recorded tree; ``env``, ``loaded``, ``frameworks`` and
+    ``attributes`` (of the metadata server) replace this process's own. Only a host with TPU chips
+    queries the metadata server, once per process and for at most 2 s.
+    """
+    base = Path(root)
+    variables = dict(os.environ if env is None else env)
+    tpu, gpus = hardware(str(base))
+    at_start = _at_start(base, variables) if env is None else {}
+    if attributes is None:
+        attributes = metadata.attributes(_meant(variables, at_start)) if tpu else {}
+    return HostFacts(
+        hostname=socket.gethostname(),
+        address=_address(),
+        platform=sys.platform,
+        python=platform.python_version(),
+        env=variables,
+        tpu=dict(tpu),
+        gpus=dict(gpus),
+        metadata=dict(attributes),
+        host_files=host_files(variables),
+        cpus=limits.affinity(),
+        cpu_quota=limits.cpu_quota(base),
+        numa=limits.numa(str(base)),
+        memory_bytes=limits.memory(base),
+        frameworks=packages.installed() if frameworks is None else dict(frameworks),
+        loaded=packages.loaded() if loaded is None else loaded,
+        initialised=initialised(TPU_FILES if tpu else ()) if loaded is None else (),
+        env_at_start=at_start,
+    )
+
+
+def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """What the variables that imports write were at this process's start, if they changed."""
+    began = _began(root) if _began_with is None else _began_with
+    if not began:
+        return {}
+    changed = [name for name in NAMES if env.get(name, "") != began.get(name, "")]
+    return {name: began.get(name, "") for name in changed}
+
+
+def variables_replaced() -> None:
+    """No import has written the present variables: this process has been given them."""
+    global _began_with
+    _began_with = dict(os.environ)
+
+
+@functools.lru_cache(maxsize=8)
+def _began(root: Path) -> dict[str, str]:
+    text = read.text(root / "proc/self/environ")
+    return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
+
+
+def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without what ``import jax`` sets where it does not know these chips."""
+    if loaded_framework("jax") is None or at_start.get(metadata.SKIP, "meant"):
+        return env
+    return {name: value for name, value in env.items() if name != metadata.SKIP}
+
+
+def _address() -> str:
+    """This host's address on its default route; loopback without one. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket only asks the routing table.
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,127 @@
+"""Which processes hold a device or libtpu's lock."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pwd
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmp._os import proc
+
+from . import read
+
+__all__ = [
+    "LOCK", "Holder", "age", "device_holders", "holder", "lock_holders", "open_files", "plain",
+]  # fmt: skip
+
+LOCK = "tmp/libtpu_lockfile"
+TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One process, as a user would look for it."""
+
+    pid: int
+    user: str
+    seconds: int
+    """How long it has been running."""
+    command: str
+    what: str
+    """The file that it holds."""
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.user}, running for {age(self.seconds)}): {self.command}"
+
+
+def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
+    """Other processes with an open device file; of other users, as far as permissions allow."""
+    found = []
+    for process in _processes(root):
+        held = sorted({t for t in open_files(process) if _matches(t, patterns)})
+        if held and int(process.name) != os.getpid():
+            found.append(holder(root, process, ", ".join(held)))
+    return found
+
+
+def lock_holders(root: Path) -> list[Holder]:
+    """Processes that hold the record lock on libtpu's file; the file alone locks nothing."""
+    lock = root / LOCK
+    try:
+        inode = str(lock.stat().st_ino)
+    except OSError:
+        return []
+    found = []
+    # A line has number, kind, mode, access, pid, device:device:inode, first and last byte.
+    for line in read.text(root / "proc/locks").splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "POSIX" and words[5].rpartition(":")[2] == inode:
+            found.append(holder(root, root / "proc" / words[4], str(lock)))
+    return found
+
+
+def _processes(root: Path) -> Iterator[Path]:
+    return (path for path in sorted((root / "proc").glob("[0-9]*")) if path.name.isdigit())
+
+
+def open_files(process: Path) -> Iterator[str]:
+    """The targets of a process's descriptors (``process`` is its folder in /proc), if readable."""
+    try:
+        names = list((process / "fd").iterdir())
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield str(name.readlink())
+        except OSError:
+            continue
+
+
+def _matches(target: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(target, pattern) for pattern in patterns)
+
+
+def holder(root: Path, process: Path, what: str) -> Holder:
+    """The process with this folder in /proc, as the holder of ``what``."""
+    command = " ".join(read.text(process / "cmdline").split("\0")).strip()
+    return Holder(
+        pid=int(process.name),
+        user=_user(process),
+        seconds=_running(root, process),
+        command=(command or "unknown command")[:120],
+        what=what,
+    )
+
+
+def _user(process: Path) -> str:
+    try:
+        owner = process.stat().st_uid
+        return pwd.getpwuid(owner).pw_name
+    except OSError:
+        return "unknown user"
+    except KeyError:
+        return f"user {owner}"
+
+
+def _running(root: Path, process: Path) -> int:
+    found = proc.process(process.name, root)
+    uptime = read.text(root / "proc/uptime").split()
+    if found is None or not uptime:
+        return 0
+    return max(int(float(uptime[0]) - found.started / os.sysconf("SC_CLK_TCK")), 0)
+
+
+def age(seconds: int) -> str:
+    """In the largest unit of which there are two."""
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def plain(text: str, most: int = 120) -> str:
+    """The end of a text that any process may have written, without what a terminal obeys."""
+    return "".join(each if each.isprintable() else "?" for each in text[-most:])

@@ -1,0 +1,111 @@
+"""Which frameworks are installed and loaded, without importing one."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from xmp._os.imports import is_the_programs_own
+
+from . import read
+
+__all__ = ["foreign_owners", "installed", "loaded"]
+
+OURS = "xmp-spawn"
+"""This project's distribution; ``xmp`` on the package index is another one."""
+
+PACKAGES = {
+    "torch": ("torch",),
+    "torch_xla": ("torch_xla",),
+    "torch_tpu": ("torch_tpu",),
+    "jax": ("jax",),
+    "jaxlib": ("jaxlib",),
+    "libtpu": ("libtpu", "libtpu-nightly"),
+    "jax_cuda_plugin": ("jax-cuda13-plugin", "jax-cuda12-plugin"),
+    "jax_rocm_plugin": ("jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "libneuronxla": ("libneuronxla",),
+    "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
+}
+"""Import name, and the distributions that install it."""
+
+LOADED = (
+    "torch",
+    "torch.distributed",
+    "torch_xla",
+    "torch_tpu",
+    "torch_neuronx",
+    "numpy",
+    "numpy.random",
+    "jax",
+    "jax.numpy",
+    "jaxlib",
+    "paddle",
+)
+"""Modules whose presence in this process matters to a plan."""
+
+
+def loaded() -> tuple[str, ...]:
+    """The frameworks that this process has imported, not modules of the user's of such names."""
+    names = [name for name in LOADED if name in sys.modules]
+    own = {root for root in names if "." not in root and is_the_programs_own(root)}
+    return tuple(name for name in names if name.partition(".")[0] not in own)
+
+
+def installed() -> dict[str, str | None]:
+    """Versions by package; looked up again when a folder on ``sys.path`` has changed."""
+    path = tuple(sys.path)
+    return dict(_versions(path, tuple(_modified(entry) for entry in path)))
+
+
+@functools.lru_cache(maxsize=4)
+def _versions(path: tuple[str, ...], modified: tuple[int, ...]) -> Mapping[str, str | None]:
+    return {name: _version(name, distributions) for name, distributions in PACKAGES.items()}
+
+
+def foreign_owners() -> list[str]:
+    """Distributions of other projects that are called ``xmp`` or have files in that package."""
+    found = set()
+    for each in importlib.metadata.distributions():
+        if "Name" not in each.metadata:  # a broken or half-removed installation
+            continue
+        name = each.metadata["Name"].lower().replace("_", "-")
+        # top_level.txt is optional, and the project called xmp has none: RECORD lists its files.
+        record = each.read_text("RECORD") or ""
+        if name == "xmp" or (name != OURS and re.search(r"^xmp(/|\.py,)", record, re.MULTILINE)):
+            found.add(f"{name} {each.version}")
+    return sorted(found)
+
+
+def _modified(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _version(name: str, distributions: tuple[str, ...]) -> str | None:
+    for distribution in distributions:
+        try:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return _torch_build(version) if name == "torch" else version
+    return None
+
+
+def _torch_build(version: str) -> str:
+    """The version with its build ("+cpu", "+cu128"), which wheels of an index leave out."""
+    spec = importlib.util.find_spec("torch")
+    if "+" in version or spec is None or not spec.submodule_search_locations:
+        return version
+    text = read.text(Path(next(iter(spec.submodule_search_locations)), "version.py"))
+    for name, label in (("cuda", "cu"), ("hip", "rocm"), ("xpu", "xpu")):
+        found = re.search(rf"^{name}\b[^=]*= '([^']+)'", text, re.MULTILINE)
+        if found:
+            return f"{version}+{label}{found[1]}"
+    return f"{version}+cpu" if text else version

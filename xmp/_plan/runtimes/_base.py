@@ -1,0 +1,234 @@
+"""The interface between the planner and a runtime: one class with the same methods for any device.
+
+A runtime file holds only tables and arithmetic; all that it depends on arrives as a ``Job``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from xmp._plan.clusters._base import Cluster, Place
+from xmp._words.types import ForkRules, HostFacts, PortNeed, Request
+
+__all__ = [
+    "SPMD",
+    "Fit",
+    "Job",
+    "Place",
+    "Runtime",
+    "Share",
+    "is_spmd",
+    "many",
+    "matches",
+    "version_of",
+]
+
+T = TypeVar("T")
+SPMD = "XLA_USE_SPMD"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many replicas one host takes: the default, the numbers that work, and why."""
+
+    default: int
+    allowed: tuple[int, ...] | None
+    """None: any number from 1."""
+    reason: str
+    """What determines the numbers: "8 visible GPUs"."""
+    advice: str = ""
+    """What to do for another number."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request on known hosts, with the number of replicas per host decided."""
+
+    request: Request
+    places: tuple[Place, ...]
+    """The hosts whose facts are known."""
+    addresses: tuple[str, ...]
+    """Of all hosts, in the order of their indices; empty where an address is not known."""
+    local: int
+    """Replicas on each host."""
+    coordinator: str = "127.0.0.1"
+    """Where every replica reaches host 0; loopback on one host."""
+    coordinator_port: int = 0
+    """The port that the cluster or the user fixed for host 0; 0 when there is none."""
+    leasable: bool = True
+    """Whether all hosts know each other's leased ports; if not, ports are fixed numbers."""
+    name: str = ""
+    """What the launcher that placed the hosts calls the job; empty where that is not known."""
+    open: bool = False
+    """Whether this host's index is not known: its plan is that of host 0."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """The leased ports by the name of their need; empty before they are leased."""
+    memo: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What a runtime computes once for all replicas (a job may have a thousand)."""
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return len(self.addresses)
+
+    @property
+    def world(self) -> int:
+        """Replicas on all hosts together."""
+        return self.hosts * self.local
+
+    def once(self, key: str, make: Callable[[], T]) -> T:
+        """What ``make`` returns, made at the first call with this ``key``."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: T = self.memo[key]
+        return made
+
+    def port(self, need: PortNeed) -> int:
+        """The leased port of ``need``, or the number that a printed plan shows before a lease."""
+        return self.ports.get(need.name) or need.port or need.documented
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a runtime gives one replica, besides the variables that every runtime's replicas get."""
+
+    set: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: int | None = None
+    """The index of the replica's process on its host; None: its local rank, its own process."""
+
+
+class Runtime:
+    """Base of all runtimes: the defaults are those of a runtime without devices."""
+
+    name: str = ""
+    framework: str = ""
+    """The import path of the module whose ``enter`` prepares a replica."""
+    family: str = ""
+    """The package that selects this runtime when the launcher has imported it."""
+    package: str = ""
+    """The package that must be installed."""
+    distribution: str = ""
+    """Its name for pip, where that is not the package's name with hyphens."""
+    automatic: bool = True
+    """Whether xmp may choose it where the user names no runtime."""
+    for_tests: bool = False
+    """Whether it is for test suites alone: no error offers it to one who has not meant it."""
+    store: bool = False
+    """Whether its replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
+    default_backend: str = ""
+    """The process-group backend that ``backend="auto"`` means."""
+    backends: tuple[str, ...] = ()
+    """Process-group backends that work on its devices; empty: it has no process groups."""
+    owned: tuple[str, ...] = ()
+    """Variables (or prefixes ending in ``*``) that identify a replica; only xmp sets them."""
+    inputs: tuple[str, ...] = ()
+    """Other variables that it reads; replicas inherit them unchanged."""
+    by_call: tuple[str, ...] = ()
+    """Variables read at import whose settings its framework also applies by a call, in replicas."""
+    removes: tuple[str, ...] = ()
+    """Other variables that are removed from its replicas, although they do not identify one."""
+    needs_packages: tuple[str, ...] = ()
+    """Packages that a template may import, since every replica will."""
+    fork_rules: ForkRules = ForkRules()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The variables that its plans depend on, without prefixes."""
+        return tuple(name for name in (*self.owned, *self.inputs) if not name.endswith("*"))
+
+    def configured(self, facts: HostFacts) -> str:
+        """The inherited setting that selects this runtime, or an empty string."""
+        return ""
+
+    def possible(self, facts: HostFacts) -> str:
+        """Why this host can use it (hardware and installed package), or an empty string."""
+        return ""
+
+    def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
+        """What the host's mask allows, in order; None for a runtime without devices."""
+        return None
+
+    def on_tpu(self, facts: HostFacts) -> bool:
+        """Whether it uses this host's TPU chips: the job's hosts are those of the slice."""
+        return False
+
+    def cluster(self, facts: HostFacts) -> Cluster | None:
+        """The job's hosts, where the runtime's own variables describe them."""
+        return None
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        """How many replicas each of ``hosts`` hosts takes; PlanError where it takes none."""
+        raise NotImplementedError
+
+    def needs(self, job: Job) -> tuple[PortNeed, ...]:
+        """The ports to hold on the hosts of ``job.places``, apart from the torch store."""
+        return ()
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        """The part of the plan that belongs to one replica."""
+        raise NotImplementedError
+
+    def has_store(self, job: Job) -> bool:
+        """Whether the replicas of this job meet at a torch store."""
+        return self.store
+
+    def endpoints(self, job: Job, place: Place) -> str:
+        """The "address:port" of every replica, in rank order with commas; empty where they have
+        none of their own."""
+        return ""
+
+    def from_files(self, facts: HostFacts) -> Mapping[str, str]:
+        """The variables that its library can read from files: each with the one for the path."""
+        return {}
+
+    def notes(self, job: Job) -> tuple[str, ...]:
+        """Notes for the reader of the plan."""
+        return ()
+
+    def chosen(self, job: Job, place: Place) -> tuple[str, ...]:
+        """The visible devices of this launch: those named by ``devices=``, else the first ones."""
+        visible = self.visible(place.facts) or ()
+        if job.request.devices is None:
+            return visible[: job.local]
+        return tuple(visible[index] for index in job.request.devices)
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether ``name`` is one of ``patterns`` (exact, or a prefix ending in ``*``)."""
+    exact, prefixes = _compiled(patterns)
+    return name in exact or name.startswith(prefixes)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return frozenset(patterns), prefixes
+
+
+def many(count: int, what: str) -> str:
+    """``"1 chip"``, ``"4 chips"``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def is_spmd(facts: HostFacts) -> bool:
+    """Whether torch_xla is in SPMD mode, as its ``check_env_flag`` reads the variable (2.9)."""
+    return facts.env.get(SPMD, "").upper() in ("ON", "1", "YES", "TRUE", "Y")
+
+
+def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:
+    """The installed release of ``package`` as numbers, ``()`` where it is not installed."""
+    text = facts.frameworks.get(package)
+    if not text:
+        return ()
+    numbers = []
+    for part in text.split("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)

@@ -1,0 +1,165 @@
+"""Checks of a request: each error says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
+
+from ._base import Job, Place, Runtime, matches
+from ._too_long import LONGEST, is_too_long
+from ._variables import IDENTITY
+
+__all__ = [
+    "check_backend",
+    "check_environment",
+    "check_installed",
+    "check_names",
+    "check_nesting",
+    "check_types",
+    "count",
+]
+
+_MOST = 2**16
+"""Of replicas and threads: more are a mistake, and would not fit into memory."""
+
+
+def check_types(request: Request) -> None:
+    """Check ``nprocs`` and ``threads``; raises TypeError or PlanError."""
+    for name, least in (("nprocs", -1), ("threads", 1)):
+        value = getattr(request, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            kind = type(value).__name__
+            raise TypeError(f"{name}={value!r} is a {kind}. Allowed: an int, or None.")
+        if value < least or value == 0:
+            raise PlanError(
+                f"{name}={value} is too small. Allowed: 1 or more; None for the default."
+            )
+        if value > _MOST:
+            raise PlanError(f"{name}={value} is too large. Allowed: {_MOST} at most.")
+
+
+def check_installed(runtime: Runtime, facts: HostFacts) -> None:
+    """Raise PlanError where the runtime's package is missing: every replica would fail."""
+    if runtime.package and facts.frameworks.get(runtime.package, "unknown") is None:
+        extra = runtime.distribution or runtime.package.replace("_", "-")
+        raise PlanError(
+            f"runtime {runtime.name!r} needs the package {runtime.package}, which is not "
+            f'installed. Use `pip install "{extra}"`, or another runtime.'
+        )
+
+
+def count(
+    runtime: Runtime, request: Request, places: Sequence[Place], hosts: int
+) -> tuple[int, str]:
+    """Replicas per host, and what determined that; PlanError unless it fits every host."""
+    counts = {_count_here(runtime, request, place.facts, hosts) for place in places}
+    if len(counts) > 1:
+        raise PlanError(
+            f"the hosts differ: {sorted(n for n, _ in counts)} replicas fit. Pass nprocs with a "
+            "number that fits all of them."
+        )
+    return counts.pop()
+
+
+def _count_here(
+    runtime: Runtime, request: Request, facts: HostFacts, hosts: int
+) -> tuple[int, str]:
+    nprocs = None if request.nprocs == -1 else request.nprocs
+    if request.devices is not None:
+        _check_devices(runtime, request, facts)
+        if nprocs not in (None, len(request.devices)):
+            raise PlanError(
+                f"nprocs={nprocs} and devices={list(request.devices)} disagree. "
+                f"Omit nprocs, or pass {len(request.devices)}."
+            )
+        nprocs = len(request.devices)
+    fit = runtime.fit(facts, request, hosts)
+    if nprocs is None:
+        return fit.default, f"{fit.reason}, nprocs left out"
+    if fit.allowed is not None and nprocs not in fit.allowed:
+        numbers = ", ".join(str(n) for n in fit.allowed)
+        raise PlanError(
+            f"nprocs={nprocs} does not fit this host: {fit.reason}. Allowed with runtime "
+            f"{runtime.name!r}: {numbers}, or None for {fit.default}. {fit.advice}".rstrip()
+        )
+    source = "devices" if request.devices is not None else "nprocs"
+    return nprocs, f"{source} given; {fit.reason}"
+
+
+def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None:
+    devices = request.devices or ()
+    visible = runtime.visible(facts)
+    if visible is None:
+        raise PlanError(
+            f"devices={list(devices)} was given, but runtime {runtime.name!r} has no devices "
+            "to choose from on this host. Omit devices and pass nprocs."
+        )
+    allowed = f"0 to {len(visible) - 1}" if visible else "none"
+    if not devices:
+        raise PlanError(f"devices=[] names no device. Allowed: {allowed}, or None for all.")
+    for device in devices:
+        if isinstance(device, bool) or not isinstance(device, int):
+            raise TypeError(
+                f"devices={list(devices)}: {device!r} is not an int. Allowed: {allowed}."
+            )
+        if not 0 <= device < len(visible):
+            raise PlanError(
+                f"devices={list(devices)}: {device} is out of range. Allowed: {allowed} (positions "
+                "in what the host's mask allows)."
+            )
+    if len(set(devices)) < len(devices):
+        raise PlanError(f"devices={list(devices)} repeats a device. Name each one once.")
+
+
+def check_names(runtime: Runtime, request: Request) -> None:
+    """Raise PlanError where ``env=`` sets a variable that xmp assigns, or one that is too long."""
+    pairs = sorted({(name, value) for entry in request.env or () for name, value in entry})
+    for name, value in pairs:
+        if is_too_long(name, value):
+            raise PlanError(
+                f"env= gives {name} {len(value):,} characters, but Linux starts no program with a "
+                f"variable of more than {LONGEST:,} bytes, name and value together. Pass the value "
+                "in args=, or the path of a file."
+            )
+    for name, _ in pairs:
+        if matches(name, (*IDENTITY, *runtime.owned)):
+            raise PlanError(
+                f"env= sets {name}, but xmp assigns it to each replica.\nOmit it from env=, and "
+                "choose replicas and devices with nprocs= and devices=."
+            )
+
+
+def check_environment(runtime: Runtime, job: Job) -> None:
+    """Check that ``env=`` has an entry for each replica, and ``backend=`` fits the devices."""
+    entries = job.request.env or ()
+    if len(entries) not in (0, 1, job.local):
+        raise PlanError(
+            f"env= has {len(entries)} entries for {job.local} replicas. Give one mapping, or a "
+            "function from the local rank to a mapping."
+        )
+    check_backend(runtime, job.request.backend)
+
+
+def check_backend(runtime: Runtime, backend: str | None) -> None:
+    """Raise PlanError for a process group's backend that does not fit the runtime's devices."""
+    if backend not in (None, "auto", *runtime.backends):
+        allowed = ", ".join(("auto", *runtime.backends))
+        advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
+        raise PlanError(
+            f"backend={backend!r} does not work with runtime {runtime.name!r}. {advice}."
+        )
+
+
+def check_nesting(facts: HostFacts, device: str) -> None:
+    """Raise PlanError for a launch inside a replica that needs the kind of device it holds."""
+    held = facts.env.get("XMP_DEVICE", "")
+    kind = held.partition(":")[0]
+    if ":" in held and device.partition(":")[0] == kind:
+        raise PlanError(
+            f"this process is a replica that holds {held}: an inner launch cannot give {kind} "
+            'devices to its own replicas. Use runtime="cpu" for the inner launch.'
+        )

@@ -1,0 +1,84 @@
+"""torch's GPU runtimes: one replica per visible GPU, and each replica sees all GPUs of the launch.
+
+Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` need that
+numbering. The rules of the masks are those of torch 2.13 (``torch/cuda/__init__.py``).
+"""
+
+from __future__ import annotations
+
+from xmp._plan.numbers import is_number
+from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, Request
+
+from ._base import Fit, Job, Place, Runtime, Share, many
+
+__all__ = ["CUDA_MASK", "Gpus", "gpu_fit", "visible_gpus"]
+
+CUDA_MASK = "CUDA_VISIBLE_DEVICES"  # "3,5", "GPU-8932f937,GPU-3f2a", "MIG-GPU-8932f937/1/2"
+
+
+class Gpus(Runtime):
+    """A vendor's GPUs: local rank i uses the i-th of the mask."""
+
+    framework = "xmp._inside.frameworks.torch_dist"
+    family = "torch"
+    package = "torch"
+    store = True
+    needs_packages = ("torch",)
+    vendor = ""
+    """The vendor, as ``HostFacts.gpus`` names it."""
+    mask = ""
+    """The variable that names the devices which a process may use."""
+    device_type = ""
+    """torch's name for the type of device."""
+
+    def visible(self, facts: HostFacts) -> tuple[str, ...]:
+        count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == self.vendor else 0
+        return self._visible(facts, count) if count else ()
+
+    def _visible(self, facts: HostFacts, count: int) -> tuple[str, ...]:
+        """The entries of the mask, on a host with ``count`` GPUs of the vendor."""
+        return visible_gpus(facts.env.get(self.mask), count, self.mask)
+
+    def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
+        return gpu_fit(self.visible(facts), facts, self.mask, self.name)
+
+    def share(self, job: Job, place: Place, local: int) -> Share:
+        return Share(
+            set={self.mask: ",".join(self.chosen(job, place))},
+            device=f"{self.device_type}:{local}",
+            settings={"device_type": self.device_type},
+        )
+
+
+def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[str, ...]:
+    """The entries of an inherited mask that the driver accepts, in order.
+
+    ``count`` is the number of GPUs of the host (0 where unknown). Raises PlanError for a repeated
+    entry, for which the driver hides every device.
+    """
+    if mask is None:
+        return tuple(str(index) for index in range(count))
+    entries: list[str] = []
+    for text in (part.strip() for part in mask.split(",")):
+        # The driver reads the list up to the first entry that names no device.
+        if not text or text.startswith("-") or (is_number(text) and count and int(text) >= count):
+            break
+        if text in entries:
+            raise PlanError(f"{name}={mask} repeats {text}, which hides every GPU. Name it once.")
+        entries.append(text)
+    return tuple(entries)
+
+
+def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str) -> Fit:
+    """One replica for each visible GPU, or fewer; raises PlanError where there is none."""
+    inherited = facts.env.get(mask)
+    seen = many(len(visible), "visible GPU") + (f" ({mask}={inherited})" if inherited else "")
+    if not visible:
+        raise PlanError(
+            f"this host has no GPU that runtime {runtime!r} may use"
+            + (f" ({mask}={inherited!r})" if inherited is not None else "")
+            + '. Use runtime="cpu", or check the driver with `python -m xmp facts`.'
+        )
+    numbers = tuple(range(1, len(visible) + 1))
+    return Fit(len(visible), numbers, seen, 'runtime="cpu" takes any number.')

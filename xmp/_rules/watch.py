@@ -1,0 +1,314 @@
+"""The rules for a failing launch: which rank caused it, what to do, and when.
+
+Pure: events in, actions out. All times are monotonic nanoseconds. A failure opens a *settle window*
+(50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
+that of the rank which caused it. Then xmp takes the stacks of the live replicas, waits for their
+own end as long as the ``patience`` says (0 s unless asked for), and ends them: SIGTERM (after a
+Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``_limits``)
+ends in the same way, without a cause and without patience.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from xmp._words.types import Limits
+
+from .events import (
+    Ended,
+    Entered,
+    Event,
+    Interrupt,
+    Kill,
+    Pause,
+    Progress,
+    Raised,
+    Resume,
+    Returned,
+    Stop,
+)
+from .limits import Clocks, Overdue
+
+__all__ = [
+    "CAUSE",
+    "COLLATERAL",
+    "FINISHED",
+    "STOPPED",
+    "UNKNOWN",
+    "Action",
+    "Died",
+    "Verdict",
+    "Watch",
+    "is_victim",
+]
+
+CAUSE = "cause"
+COLLATERAL = "collateral"
+STOPPED = "stopped by xmp"
+FINISHED = "finished"
+UNKNOWN = "unknown"
+
+MILLISECOND = 1_000_000
+SETTLE = 50 * MILLISECOND
+SETTLE_MOST = 250 * MILLISECOND
+KILL_WAIT = 5_000 * MILLISECOND
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15  # the same on every system
+
+# What libraries report when a peer has gone (gloo, torch's store and nccl, JAX's coordination
+# service, sockets): a replica that fails with such a message is seldom the first to fail.
+_VICTIM = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|peer closed|closed by (the )?peer"
+    r"|coordination service|barrier.*timed? ?out|heartbeat|socket closed|remote process"
+    r"|nccl (communicator|error)|collective.*(abort|timed? ?out)|wait timeout|store.*timed? ?out"
+    r"|stopped answering|another task|preempted",
+    re.IGNORECASE,
+)
+
+
+def is_victim(words: str) -> bool:
+    """Whether the text of a failure says that a peer has gone."""
+    return _VICTIM.search(words) is not None
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that the supervisor must do for these ranks."""
+
+    name: str
+    """"stacks" (take them), "SIGINT", "SIGTERM", "SIGKILL" (send it), "phases" (report where they
+    are: they have not reached the function), or "finish" (the launch is over; no ranks)."""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Died:
+    """One failure, as xmp first noticed it."""
+
+    at: int
+    words: str
+    """The text of its exception, or the last lines on its standard error."""
+    recorded: bool
+    """Whether the replica itself reported it."""
+    by_xmp: bool = False
+    """Whether it ended by a signal that xmp sent, or by ``sys.exit`` after one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which rank failed first, and what happened to each."""
+
+    cause: int | None
+    labels: Mapping[int, str]
+    """``CAUSE``, ``COLLATERAL``, ``STOPPED``, ``FINISHED`` or ``UNKNOWN``, by rank."""
+    order: tuple[int, ...] = ()
+    """The ranks that failed, the cause first, then by time."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """When each of them failed: a death that xmp noticed later than its victims' is dated back."""
+    unkillable: tuple[int, ...] = ()
+    """The ranks whose processes have not ended."""
+    overdue: Overdue | None = None
+    """The limit that ended the launch; ``cause`` is None then."""
+
+
+@dataclass
+class Watch:
+    """The state of one launch on one host: feed it events, and a Tick at each ``deadline``."""
+
+    ranks: Iterable[int]
+    grace: int
+    """Nanoseconds between SIGTERM, or the SIGINT of a Ctrl-C, and SIGKILL."""
+    limits: Limits = field(default_factory=Limits)
+    called: int = 0
+    begun: int = 0
+    """When the last replica was started."""
+    patience: int = 0
+    """Nanoseconds between the settle window of a failure and SIGTERM."""
+    phase: str = "running"
+    """"running", "settling", "leaving", "interrupting", "stopping", "killing" or "done"."""
+    live: set[int] = field(init=False)
+    _clocks: Clocks = field(init=False)
+    _overdue: Overdue | None = None
+    _step: int | None = None
+    """When the phase ends."""
+    _returned: set[int] = field(default_factory=set)
+    """The ranks that have returned, or whose process has exited with 0."""
+    _failures: dict[int, Died] = field(default_factory=dict)
+    _first: int = 0
+    """When the first failure was noticed."""
+    _sent: set[int] = field(default_factory=set)
+    """The signals that xmp has sent. A replica may die of another one meanwhile, or be dying: the
+    kernel closes its sockets, and its peers fail, before its end can be noticed."""
+
+    def __post_init__(self) -> None:
+        self.live = set(self.ranks)
+        self._clocks = Clocks(self.live, self.limits, self.called, self.begun)
+
+    @property
+    def deadline(self) -> int | None:
+        """When the next Tick is due."""
+        if self._clocks.paused:
+            return None
+        return self._clocks.deadline if self.phase == "running" else self._step
+
+    def feed(self, event: Event) -> list[Action]:
+        """Take one event; return what to do now."""
+        actions = self._take(event)
+        if not self.live and self.phase != "done":
+            self.phase, self._step = "done", None
+            return [*actions, Action("finish")]
+        return actions or self._due(event.at)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> list[Action]:
+        self._wind_clocks(event)
+        if isinstance(event, Returned):
+            self._returned.add(event.rank)
+        elif isinstance(event, Raised):
+            by_xmp = event.exits and self._ending()
+            self._failed(event.rank, Died(event.at, event.words, recorded=True, by_xmp=by_xmp))
+        elif isinstance(event, Ended):
+            self._ended(event)
+        elif isinstance(event, Interrupt):
+            return self._interrupt(event.at)
+        elif isinstance(event, Stop):
+            return self._stop(event.at)
+        elif isinstance(event, Kill):
+            return self._kill(event.at)
+        return []
+
+    def _wind_clocks(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            # What a rank does after its function is no progress for those that still wait for it.
+            if event.rank not in self._returned or self.live <= self._returned:
+                self._clocks.progress(event.rank, event.at)
+        elif isinstance(event, (Entered, Returned, Ended)):
+            self._clocks.arrived(event.rank, event.at)
+        elif isinstance(event, Pause):
+            self._clocks.pause(event.at, event.why)
+        elif isinstance(event, Resume):
+            self._clocks.resume(event.at, event.why)
+
+    def _failed(self, rank: int, death: Died) -> None:
+        self._failures.setdefault(rank, death)
+        if self.phase == "running":
+            self.phase, self._first = "settling", death.at
+        if self.phase == "settling":
+            self._step = min(death.at + SETTLE, self._first + SETTLE_MOST)
+
+    def _ended(self, event: Ended) -> None:
+        self.live.discard(event.rank)
+        clean = event.signal == 0 and event.exit_code == 0
+        if event.rank in self._failures:
+            return
+        if clean:
+            self._returned.add(event.rank)
+            return
+        if event.rank in self._returned and self._ending():
+            return  # it had returned; how its process ended no longer matters
+        by_xmp = event.signal in self._sent
+        self._failed(event.rank, Died(event.at, event.words, recorded=False, by_xmp=by_xmp))
+
+    def _ending(self) -> bool:
+        return self.phase in ("interrupting", "stopping", "killing")
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _due(self, now: int) -> list[Action]:
+        if self._clocks.paused:
+            return []
+        if self.phase == "running":
+            return self._out_of_time(now)
+        if self._step is None or now < self._step:
+            return []
+        if self.phase == "settling":
+            stacks = Action("stacks", self._living())
+            if not self.patience:
+                return [stacks, *self._stop(now)]
+            self.phase, self._step = "leaving", now + self.patience
+            return [stacks]
+        if self.phase == "leaving":
+            return self._stop(now)
+        if self._ending() and self.phase != "killing":
+            return self._kill(now)
+        self.phase, self._step = "done", None
+        return [Action("finish")]
+
+    def _out_of_time(self, now: int) -> list[Action]:
+        self._overdue = self._clocks.overdue(now, self.live, self._returned)
+        if self._overdue is not None:
+            return [Action("stacks", self._living()), *self._stop(now)]
+        late = self._clocks.late(now)
+        return [Action("phases", late)] if late else []
+
+    def _living(self) -> tuple[int, ...]:
+        return tuple(sorted(self.live))
+
+    def _interrupt(self, now: int) -> list[Action]:
+        if self._ending():
+            return self._kill(now)
+        self.phase, self._step = "interrupting", now + self.grace
+        self._sent |= {SIGINT, SIGTERM}  # those that ignore the one get the other
+        return [Action("stacks", self._living()), Action("SIGINT", self._living())]
+
+    def _stop(self, now: int) -> list[Action]:
+        if self.phase in ("stopping", "killing"):
+            return []
+        self.phase, self._step = "stopping", now + self.grace
+        self._sent.add(SIGTERM)
+        return [Action("SIGTERM", self._living())]
+
+    def _kill(self, now: int) -> list[Action]:
+        self.phase, self._step = "killing", now + KILL_WAIT
+        self._sent.add(SIGKILL)
+        return [Action("SIGKILL", self._living())]
+
+    # --- the verdict ---------------------------------------------------------------------------
+
+    def verdict(self) -> Verdict:
+        """Which rank failed first, as far as is known now."""
+        times = {rank: self._dated(death) for rank, death in self._failures.items()}
+        order = sorted(times, key=lambda rank: (times[rank], rank))
+        cause = next((r for r in order if not self._stopped(self._failures[r])), None)
+        labels = {rank: self._label(rank, cause) for rank in (*self._failures, *self._others())}
+        if cause is not None:
+            order.remove(cause)
+            order.insert(0, cause)
+        at = {rank: time for rank, (_, time) in times.items()}
+        return Verdict(cause, labels, tuple(order), at, self._living(), self._overdue)
+
+    def _others(self) -> set[int]:
+        return (self._returned | self.live) - set(self._failures)
+
+    def _dated(self, death: Died) -> tuple[int, int]:
+        """A sort key: by time, and victims after all others.
+
+        A death without a record has only the time when it was noticed: it is dated back to before
+        the earliest victim.
+        """
+        victims = [d.at for d in self._failures.values() if _victim(d)]
+        if _victim(death) or death.by_xmp:
+            return (1, death.at)
+        if not death.recorded and victims:
+            return (0, min(death.at, min(victims) - 1))
+        return (0, death.at)
+
+    def _label(self, rank: int, cause: int | None) -> str:
+        death = self._failures.get(rank)
+        if death is None:
+            return FINISHED if rank in self._returned else UNKNOWN
+        if rank == cause:
+            return CAUSE
+        if self._stopped(death):
+            return STOPPED
+        return COLLATERAL if _victim(death) else UNKNOWN
+
+    def _stopped(self, death: Died) -> bool:
+        """Whether xmp ended it: after a limit is exceeded xmp ends all, whichever way they exit."""
+        return death.by_xmp or self._overdue is not None
+
+
+def _victim(death: Died) -> bool:
+    return is_victim(death.words) and not death.by_xmp

@@ -1,0 +1,230 @@
+"""The exceptions that xmp raises. Catch ``XmpError`` for all of them, or the built-in class.
+
+::
+
+    Exception
+    └── XmpError
+        ├── PlanError           ValueError    the request does not fit this host; nothing started
+        ├── PortError           RuntimeError  a port that the plan needs could not be held
+        ├── StartError          RuntimeError  a process of xmp did not start
+        ├── HostLost            RuntimeError  another host of the launch is gone, or has ended it
+        └── ReplicaError        RuntimeError  a replica failed: its attributes say which and how
+            ├── ReplicaRaised                 its function raised; ``__cause__`` is the original
+            ├── ReplicaDied                   its process ended without returning
+            └── ReplicaTimeout  TimeoutError  the launch took longer than a limit allows
+
+An argument of a wrong type is a ``TypeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+__all__ = [
+    "HostLost",
+    "PlanError",
+    "PortError",
+    "ReplicaDied",
+    "ReplicaError",
+    "ReplicaRaised",
+    "ReplicaTimeout",
+    "StartError",
+    "XmpError",
+]
+
+
+class XmpError(Exception):
+    """Base class of every error that xmp itself raises."""
+
+    history: Sequence[Exception] = ()
+    """With ``max_restarts``, the errors of the earlier attempts, oldest first."""
+    _render_traceback_: ClassVar[Callable[[Any], list[str]]]
+    """IPython calls this to show the error; the module that knows notebooks sets it."""
+    _ending: str = ""
+    """What the message must end with, whatever is added to it."""
+
+    def _add(self, text: str) -> None:
+        """Add a paragraph, unless the message has it."""
+        if text and text not in str(self):
+            said = str(self).removesuffix(self._ending)
+            self.args = (f"{said}\n\n{text}{self._ending}", *self.args[1:])
+
+
+class PlanError(XmpError, ValueError):
+    """The request does not fit this host. No process was started.
+
+    The message says what was given, what is allowed and what to do.
+    """
+
+
+class PortError(XmpError, RuntimeError):
+    """A port that the plan needs could not be held."""
+
+    _elsewhere = ""
+    """The name of its need, if it is another host's, or another program of this host has it."""
+
+
+class StartError(XmpError, RuntimeError):
+    """A process of xmp did not start. The message names it, and the limit that it hit."""
+
+
+class HostLost(XmpError, RuntimeError):
+    """Another host of the launch is gone, or its launcher has ended the launch.
+
+    Its replicas may have raised because of that; the message names the host.
+    """
+
+    host: str = ""
+    """The name of that host, as far as it is known."""
+    host_index: int = -1
+    """Its index among the hosts of the launch."""
+
+
+class Failure(Protocol):
+    """How one replica failed, as far as it is known."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def what(self) -> str:
+        """One line: what happened."""
+
+    @property
+    def kind(self) -> str:
+        """ "raised", "exited", "interrupted", "signal" and the like."""
+
+    @property
+    def error_type(self) -> str:
+        """The name of its exception's class; empty if it raised none."""
+
+    @property
+    def message(self) -> str:
+        """The text of its exception."""
+
+    @property
+    def traceback(self) -> str:
+        """That of its exception, whole; empty if it raised none."""
+
+    @property
+    def label(self) -> str:
+        """Its part in it: "cause", "collateral", "stopped by xmp" or "unknown"."""
+
+    @property
+    def at(self) -> int:
+        """When, in monotonic nanoseconds: it raised, or xmp noticed its end."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def signal_name(self) -> str | None: ...
+    @property
+    def exception(self) -> BaseException | None: ...
+    @property
+    def stderr(self) -> str:
+        """The last lines of its standard error."""
+
+    @property
+    def stdout(self) -> str:
+        """The last lines of its standard output, where xmp captures it."""
+
+    @property
+    def stacks(self) -> str:
+        """What faulthandler wrote of its threads, if a signal ended it."""
+
+
+class ReplicaError(XmpError, RuntimeError):
+    """A replica failed, and the launch with it.
+
+    The attributes describe the replica that failed first; of a ``ReplicaTimeout``, the first rank
+    that xmp waited for. ``rank``, ``local_rank`` and ``pid`` are -1 where no replica existed yet.
+
+    Tests of a program's own error handling can make one, as they make torch's ``ProcessException``:
+    the text, the local rank, the pid (torch 2.13, torch/multiprocessing/spawn.py).
+    """
+
+    def __init__(self, msg: str = "", error_index: int = -1, error_pid: int = -1) -> None:
+        super().__init__(msg)
+        self.rank = self.local_rank = error_index
+        self.pid = error_pid
+
+    rank: int = -1
+    """Its global rank."""
+    local_rank: int = -1
+    """Its rank on its host."""
+    host: str = ""
+    """The name of its host."""
+    pid: int = -1
+    exit_code: int | None = None
+    """The exit code of its process, or minus the number of the signal that ended it; None where
+    that is not known."""
+    signal_name: str | None = None
+    """The signal that ended its process ("SIGKILL"), if one did."""
+    failures: Sequence[Failure] = ()
+    """Every replica that failed, the cause first, the others in the order of time."""
+    results: Mapping[int, Any] = {}
+    """What the other replicas had already returned, by rank."""
+    stacks: Mapping[int, str] = {}
+    """The Python stacks of the replicas that were still alive, as text, by rank."""
+
+    locals: Sequence[Mapping[str, Any]] = ()
+    """The variables of the user's innermost three frames in the replica that raised, innermost
+    first, by name; each frame's ``where`` says which it is. Numbers and short texts are themselves,
+    arrays have their shape, all else its type. ``XMP_LOCALS=off`` sends none."""
+
+    _place: int | None = None
+    """In the handle's ``processes``, where that is not the local rank."""
+
+    def _repr_html_(self) -> str:
+        """A table of what happened to each rank, for notebooks."""
+        from xmp._rules.failure_table import table
+
+        return table(self)
+
+    @property
+    def error_index(self) -> int:
+        """Its place in the handle's ``processes``, under the name of torch's ProcessException.
+
+        That is its local rank, and its rank in a launch over hosts (``Job``).
+        """
+        return self.local_rank if self._place is None else self._place
+
+    @property
+    def msg(self) -> str:
+        """The text, under the name that torch's ProcessException uses."""
+        return str(self)
+
+    @property
+    def error_pid(self) -> int:
+        """The pid, under the name that torch's ProcessException uses."""
+        return self.pid
+
+
+class ReplicaRaised(ReplicaError):
+    """The user's function raised in a replica.
+
+    ``__cause__`` is the original exception, where it can be pickled and its class imported here.
+    """
+
+
+class ReplicaDied(ReplicaError):
+    """A replica's process ended without returning from the user's function."""
+
+    def __init__(
+        self,
+        msg: str = "",
+        error_index: int = -1,
+        error_pid: int = -1,
+        exit_code: int | None = None,
+        signal_name: str | None = None,
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code, self.signal_name = exit_code, signal_name
+
+
+class ReplicaTimeout(ReplicaError, TimeoutError):
+    """A launch took longer than ``timeout``, ``start_timeout`` or ``hang_timeout`` allows."""

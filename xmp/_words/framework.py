@@ -1,0 +1,90 @@
+"""What a framework offers a replica: the protocol of the modules in ``xmp/_inside/frameworks``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["AveragingOptions", "Framework", "Members"]
+
+
+@dataclass(frozen=True)
+class AveragingOptions:
+    """How ``xmp.data_parallel`` averages gradients; its docstring says what each means."""
+
+    bucket_mb: float = 25
+    first_bucket_mb: float = 1
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    comm_hook: Any = None
+    """A name, torch's hook, or a pair of hook and state."""
+    sync_batchnorm: bool = False
+    group: Any = None
+    words: tuple[str, str] = ("model.module", "xmp.data_parallel")
+    """How messages call the model inside of the wrapper, and what wraps it."""
+
+
+class Members(Protocol):
+    """Some of the replicas, as one of them sees its process group; collectives as in Framework."""
+
+    rank: int
+    """This replica's rank in the group; -1: it is not in the group, and has no collectives."""
+    ranks: tuple[int, ...]
+    """The global ranks of the group's replicas, in the order of their ranks in the group."""
+
+    def barrier(self) -> None: ...
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any: ...
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """``src`` is a rank in the group."""
+
+    def all_gather(self, value: Any) -> Sequence[Any]: ...
+
+
+class Framework(Protocol):
+    """What a framework's ``enter`` returns: one replica's view of the mesh.
+
+    Collectives are functional: they return their result and never change their argument. Values are
+    tensors, arrays, numbers or trees (dict, list, tuple) of them; ``all_reduce`` returns leaves of
+    other types unchanged.
+
+    More methods are optional:
+
+    ``failed(error) -> int``  called when the user's function has raised; the replica's exit code
+    ``linger() -> None``  called in a replica that has failed, when its files are finished: waits
+        until the others do not depend on it
+    ``beside(info) -> Framework``  called in the thread of each replica, where several
+        share a process
+    ``synchronize() -> None``  waits until the device has done what the function gave it to do
+    ``ordinal() -> int``  the runtime's own number of this replica, where that may not be its rank
+    ``members(group) -> Members | None``  the collectives of a process group; None: it has no groups
+    ``local_group() -> group | None``  the group of this host's replicas; None as above
+    ``data_parallel(model, options) -> module``  torch's module ``model`` with its gradients
+        averaged, where torch's DistributedDataParallel cannot do it
+    """
+
+    def device(self) -> Any:
+        """The framework's own device object of this replica."""
+
+    def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
+        """Form the process group by env://; does nothing if there is one. Timeout in seconds.
+
+        ValueError for a backend that the framework does not have, or another one than is there.
+        """
+
+    def barrier(self) -> None:
+        """Wait until every replica has called this."""
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce ``value`` over all replicas; ``op`` is sum, mean, min, max or prod."""
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """Return the value of rank ``src`` on every replica; any picklable object."""
+
+    def all_gather(self, value: Any) -> Sequence[Any]:
+        """Return the values of all replicas, in rank order; any picklable objects."""
+
+    def leave(self) -> None:
+        """Destroy the process group; called once, after the user's function."""

@@ -1,0 +1,400 @@
+"""The data types that all of xmp shares: frozen values that never look at the machine.
+
+A *request* says what the user asked for, *facts* what the host is, a *plan* what xmp will do.
+All three are plain values: they can be printed, compared, stored and pickled. The file is long
+because it is the reference of every field, and all other modules import from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .host_words import HostMeeting
+
+__all__ = [
+    "Event",
+    "ForkRules",
+    "HostFacts",
+    "HostPlan",
+    "HostsByHand",
+    "JobPlan",
+    "Limits",
+    "Observer",
+    "Output",
+    "PortNeed",
+    "ReplicaPlan",
+    "Request",
+    "WorldByHand",
+]
+
+Pairs = tuple[tuple[str, str], ...]
+"""A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it can be pickled."""
+
+
+@dataclass(frozen=True)
+class WorldByHand:
+    """Where this host's replicas stand in a world of several hosts, as the user says."""
+
+    rank_start: int
+    """The global rank of the first replica of this host."""
+    world_size: int
+    """The replicas of all hosts together."""
+    master_ip: str = ""
+    """The address of host 0; empty where this host is the only one."""
+    port: int = 0
+    """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
+
+
+@dataclass(frozen=True)
+class HostsByHand:
+    """All hosts of a job and which of them this is, as the user says."""
+
+    index: int
+    """The place of this host in ``addresses``; -1: as schedulers or TPUs say, or by arrival."""
+    addresses: tuple[str, ...]
+    """The address or name of every host, empty where it is not known; they meet at the first."""
+    port: int = 0
+    """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
+    said: str = ""
+    """The options that say so, for errors and the plan; empty: those of Paddle."""
+    job: str = ""
+    """What the user calls the job, the same on all hosts."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller of ``spawn`` or ``plan`` asked for, checked but not yet planned."""
+
+    nprocs: int | None = None
+    """Replicas on this host; None means one for each device."""
+    runtime: str | None = None
+    """The name of a runtime; None means that xmp chooses."""
+    devices: tuple[int, ...] | None = None
+    """Positions in what the host's mask allows, in the order of the local ranks."""
+    backend: str | None = None
+    """The torch process group's backend; None: the function forms its own group, or none."""
+    grouped: bool = False
+    """Without ``backend``: the group is formed nevertheless, wherever the runtime has one."""
+    threads: int | None = None
+    """Threads of each replica; None means usable cores divided by the replicas of the host."""
+    bind: bool | str | None = None
+    """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
+    env: tuple[Pairs, ...] | None = None
+    """Extra variables per local rank, or one entry for all."""
+    imports: tuple[str, ...] = ()
+    """Modules that the program will import: their packages count as loaded."""
+    uses: tuple[str, ...] = ()
+    """Frameworks that it imports otherwise: they decide where none is loaded."""
+    late: bool = False
+    """It first changes a variable that their import reads: they must not be imported before it."""
+    store_port: int = 0
+    """MASTER_PORT of a job of one host, or the first of Paddle's ports; 0: free ones."""
+    world: WorldByHand | HostsByHand | None = None
+    """The world of which this host is a part; None: what a scheduler's variables say."""
+    notes: tuple[str, ...] = ()
+    """What the caller has decided for the user; the plan shows it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may take, in nanoseconds; None means no limit."""
+
+    total: int | None = None
+    """From the call to the end of the last replica."""
+    start: int | None = None
+    """From the call until every replica is in the function."""
+    hang: int | None = None
+    """How long no replica may make progress."""
+    first: int = 0
+    """When the first of several attempts was called, in monotonic nanoseconds: ``total`` counts
+    from there. 0: this attempt is the first."""
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Where the events and the progress of a launch are reported."""
+
+    events: Any = None
+    """A function that takes an ``Event``, or the path of a file of JSON lines."""
+    progress: bool | None = None
+    """Whether the start is shown; None: on a terminal, when it takes longer than 2 s."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of a launch's state, as ``spawn(events=…)`` reports it.
+
+    A file of events has one JSON object per line; its keys are the fields of this class, in this
+    order. The events of a launch come in the order of time. ``name`` is one of the following.
+    For the launch as a whole (``rank`` is None, but for "verdict"):
+
+    "planned"    the launch is planned; the first event of every attempt
+    "started"    the supervisor has loaded the function and starts the replicas
+    "stopping"   xmp sends a signal to replicas; ``message`` names the signal and the ranks
+    "paused"     the user has stopped the launch (Ctrl-Z), or debugs a replica
+    "resumed"    the launch continues
+    "verdict"    the launch has failed; ``message`` says how, ``rank`` is the replica that caused
+                 it (None after a time-out)
+    "finished"   the last event: no process of the launch is left. ``message`` names the exception,
+                 and is empty if all went well
+
+    For one replica:
+
+    "forked"     its process exists
+    "importing"  it imports what it needs (not where it was forked from a process that had)
+    "joining"    it sets up its framework: device, process group
+    "running"    the function begins
+    "returned"   the function has returned, or ended by ``sys.exit(0)``
+    "raised"     the function, or the code before it, raised or called ``sys.exit`` with a failure;
+                 ``message`` has the exception
+    "exited"     its process ended as expected after "returned" or "raised"
+    "stopped"    its process ended by a signal that xmp had sent
+    "died"       its process ended in any other way, by ``signal`` or with ``exit_code``
+    """
+
+    name: str
+    elapsed: float
+    """Seconds since the call; never less than in the event before."""
+    time: float
+    """Seconds since 1970 (Unix time): the host's clock at the call, plus ``elapsed``."""
+    launch_id: str
+    """Identifies the launch on this host: ``<pid of the launcher>-<count of its launches>``.
+    All attempts of one call share it."""
+    rank: int | None = None
+    """The replica's global rank."""
+    pid: int | None = None
+    """The replica's process; the supervisor's for "started", the launcher's for "planned"."""
+    exit_code: int | None = None
+    """The exit code of the process, where it exited."""
+    signal: str | None = None
+    """The name of the signal that ended the process ("SIGKILL"), where one did."""
+    message: str = ""
+    """Details, for people; see the names above."""
+    restart: int = 0
+    """The attempt: how often ``max_restarts`` had restarted the replicas by then."""
+    version: int = 2
+    """The version of this format; it changes when a field changes its name or meaning."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the replicas' standard output and error go, when not straight to the launcher's."""
+
+    log_dir: str | None = None
+    """An absolute path: one file per rank and stream."""
+    prefix: str | None = None
+    """Before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
+    show: tuple[int, ...] | None = None
+    """The ranks whose output is shown on the launcher's streams; None for all."""
+    by_host: bool = False
+    """Over several hosts of an engine: each line gets its host and rank, as there is no prefix."""
+    host: str = ""
+    """The name of the host in prefixes; empty: what the launch calls it."""
+    gather: bool = False
+    """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
+    streams: tuple[tuple[int, int, int], ...] = ()
+    """(local rank, streams with a file, streams that are shown): 1 output, 2 error, 3 both; local
+    rank -1 is all others."""
+
+    def shows(self, plan: ReplicaPlan) -> bool:
+        """Whether the output of this process is shown: that of any of its replicas."""
+        return self.show is None or any(
+            each.rank in self.show for each in (plan, *plan.thread_replicas)
+        )
+
+    def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
+        """The prefix of this process's lines; it names all replicas that share the process."""
+        numbers: dict[str, Any] = {"rank": plan.rank, "local_rank": plan.local_rank}
+        if plan.thread_replicas:
+            together = (plan, *plan.thread_replicas)
+            numbers = {n: ",".join(str(getattr(each, n)) for each in together) for n in numbers}
+        return (self.prefix or "").format(host=host, **numbers)
+
+    def log_file(self, plan: ReplicaPlan, stream: str) -> str:
+        """The path of the process's log file for ``stream``, "stdout" or "stderr"."""
+        ranks = "-".join(str(each.rank) for each in (plan, *plan.thread_replicas))
+        return f"{self.log_dir}/rank{ranks}.{stream}.log"
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a plan depends on: one host, as xmp found it without touching a device.
+
+    ``None`` means unknown. `xmp facts --json` writes these fields as JSON, with the same names.
+    """
+
+    hostname: str = "localhost"
+    address: str = "127.0.0.1"
+    """The IP address at which other hosts reach this one."""
+    interface: str = ""
+    """The network interface that leads to host 0 ("eth0"); known in a launch over several hosts."""
+    platform: str = "linux"
+    """As ``sys.platform``."""
+    python: str = ""
+    """The version of the interpreter ("3.11.7")."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables of this process."""
+    tpu: Mapping[str, Any] = field(default_factory=dict)
+    """``generation`` ("v5e"), ``chips`` and ``devices`` (counts), ``nodes`` (the kind of device
+    files: "vfio" or "accel"), ``unknown`` (the PCI id of a chip that xmp does not know); empty
+    without a TPU."""
+    gpus: Mapping[str, Any] = field(default_factory=dict)
+    """``vendor`` ("nvidia", "amd", "intel"), ``count``; empty without a GPU."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Attributes of the cloud's metadata server, on TPU hosts."""
+    host_files: Mapping[str, str] = field(default_factory=dict)
+    """The host names in the file that a scheduler's variable names: ``{"PBS_NODEFILE": "a b"}``."""
+    cpus: tuple[int, ...] = (0,)
+    """The numbers of the CPUs that this process may run on (its affinity)."""
+    cpu_quota: float | None = None
+    """The CPU time that the cgroup grants, in CPUs (1.5 is one and a half); None: no limit."""
+    numa: tuple[tuple[int, ...], ...] = ()
+    """The CPUs of each NUMA node, where sysfs shows them."""
+    memory_bytes: int | None = None
+    """The memory of the host."""
+    frameworks: Mapping[str, str | None] = field(default_factory=dict)
+    """The installed version of each package that xmp knows; None where it is not installed."""
+    loaded: tuple[str, ...] = ()
+    """The packages that this process has imported."""
+    initialised: tuple[str, ...] = ()
+    """The device runtimes that this process has initialised: "jax:tpu", "torch:cuda"."""
+    env_at_start: Mapping[str, str] = field(default_factory=dict)
+    """Of the variables that frameworks write when they are imported, those that have changed since
+    this process started: their values at the start, empty where unset."""
+
+
+@dataclass(frozen=True)
+class PortNeed:
+    """A port that a plan needs: xmp holds it until the program that will use it has bound it.
+
+    ``how`` is one of:
+
+    "listen"  bind and listen now; local rank 0 inherits the descriptor (torch's store takes it)
+    "hold"    bind with SO_REUSEPORT and never listen; a gRPC service binds the same port beside it
+    "reuse"   the same with SO_REUSEADDR, for a service that sets only that option. Any program that
+              sets it can bind the port as well
+    "reserve" the same with both, from one launch to the next: each of the others can bind beside it
+    """
+
+    name: str
+    """Identifies the port within the plan: "store", "process.<host>.<local rank>"."""
+    how: str
+    address: str = "127.0.0.1"
+    port: int = 0
+    """0 means any free port; any other number means exactly that port, or PortError."""
+    documented: int = 0
+    """The runtime's own default, which a plan shows until the port is leased."""
+    host: int = 0
+    """The index of the host that holds it."""
+    purpose: str = ""
+    """What meets there, for errors; empty: the name says it."""
+    moved_by: str = ""
+    """What gives a fixed port another number, on all hosts; empty where only this host has it."""
+
+
+@dataclass(frozen=True)
+class ForkRules:
+    """How the engine, which knows no devices, decides whether a process may still be forked."""
+
+    device_files: tuple[str, ...] = ()
+    """Glob patterns of device files that an initialised runtime holds open."""
+    driver_probes: tuple[tuple[str, str, int], ...] = ()
+    """(part of a library's name, function, its result when the driver is not initialised). The
+    function is called if the library is loaded."""
+    quiet: Pairs = ()
+    """Variables that are set while template and supervisor import, and removed in the replicas."""
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """What one replica gets: its rank, its variables, its device, its share of the host."""
+
+    rank: int
+    """Its global rank."""
+    local_rank: int
+    """Its rank on its host."""
+    process: int
+    """The index of its process on its host: its local rank, unless replicas share a process."""
+    set: Pairs = ()
+    """The environment variables that xmp sets."""
+    unset: tuple[str, ...] = ()
+    """The inherited environment variables that xmp removes."""
+    device: str = "cpu"
+    """Its device ("cuda:1", "tpu:0", "cpu"); also the variable XMP_DEVICE."""
+    threads: int | None = None
+    """The threads of each native pool (OMP_NUM_THREADS)."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs that it is pinned to; empty: not pinned."""
+    settings: Pairs = ()
+    """Settings that its framework applies by a call after the fork, by name."""
+    thread_replicas: tuple[ReplicaPlan, ...] = ()
+    """The other replicas of its process. The engine fills this in; ``HostPlan`` leaves it empty."""
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """The replicas of one host."""
+
+    index: int
+    """The host's index among all hosts of the job, from 0."""
+    address: str
+    replicas: tuple[ReplicaPlan, ...]
+    """In the order of their local ranks."""
+    files: Pairs = ()
+    """The texts that are too long for a variable. xmp writes each into a file for the launch, whose
+    path the replicas get in the variable before it."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a launch will do; a pure function of request and facts.
+
+    ``str(plan)`` is the text that `xmp plan` prints.
+    """
+
+    runtime: str
+    """The name of the runtime ("cuda")."""
+    why: str
+    """Why xmp chose that runtime."""
+    world_size: int
+    """The replicas of all hosts together."""
+    hosts: tuple[HostPlan, ...]
+    """The hosts whose facts were given; usually this host alone."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: inherited variables that are dropped, devices that stay idle."""
+    others: tuple[str, ...] = ()
+    """The other runtimes that are possible on this host."""
+    choice: str = ""
+    """A line for errors: which runtime xmp chose among several, and why; empty where it did not."""
+    sources: Pairs = ()
+    """What determined the numbers of "replicas", "hosts" and "threads", in words."""
+    framework: str = ""
+    """The import path of the module whose ``enter`` prepares a replica; empty for none."""
+    preload: tuple[str, ...] = ()
+    """Packages that a template may import without a trial."""
+    not_preloaded: tuple[str, ...] = ()
+    """Packages that a template must not import, not even as a trial."""
+    needs: tuple[PortNeed, ...] = ()
+    """The ports to hold before the replicas start."""
+    meeting: HostMeeting | None = None
+    """Where the launchers of several hosts meet; None where this host is the only one."""
+    fork_rules: ForkRules = field(default_factory=ForkRules)
+    import_variables: tuple[str, ...] = ()
+    """The variables that the frameworks read when they are imported: names, or prefixes that end in
+    ``*``. A template serves only launches in which these are equal."""
+    first_use_variables: tuple[str, ...] = ()
+    """The exceptions to ``import_variables``: names that match, but are read at first use."""
+    env: Pairs = ()
+    """The variables that ``env=`` sets to one value in all replicas."""
+    env_by_rank: tuple[str, ...] = ()
+    """The names of the variables to which ``env=`` gives each replica a value of its own."""
+
+    def __str__(self) -> str:
+        from xmp._plan.plan_text import explain  # it needs the types above
+
+        return explain(self)
+
+    def __repr__(self) -> str:
+        return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"

@@ -1,0 +1,114 @@
+"""Whether a torch model can be trained on several replicas: refusals and warnings, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from xmp._os import log
+from xmp._words.errors import PlanError
+
+from ._model_face import ModelFace
+
+__all__ = ["check_model", "names_of"]
+
+_MOST = 5
+"""Names shown of a long list."""
+
+
+def check_model(model: Any) -> None:
+    """Raise PlanError for a model that cannot be wrapped as it is; warn of what costs time."""
+    _refuse_wrapped(model)
+    named = dict(model.named_parameters())
+    _refuse_empty(named, dict(model.named_buffers()))
+    trained = {name: each for name, each in named.items() if each.requires_grad}
+    if not trained:
+        raise PlanError(
+            f"{type(model).__qualname__} has no parameter that requires a gradient: there is "
+            "nothing to average. Use it as it is, or make parameters trainable first "
+            "(requires_grad_())"
+        )
+    inferred = [name for name, each in named.items() if each.is_inference()]
+    if inferred:
+        raise PlanError(
+            f"parameters were made under torch.inference_mode(), which cannot train: "
+            f"{names_of(inferred)}. Make the model outside of it"
+        )
+    _check_devices(trained, model.buffers())
+    odd = [name for name, each in trained.items() if _is_odd(each)]
+    if odd:
+        log.warn_caller(
+            f"parameters that are not contiguous: {names_of(odd)}. Their gradients are added up in "
+            "the order of memory, wrongly if strides differ between replicas: make them contiguous "
+            "before data_parallel (parameter.data = parameter.data.contiguous())"
+        )
+
+
+def names_of(names: Iterable[str]) -> str:
+    """The first few of ``names``."""
+    all_names = list(names)
+    more = f" and {len(all_names) - _MOST} more" if len(all_names) > _MOST else ""
+    return ", ".join(all_names[:_MOST]) + more
+
+
+def _refuse_wrapped(model: Any) -> None:
+    wrapper = getattr(model, "_orig_mod", model)  # of what torch.compile has returned (torch 2.13)
+    if isinstance(wrapper, (ModelFace, torch.nn.parallel.DistributedDataParallel)):
+        again = "" if wrapper is model else ", and compile the result"
+        raise PlanError(
+            f"the model is wrapped already, by {type(wrapper).__qualname__}: give the model itself "
+            f"(wrapped.module){again}"
+        )
+    if isinstance(model, torch.nn.DataParallel):
+        raise PlanError(
+            "the model is wrapped by torch.nn.DataParallel, which splits batches over the devices "
+            "of one process: give the model itself (wrapped.module)"
+        )
+
+
+def _refuse_empty(parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
+    tensors = {**parameters, **buffers}
+    is_lazy = torch.nn.parameter.is_lazy
+    lazy = [name for name, tensor in tensors.items() if is_lazy(tensor)]
+    if lazy:
+        raise PlanError(
+            f"parameters of lazy modules have no shape yet: {names_of(lazy)}. Call the model once "
+            "with an example input before data_parallel"
+        )
+    meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
+    if meta:
+        raise PlanError(
+            f'parameters on the "meta" device have no values: {names_of(meta)}. First move the '
+            "model by model.to_empty(device=xmp.device()), and initialise it"
+        )
+
+
+def _check_devices(trained: dict[str, Any], buffers: Iterable[Any]) -> None:
+    """One type of device, and where it is one device, that of this replica."""
+    places = {each.device for each in [*trained.values(), *buffers]}
+    if len({place.type for place in places}) > 1:
+        said = ", ".join(sorted(map(str, places)))
+        raise PlanError(
+            f"the model's parameters and buffers are on several types of devices: {said}. Move all "
+            "of them: model.to(xmp.device())"
+        )
+    (place, *others) = places
+    if others or place.type in ("cpu", "xla"):  # a model may be split over devices
+        return
+    current = torch.get_device_module(place.type).current_device()
+    if place.index not in (None, current):
+        raise PlanError(
+            f"the model is on {place}, but this replica's device is {place.type}:{current}: move "
+            "it first, model.to(xmp.device())"
+        )
+
+
+def _is_odd(parameter: Any) -> bool:
+    """Whether its memory format is none of torch's own, to which whole models are moved."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if parameter.layout != torch.strided or parameter.is_contiguous():
+        return False
+    format = formats.get(parameter.dim())
+    return format is None or not parameter.is_contiguous(memory_format=format)

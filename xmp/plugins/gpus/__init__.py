@@ -1,0 +1,1 @@
+"""Runtimes of GPUs and accelerators of other vendors: AMD's, Intel's, AWS's."""

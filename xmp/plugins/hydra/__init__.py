@@ -1,0 +1,1 @@
+"""Hydra's output folders under ``xmp run``: one for each rank."""

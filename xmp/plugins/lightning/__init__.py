@@ -1,0 +1,4 @@
+"""Lightning on xmp: strategies for its Trainer and Fabric; ``face`` is ``xmp.compat.lightning``.
+
+Tests: ``tests/compat/test_lightning_*.py``.
+"""

@@ -1,0 +1,128 @@
+"""A launcher of Lightning's Trainer that starts it by xmp; what comes back is Lightning's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from xmp._words.errors import PlanError
+
+from ._hooks import check_hooks
+from ._results import restore, state_of
+from ._start import start
+
+__all__ = ["TrainerLaunching"]
+
+_STATE = "xmp"
+
+
+class TrainerLaunching:
+    """Mixed into Lightning's ``_MultiProcessingLauncher``, whose results it brings back."""
+
+    _lightnings: Any
+    """The module with Lightning's own launcher."""
+
+    def __init__(self, strategy: Any, options: dict[str, Any]) -> None:
+        # Lightning's own __init__ checks the start method by multiprocessing's names.
+        self._strategy = strategy
+        self._start_method = options.get("start_method")
+        self._options = options
+        self._already_fit = False
+        self.procs: list[Any] = []
+        """The replicas of the latest launch: they have the attributes of ``Process``."""
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """True: a cell of a notebook can launch."""
+        return True
+
+    def launch(
+        self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any
+    ) -> Any:
+        """Run ``function`` in every replica; returns what that of rank 0 returned.
+
+        Raises what ``xmp.spawn`` raises.
+        """
+        if trainer is not None and trainer.training:
+            check_hooks(self._strategy)
+            _refuse_search(trainer)
+        snapshot = self._lightnings._GlobalStateSnapshot.capture()
+        others = {"trainer": trainer, "strategy.launcher": self, "the global state": snapshot}
+        context = start(
+            self._strategy, run_in_replica, function, args, kwargs, others, self._options
+        )
+        self.procs = context.processes
+        output = context.results()[0]
+        if trainer is None:
+            return output
+        self._recover_results_in_main_process(output, trainer)
+        return output.trainer_results
+
+    def _recover_results_in_main_process(self, output: Any, trainer: Any) -> None:
+        super()._recover_results_in_main_process(output, trainer)  # type: ignore[misc]
+        if output.weights_path is not None:  # Lightning 2.6 leaves the folder that it made
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(output.weights_path))
+
+    def get_extra_results(self, trainer: Any) -> dict[str, Any]:
+        """What rank 0 sends besides the results: Lightning's, and the state of the Trainer."""
+        theirs: dict[str, Any] = super().get_extra_results(trainer)  # type: ignore[misc]
+        return {**theirs, _STATE: state_of(trainer)}
+
+    def update_main_process_results(self, trainer: Any, extra: dict[str, Any]) -> None:
+        """Give this process's Trainer what ``get_extra_results`` of rank 0 has returned."""
+        trainer._logger_connector.reset_metrics()  # else those of an earlier fit stay, after a test
+        super().update_main_process_results(trainer, extra)  # type: ignore[misc]
+        restore(trainer, extra[_STATE])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Replicas need neither; an observer's function might not be picklable.
+        return {**self.__dict__, "procs": [], "_options": {}}
+
+
+def _refuse_search(trainer: Any) -> None:
+    """Raise PlanError for ``Tuner.lr_find``, whose result would stay in the replicas.
+
+    It ends the fit by an exception, and reads a callback of this process (Lightning 2.6,
+    tuner/tuning.py). The callback is taken away again, which it does itself after a success alone.
+    """
+    for each in trainer.callbacks:
+        if getattr(each, "_early_exit", False):
+            trainer.callbacks = [other for other in trainer.callbacks if other is not each]
+            name = type(each).__name__
+            raise PlanError(
+                f"a Tuner's {name} finds nothing with strategy='xmp': its result would stay in the "
+                "replicas. Search with Trainer(devices=1, strategy='auto'), or give "
+                f"Trainer(callbacks=[{name}()]), which searches in the replicas."
+            )
+
+
+def run_in_replica(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    trainer: Any,
+    launcher: Any,
+    snapshot: Any,
+    function: Callable[..., Any],
+) -> Any:
+    """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
+    lightnings, strategy = launcher._lightnings, launcher._strategy
+    snapshot.restore()
+    lightnings._disable_module_memory_sharing((args, kwargs, _modules_of_callbacks(trainer)))
+    strategy.begin_in_replica()
+    results = function(*args, **kwargs)
+    if trainer is not None:
+        results = launcher._collect_rank_zero_results(trainer, results)
+    return lightnings.move_data_to_device(results, "cpu") if strategy.local_rank == 0 else None
+
+
+def _modules_of_callbacks(trainer: Any) -> list[Any]:
+    """The modules that callbacks have, such as an average of the weights: each replica's own."""
+    from torch.nn import Module
+
+    callbacks = [] if trainer is None else trainer.callbacks
+    return [
+        value for each in callbacks for value in vars(each).values() if isinstance(value, Module)
+    ]

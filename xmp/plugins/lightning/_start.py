@@ -1,0 +1,228 @@
+"""Starts xmp's replicas for one of Lightning's launchers: the Trainer's, or Fabric's."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from xmp._calls import verbs
+from xmp._calls.launcher import as_for_spawn
+from xmp._calls.spawn import launched
+from xmp._plan.clusters import per_device
+from xmp._words.errors import PlanError
+from xmp._words.types import WorldByHand
+
+__all__ = ["check_accelerator", "check_place", "is_started", "start"]
+
+_OF_A_LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE"}
+"""What Lightning's documentation has one set for processes that are started by hand."""
+_RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
+"""The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
+
+
+def is_started(strategy: Any) -> bool:
+    """Whether a launcher has already started a process for every device; this is one of them.
+
+    Raises PlanError where Lightning does not see that, or asks for another number of processes.
+    """
+    environment, count = strategy.cluster_environment, strategy.num_processes
+    found = per_device.launches_apart(os.environ) or per_device.started(os.environ)
+    if environment is not None and _is_external(environment):
+        _check_size(found, count, strategy.num_nodes)
+        _check_size_here(count, strategy.num_nodes)
+        return True
+    if found is not None:
+        raise PlanError(
+            f"{found.launcher} has started this process for one device ({found.given}), but "
+            f"Lightning's {type(environment).__name__} does not see that. Give the Trainer or "
+            f"Fabric the environment of that launcher as plugins=, or {found.advice}."
+        )
+    return False
+
+
+def _is_external(environment: Any) -> bool:
+    """Whether the environment is that of processes which another launcher has started.
+
+    Lightning's own says so wherever LOCAL_RANK is set (2.6, LightningEnvironment); alone, without a
+    word on where the processes meet or how many they are, that is left over from another launch.
+    """
+    from xmp import _inside
+
+    own = type(environment).__name__ == "LightningEnvironment"
+    left_over = own and not _inside.is_replica() and os.environ.keys().isdisjoint(_OF_A_LAUNCHER)
+    return environment.creates_processes_externally and not left_over
+
+
+def _check_size(found: per_device.Started | None, count: int, hosts: int) -> None:
+    if found is not None and found.info.world_size != count * hosts:
+        raise PlanError(
+            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but "
+            f"{found.launcher} has started {found.info.world_size} ({found.given}). Give "
+            f"devices={found.info.local_world_size}."
+        )
+
+
+def _check_size_here(count: int, hosts: int) -> None:
+    """The same in a replica of xmp's, of which Lightning knows only that it has a LOCAL_RANK."""
+    from xmp import _inside
+
+    if _inside.is_replica() and _inside.world_size() != count * hosts:
+        raise PlanError(
+            f"devices={count} and num_nodes={hosts} make {count * hosts} processes, but this is a "
+            f"replica of {_inside.world_size()}. Give devices={_inside.local_world_size()}, or "
+            "another strategy for a training in this replica alone."
+        )
+
+
+def check_accelerator(accelerator: Any, devices: Any) -> None:
+    """Raise PlanError for an accelerator on which xmp starts no replicas for Lightning."""
+    kinds = {getattr(each, "type", None) or type(each).__name__ for each in devices or ()}
+    if not kinds <= set(_RUNTIMES):
+        raise PlanError(
+            f"strategy='xmp' with {type(accelerator).__name__} ({', '.join(sorted(kinds))}): xmp "
+            f"starts Lightning's replicas on {', '.join(_RUNTIMES)}. Choose "
+            "accelerator='cpu' or 'cuda', or another strategy."
+        )
+
+
+def start(
+    strategy: Any,
+    body: Callable[..., Any],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    others: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """Run ``body(args, kwargs, *others.values(), function)`` in a replica for each device.
+
+    ``args`` and ``kwargs`` are those of ``function``. ``strategy`` is Lightning's, of the Trainer
+    or of Fabric, and ``options`` are those of ``xmp.spawn``. Returns a ProcessContext.
+
+    Raises what ``xmp.spawn`` raises: errors that speak of arguments name them as the user does.
+    """
+    place = _place(strategy)
+    given = {**options, **place, "join": False}
+    call = as_for_spawn(body, (args, kwargs, *others.values(), function), {}, given)
+    call.fn.__qualname__ = getattr(function, "__qualname__", call.fn.__qualname__)
+    try:
+        return launched(call, _world(strategy, call))
+    except PlanError as error:
+        error._add(_in_lightnings_words(strategy))
+        raise
+    except TypeError as error:
+        _raise_with_names(error, function, tuple(others))
+
+
+def _in_lightnings_words(strategy: Any) -> str:
+    return (
+        f"Lightning asked for this: nprocs and devices are its devices= ({strategy.num_processes} "
+        f"on this host), and the number of hosts is its num_nodes= ({strategy.num_nodes})."
+    )
+
+
+# --- which replicas -------------------------------------------------------------------------------
+
+
+def _place(strategy: Any) -> dict[str, Any]:
+    """The options ``nprocs``, ``runtime`` and ``devices`` for the strategy's devices."""
+    kind = strategy.parallel_devices[0].type
+    found: dict[str, Any] = {"nprocs": strategy.num_processes, "runtime": _runtime(kind)}
+    if kind != "cpu":
+        found["devices"] = [each.index for each in strategy.parallel_devices]
+    return found
+
+
+def _runtime(kind: str) -> str:
+    import torch
+
+    is_amds = kind == "cuda" and torch.version.hip is not None
+    return _RUNTIMES[kind][1 if is_amds else 0]
+
+
+def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
+    """The world of several hosts that Lightning's variables and ``num_nodes`` name.
+
+    None where xmp finds the same number of hosts by itself. Raises PlanError where it finds others.
+    """
+    count, hosts = strategy.num_processes, strategy.num_nodes
+    environment = strategy.cluster_environment
+    if environment.world_size() != hosts * count:
+        raise PlanError(
+            f"{type(environment).__name__} has a world of {environment.world_size()} processes, "
+            f"but devices={count} and num_nodes={hosts} make {hosts * count}. Change one of them."
+        )
+    node = environment.node_rank()
+    if hosts == 1 and node != 0:
+        raise PlanError(
+            f"num_nodes=1, but {type(environment).__name__} has node_rank={node}. Unset NODE_RANK "
+            "and GROUP_RANK, or give Trainer(num_nodes=…)."
+        )
+    found = _world_of_variables(call, count, hosts)
+    if found == hosts * count:
+        return None
+    if hosts == 1:
+        raise PlanError(
+            f"devices={count}, num_nodes=1: but this host's variables name {found // count} hosts. "
+            f"Give Trainer(num_nodes={found // count}), or unset the variables that `xmp plan` "
+            "names."
+        )
+    start = environment.node_rank() * count
+    return WorldByHand(start, hosts * count, environment.main_address, environment.main_port)
+
+
+def _world_of_variables(call: SimpleNamespace, count: int, hosts: int) -> int:
+    """The replicas of the hosts that the environment names; 0 where it names them in part.
+
+    Lightning reads NODE_RANK, MASTER_ADDR and MASTER_PORT, and has the number from ``num_nodes``.
+    """
+    try:
+        return verbs.plan(
+            *(count,), runtime=call.runtime, devices=call.devices, env=call.env,
+            threads=call.threads, bind=call.bind,
+        ).world_size  # fmt: skip
+    except PlanError:
+        if hosts == 1:
+            raise
+        return 0
+
+
+def check_place(strategy: Any) -> None:
+    """Raise RuntimeError in a replica to which the cluster environment gives another rank."""
+    from xmp import _inside
+
+    said = strategy.global_rank, strategy.world_size
+    made = _inside.rank(), _inside.world_size()
+    if said != made:
+        raise RuntimeError(
+            f"{type(strategy.cluster_environment).__name__} says that this is rank {said[0]} of "
+            f"{said[1]}, but xmp has started it as rank {made[0]} of {made[1]}: its methods must "
+            "read RANK, LOCAL_RANK and WORLD_SIZE when they are called. Without this plug-in, "
+            "Lightning's own environment does."
+        )
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _raise_with_names(
+    error: TypeError, function: Callable[..., Any], others: tuple[str, ...]
+) -> NoReturn:
+    """Name what cannot be sent as the user knows it: ``model.lock``, not ``args[0][0].lock``."""
+    names = [*inspect.signature(function).parameters]
+    text = str(error)
+    found = re.match(r"args\[(\d)\](?:\[(?:(\d+)|'(\w+)')\])?", text)
+    if found is None:
+        raise error
+    place, index, keyword = int(found[1]), found[2], found[3]
+    if place > 1:
+        known = (*others, "the function")[place - 2]
+        text = text.replace(f"args[{place}]", known, 1)
+    elif keyword is not None or (index is not None and int(index) < len(names)):
+        known = keyword or names[int(index)]
+        text = known + text[found.end() :]
+    raise TypeError(text) from error.__cause__

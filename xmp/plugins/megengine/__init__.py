@@ -1,0 +1,1 @@
+"""MegEngine's launcher on xmp; its public name is ``xmp.compat.megengine``."""

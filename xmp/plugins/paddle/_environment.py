@@ -1,0 +1,165 @@
+"""``ParallelEnv``: what a program can ask of its place among the trainers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from xmp import _inside
+from xmp._words.errors import PlanError
+
+from ._runs import paddle_dist, paddle_runs
+from ._trainer import TIMEOUT, Trainer, current_endpoint, endpoints, integer, read
+
+__all__ = ["ParallelEnv", "own_place", "trainer"]
+
+_RINGS = "FLAGS_nccl_nrings"
+_HALF_AN_HOUR = 1_800_000  # ms
+_YEARS = 10**12  # ms: longer than any wait
+_STANDARD = ("", "cpu", "cuda", "gpu", "rocm", "xpu")
+"""Kinds of device for which Paddle needs no plugin."""
+
+
+def trainer() -> Trainer | None:
+    """What Paddle's launcher has made of this process; None in a replica of xmp's, and elsewhere.
+
+    Raises:
+        PlanError: as ``_trainer.read``, or RANK and WORLD_SIZE say something else.
+    """
+    found = None if _inside.is_replica() else read(os.environ)
+    if found is None:
+        return None
+    for name, paddles, value in (
+        ("RANK", "PADDLE_TRAINER_ID", found.rank),
+        ("WORLD_SIZE", "PADDLE_TRAINERS_NUM", found.world_size),
+    ):
+        if os.environ.get(name, "").strip() not in ("", str(value)):
+            raise PlanError(
+                f"{paddles} says {value}, and {name}={os.environ[name]}: two launchers have set "
+                "variables for this process. Unset those of the one that did not start it"
+            )
+    return found
+
+
+def own_place() -> tuple[int, int]:
+    """This process's rank and the number of trainers, in a program of torch."""
+    found = trainer()
+    if found is not None:
+        return found.rank, found.world_size
+    return _inside.rank(), _inside.world_size()
+
+
+class ParallelEnv:
+    """This process's place among the trainers, as it is when the object is made.
+
+    In a replica xmp says it. In other processes of torch the variables of Paddle's launcher do, or
+    those of torchrun, Slurm or MPI. Where Paddle runs, all values are Paddle's own.
+
+    Raises:
+        PlanError: a variable of Paddle's launcher is missing, wrong, or contradicts another.
+    """
+
+    def __init__(self) -> None:
+        if paddle_runs():
+            own = paddle_dist().ParallelEnv()
+            self._values: dict[str, Any] = {name: getattr(own, name, 0) for name in _NAMES}
+        else:
+            self._values = _torchs_values()
+
+    @property
+    def rank(self) -> int:
+        """The global rank: 0 to ``world_size`` - 1."""
+        return self._get("rank")
+
+    @property
+    def local_rank(self) -> int:
+        """The global rank, as in Paddle; the rank on this host is ``xmp.local_rank()``."""
+        return self._get("rank")
+
+    @property
+    def world_size(self) -> int:
+        """The number of trainers on all hosts together."""
+        return self._get("world_size")
+
+    @property
+    def nranks(self) -> int:
+        """The same as ``world_size``."""
+        return self._get("world_size")
+
+    @property
+    def device_id(self) -> int:
+        """The number of this trainer's device on its host; 0 on the CPU.
+
+        Paddle documents 0 too; a Paddle 3.3.1 that is built for the CPU raises AttributeError.
+        """
+        return self._get("device_id")
+
+    @property
+    def dev_id(self) -> int:
+        """The same as ``device_id``."""
+        return self._get("device_id")
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device where Paddle needs a plugin for it; empty for CPU, GPU and XPU."""
+        return str(self._values["device_type"])
+
+    @property
+    def current_endpoint(self) -> str:
+        """The "address:port" of this trainer; empty where no endpoint is planned."""
+        return str(self._values["current_endpoint"])
+
+    @property
+    def trainer_endpoints(self) -> list[str]:
+        """The endpoints in the order of the ranks; ``[""]`` where none are planned."""
+        return list(self._values["trainer_endpoints"])
+
+    @property
+    def nrings(self) -> int:
+        """FLAGS_nccl_nrings, 1 to 8; 1 by default. torch has no such setting."""
+        return self._get("nrings")
+
+    @property
+    def pg_timeout(self) -> int:
+        """The time limit of the process group in milliseconds: PADDLE_PG_TIMEOUT, or 1800000."""
+        return self._get("pg_timeout")
+
+    def _get(self, name: str) -> int:
+        return int(self._values[name])
+
+
+_NAMES = (
+    *("rank", "world_size", "device_id", "device_type", "current_endpoint", "trainer_endpoints"),
+    *("nrings", "pg_timeout"),
+)
+
+
+def _torchs_values() -> dict[str, Any]:
+    rank, world = own_place()
+    info = _inside.replica()
+    if _inside.is_replica():
+        own, all_of_them = info.endpoint, list(info.endpoints) or [""]
+    else:
+        own, all_of_them = current_endpoint(os.environ), endpoints(os.environ)
+    return {
+        "rank": rank,
+        "world_size": world,
+        "device_id": _device_id(),
+        "device_type": "" if info.device_type in _STANDARD else info.device_type,
+        "current_endpoint": own,
+        "trainer_endpoints": all_of_them,
+        "nrings": integer(os.environ, _RINGS, 1, 8) or 1,
+        "pg_timeout": integer(os.environ, TIMEOUT, 1, _YEARS) or _HALF_AN_HOUR,
+    }
+
+
+def _device_id() -> int:
+    if _inside.is_replica():
+        return _inside.replica().device_id
+    found = trainer()
+    if found is not None:
+        return found.device_id or 0
+    if _inside.world_size() == 1 or "torch" not in sys.modules:
+        return 0
+    return getattr(_inside.device(), "index", None) or 0  # under torchrun

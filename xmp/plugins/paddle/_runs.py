@@ -1,0 +1,48 @@
+"""Whether Paddle is the framework of this process, or torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from xmp import _inside
+from xmp._words.errors import PlanError
+
+from .runtime import RANK
+
+__all__ = ["paddle_dist", "paddle_runs", "refuse_paddle_on"]
+
+
+def paddle_runs() -> bool:
+    """Whether Paddle connects the replicas, or would.
+
+    In a replica the runtime says it. Elsewhere Paddle has to be loaded; where torch is loaded too,
+    Paddle's launcher must have started this process, and torch have no process group.
+    """
+    if _inside.is_replica():
+        return _inside.replica().runtime == "paddle"
+    if "paddle" not in sys.modules:
+        return False
+    return "torch" not in sys.modules or (RANK in os.environ and not _torch_is_connected())
+
+
+def refuse_paddle_on(what: str) -> None:
+    """Raise PlanError for ``what`` of Paddle in a replica whose runtime is another one's."""
+    if _inside.is_replica() and not paddle_runs():
+        raise PlanError(
+            f"{what} is Paddle's, and this launch has runtime {_inside.replica().runtime!r}, which "
+            'does not connect Paddle. Launch with runtime="paddle"'
+        )
+
+
+def paddle_dist() -> Any:
+    """``paddle.distributed``."""
+    import paddle.distributed
+
+    return paddle.distributed
+
+
+def _torch_is_connected() -> bool:
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and bool(dist.is_initialized())

@@ -1,0 +1,88 @@
+"""Sends the bytes of ``_exchange`` with Paddle's collectives (3.3), which must be there.
+
+Not by Paddle's collectives of objects: these open pickles of whatever has reached the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xmp._inside.frameworks._array_wire import ArrayWire
+from xmp._inside.frameworks._block_heads import BlockHeads
+
+__all__ = ["PaddleWire", "as_numpy"]
+
+
+class PaddleWire(ArrayWire, BlockHeads):
+    """See ``_exchange.Wire``."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.makers = (_tensor,)
+
+    def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+        """Tensors travel as numpy arrays."""
+        import paddle
+
+        if not isinstance(value, paddle.Tensor):
+            return None
+        return _tensor, (as_numpy(value), str(value.dtype).removeprefix("paddle."))
+
+    def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
+        """Padded to the longest."""
+        import paddle
+
+        longest = max(sizes)
+        columns: list[Any] = []
+        if longest:
+            paddle.distributed.all_gather(columns, _padded(part, longest))
+        mine = [column.numpy() for column in columns] or [_empty(0) for _ in sizes]
+        return [column[:size].copy() for column, size in zip(mine, sizes)]
+
+    def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
+        """From ``src``."""
+        import paddle
+
+        moved = _padded(part, size)
+        if size:
+            paddle.distributed.broadcast(moved, src=src)
+        return moved.numpy().copy()
+
+    def _gather(self, data: bytes, size: int) -> list[bytes]:
+        columns = self.gather_part(self.part(memoryview(data)), [size] * self.size)
+        return [column.tobytes() for column in columns]
+
+    def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
+        part = None if data is None else self.part(memoryview(data))
+        received: bytes = self.broadcast_part(part, size, src).tobytes()
+        return received
+
+
+def as_numpy(tensor: Any) -> Any:
+    """Its values; numpy has no bfloat16, and Paddle would give its bits as integers."""
+    plain = tensor.astype("float32") if tensor.is_floating_point() else tensor
+    return plain.detach().numpy()
+
+
+def _empty(size: int) -> Any:
+    import numpy
+
+    return numpy.zeros(size, numpy.uint8)
+
+
+def _padded(part: Any | None, size: int) -> Any:
+    """The part as a tensor of that size."""
+    import paddle
+
+    block = _empty(size)
+    if part is not None:
+        block[: len(part)] = part
+    return paddle.to_tensor(block)
+
+
+def _tensor(array: Any, dtype: str) -> Any:
+    import paddle
+
+    return paddle.to_tensor(array, dtype=dtype)

@@ -1,0 +1,290 @@
+"""The hosts of a launch in a Ray cluster: a placement group with an actor and an agent on each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xmp._hosts.engines import HostFound
+from xmp._hosts.engines.missing import Missing
+from xmp._hosts.engines.ping import all_answer
+from xmp._hosts.engines.pool import Pool, new_job
+from xmp._os import signals
+from xmp._processes.messages.connection import Closed, prepared
+from xmp._processes.messages.hosts import Describe, Described, Prepare
+from xmp._processes.system import linux, stdio
+from xmp._processes.terminal.console import in_notebook
+from xmp._words.errors import PlanError, StartError
+
+from . import actor
+from .advice import advice
+from .agent import RayAgent
+from .answers import all_came
+from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
+from .failed_hosts import failed_host
+from .host_clocks import measure
+from .host_files import RayHostFiles
+from .later import Later
+from .limit import Limit
+from .placement import Nodes, Wanted
+from .reach import Reach
+from .reservation import Reservation
+from .runtime_env import in_words
+from .script_import import would_connect
+from .sent_files import SentFiles
+from .session import end_before_ray, outlives_its_task, session
+from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
+from .surroundings import program_path
+from .versions import own_versions, refuse_versions
+
+if TYPE_CHECKING:
+    from xmp._words.types import HostFacts, JobPlan
+
+__all__ = ["RayGroup"]
+
+_PING = 5.0
+_IDLE = 600.0
+"""Seconds between two launches for which a program keeps its part of the cluster, as it keeps
+templates."""
+_LOOK = 0.1
+"""Seconds between two looks at signals and at the time, while hosts come."""
+
+
+class RayGroup:
+    """So many hosts, from the first launch that needs them until another one needs others."""
+
+    def __init__(
+        self,
+        need: Wanted,
+        cluster: Sequence[ClusterHost],
+        pool: Pool[RayGroup],
+        limit: Limit,
+        reach: Reach,
+        imports: tuple[str, ...] | None,
+    ) -> None:
+        """``imports``: what the hosts' templates can begin with, as ``_host.expected_imports``."""
+        self._pool, self._sent, self._reach = pool, SentFiles(), reach
+        self.environment = new_job()
+        self._ray = connect()
+        self._session = session(self._ray)
+        self._idle = Later(lambda: self._pool.expire(self), _IDLE)
+        end_before_ray(pool.end)
+        self._actors: list[Any] = []
+        self._agents: list[RayAgent] = []
+        self._entries = program_path()
+        self._paths: list[list[str]] = []
+        """``sys.path`` of replicas on each host, with these entries of the driver's."""
+        self._reach.look(cluster)
+        avoided = reach.selector()
+        self._reservation = Reservation(self._ray, need, cluster, limit, avoided)
+        try:
+            found = self._placed(need, imports)
+            refuse_versions(found)
+            self._meet(need, found)
+        except BaseException:
+            with signals.blocked():
+                self.close()
+            raise
+
+    def _placed(self, need: Wanted, imports: tuple[str, ...] | None) -> list[dict[str, Any]]:
+        """What the actors of all hosts say, after so many placements as that takes.
+
+        Their agents start meanwhile, and templates that import what the launch will need: torch
+        takes longer than all the rest.
+        """
+        home = driver_host(self._ray)
+        messages = [*([Prepare(imports)] if imports is not None else []), Describe()]
+        packets = [(prepared(message), ()) for message in messages]
+        first = own_versions(), (home.address, home.port), tuple(self._entries), packets
+        while True:
+            self._place(need)
+            try:
+                return self._answers(
+                    [each.begin.remote(*first) for each in self._actors], self._look
+                )
+            except _OtherHostsError:
+                self._unplace()
+                self._reservation = self._reservation.renewed(self._reach.selector())
+
+    def _look(self) -> None:
+        """While hosts are awaited: others may be there by now."""
+        if self._reach.silent and self._reach.look(hosts_of(self._ray)):
+            raise _OtherHostsError
+
+    def _place(self, need: Wanted) -> None:
+        """One actor on each host; Ray starts them as soon as it has the hosts."""
+        ray = self._ray
+        ray.cloudpickle.register_pickle_by_value(actor)
+        groups = {"send": 1, "hear": 1, "files": 2}
+        remote = ray.remote(concurrency_groups=groups)(actor.HostActor)
+        env = json.loads(need.runtime_env or "null")
+        for index in range(len(self._reservation.parts)):
+            options = {**self._reservation.options(index), "runtime_env": env}
+            made = remote.options(**options, max_restarts=0, max_task_retries=0).remote()
+            self._actors.append(made)
+
+    def _answers(self, asked: Sequence[Any], look: Callable[[], None] = lambda: None) -> list[Any]:
+        """The answers of all actors; StartError where a host does not come."""
+        answers = [each.future() for each in asked]
+        while not all_came(answers, _LOOK):
+            signals.deliver()
+            look()
+            self._reservation.look()
+        try:
+            return list(self._ray.get(list(asked)))
+        except self._ray.exceptions.RuntimeEnvSetupError as error:
+            raise StartError(in_words(error)) from None
+        except self._ray.exceptions.RayError:
+            raise StartError(failed_host(self._ray, asked, self._reservation.names)) from None
+
+    def _meet(self, need: Wanted, found: Sequence[dict[str, Any]]) -> None:
+        """Reach the agents, which have started, and learn from them what the hosts are."""
+        nodes = self._reservation.nodes()
+        for index, (each, host) in enumerate(zip(self._actors, found)):
+            agent = RayAgent(each, index, nodes[index].name, host["address"], host["pid"])
+            agent.use(self._sent)
+            self._agents.append(agent)
+        self._sent.go_to(self._actors)
+        self._paths = [host["path"] for host in found]
+        self._order(need, [each.facts for each in self._described()])
+
+    def _order(self, need: Wanted, facts: list[HostFacts]) -> None:
+        """Number the hosts: a slice's by their worker ids, as Ray has an order of its own."""
+        order, nodes, cluster = [*range(len(facts))], self._reservation.nodes(), hosts_of(self._ray)
+        if any("TPU" in part for part in need.parts):
+            refuse_mixed(nodes, cluster, need.said)
+        if not isinstance(need.hosts, Nodes):
+            order = in_worker_order(facts, need.said, must=isinstance(need.hosts, TpuSlice))
+        names = names_of_workers(facts, nodes, cluster)
+        self.environment.update(names)
+        self._actors, self._agents = (
+            [self._actors[i] for i in order],
+            [self._agents[i] for i in order],
+        )
+        self._paths = [self._paths[i] for i in order]
+        for index, agent in enumerate(self._agents):
+            agent.index = index
+        known = [with_variables(facts[i], names) for i in order]
+        self.hosts = [HostFound(a.name, a.address, each) for a, each in zip(self._agents, known)]
+
+    def _described(self) -> list[Described]:
+        """What each host is, as its agent says."""
+        for agent in self._agents:
+            agent.hear()
+        return [self._description(agent) for agent in self._agents]
+
+    def _description(self, agent: RayAgent) -> Described:
+        # A wait ends early where a signal may have come.
+        while not linux.ready(agent.fileno(), select.POLLIN, self._reservation.limit.left):
+            signals.deliver()
+            self._reservation.look()
+        try:
+            found: Described = agent.expect(Described, _PING)
+        except (Closed, TimeoutError) as error:
+            raise StartError(
+                f"the agent of {agent.name} did not start: {agent.how_it_ended()}"
+            ) from error
+        agent.rest()
+        return found
+
+    # --- as any group --------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        if session(self._ray) != self._session:
+            return False
+        for agent in self._agents:
+            agent.hear()
+        try:
+            return all_answer(self._agents, _PING)
+        finally:
+            for agent in self._agents:
+                agent.rest()
+
+    def begin(self) -> None:
+        """The agents' own variables do not change."""
+        self._idle.stop()
+
+    def refuse(self, plan: JobPlan) -> None:
+        """A slice that the user has named is for what uses its chips."""
+        need, device = self._reservation.need, plan.hosts[0].replicas[0].device
+        if need.for_tpus and not device.startswith("tpu"):
+            raise PlanError(
+                f"{need.said}: {self.hosts[0].name} would run on {device} with runtime "
+                f"{plan.runtime!r} ({plan.why}), and a slice is for its TPU chips. Install there "
+                'what uses them (`pip install "jax[tpu]"` or "torch_xla[tpu]"), or give a number '
+                'of hosts with runtime="cpu"'
+            )
+
+    def inherited(self) -> None:
+        return None
+
+    def search_path(self, index: int) -> None:
+        return None
+
+    def program_path(self, index: int) -> list[str]:
+        entries = program_path()
+        if entries != self._entries:
+            asked = [agent.actor.path.remote(tuple(entries)) for agent in self._agents]
+            try:
+                self._paths = self._ray.get(asked, timeout=_PING)
+            except self._ray.exceptions.RayError:
+                names = [agent.name for agent in self._agents]
+                raise StartError(failed_host(self._ray, asked, names)) from None
+            self._entries = entries
+        return list(self._paths[index])
+
+    def imports_script(self) -> bool:
+        return not (connected_by_program() and would_connect())
+
+    def files(self, index: int) -> RayHostFiles:
+        return RayHostFiles(self._agents[index].actor)
+
+    def advice(self, missing: Missing, command: bool) -> str:
+        return advice(missing, command)
+
+    def agents(self) -> list[RayAgent]:
+        stdio.flush()  # what the program has written comes before what its replicas write
+        measure(self._agents)
+        return self._agents
+
+    def reserve(self, need: Wanted, cluster: Sequence[ClusterHost]) -> bool:
+        """Take the hosts again, which others may have now: the agents stayed there without them."""
+        return self._reservation.again(need, cluster)
+
+    def release(self, lost: bool) -> None:
+        self._sent.clear()
+        self._reservation.release()
+        if lost:
+            self._reach.lost()
+        elif not in_notebook():  # its user thinks between two cells
+            self._idle.start()
+        self._pool.give_back(self, not lost and not outlives_its_task(self._ray))
+
+    def close(self) -> None:
+        self._idle.stop()
+        self._pool.forget(self)
+        self._sent.close()
+        for agent in self._agents:
+            agent.end()
+        if session(self._ray) == self._session:
+            with contextlib.suppress(Exception):  # nothing can be done where Ray has gone
+                self._unplace()
+
+    def _unplace(self) -> None:
+        """End the actors, and with them the agents: no call of Ray here waits for a host."""
+        for each in self._actors:
+            self._ray.kill(each)
+        self._actors.clear()
+        self._reservation.remove()
+
+    def drop(self) -> None:
+        for agent in self._agents:
+            agent.drop()
+
+
+class _OtherHostsError(Exception):
+    """The hosts must be reserved again: others can be reached by now."""
