@@ -59,8 +59,8 @@ from ._words.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from ._calls.job import Job
     from ._calls.run_script import run_script
-    from ._hosts.engines.job import Job
     from ._inside.sharing import MpModelWrapper, MpSerialExecutor
     from ._processes import ProcessContext, Results
     from ._words.types import Event, HostFacts, JobPlan
@@ -122,7 +122,7 @@ _NOT_OURS = {"annotations"}  # what the line above the imports leaves
 _LAZY = {
     "Event": "_words.types",
     "HostFacts": "_words.types",
-    "Job": "_hosts.engines.job",
+    "Job": "_calls.job",
     "JobPlan": "_words.types",
     "MpModelWrapper": "_inside.sharing",
     "MpSerialExecutor": "_inside.sharing",

@@ -33,11 +33,6 @@ from .host import host_facts
 __all__ = ["run_as_rank"]
 
 _TORCH = "xmp._inside.frameworks.torch_dist"
-_CONNECTED_BY = {
-    "xmp._inside.frameworks.jax": ("jax", "initialize(address, world_size, rank)"),
-    "xmp.plugins.paddle.framework": ("paddle", "init_parallel_env()"),
-}
-"""Of these the program connects the processes itself, by a call of the library's."""
 
 
 def run_as_rank(
@@ -125,8 +120,8 @@ def _check_mesh(found: Started, runtime: Runtime) -> None:
     """Raise PlanError where the processes would not be connected, and each would train apart."""
     if runtime.framework == _TORCH:
         return
-    if runtime.framework in _CONNECTED_BY:
-        library, call = _CONNECTED_BY[runtime.framework]
+    if runtime.connected_by[0]:
+        library, call = runtime.connected_by
         loaded = sys.modules.get(library)
         if loaded is not None and loaded.distributed.is_initialized():
             return

@@ -10,9 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xmp import _processes
-from xmp._hosts.other_hosts import OtherHosts, seconds_to_meet
-from xmp._hosts.own_address import facing
+from xmp import _processes, _registry
 from xmp._os import log, planned_files, ports, probe, signals
 from xmp._os.imports import is_the_programs_own
 from xmp._os.probe import capacity
@@ -86,7 +84,7 @@ def launch(
 
     ``held`` has the ports that the first attempt needs, where they were held before.
     """
-    attempt = functools.partial(_attempt, request, OtherHosts(held))
+    attempt = functools.partial(_attempt, request, _Shared(held))
     return _processes.launch(call, attempt, join)
 
 
@@ -95,24 +93,44 @@ def attempt(request: Request, call: Call, held: ports.PortLease | None, called: 
 
     ``called``: when the driver was called, in monotonic nanoseconds: limits count from there.
     """
-    return _attempt(request, OtherHosts(held), _processes.ready(call), called)
+    return _attempt(request, _Shared(held), _processes.ready(call), called)
+
+
+class _Shared:
+    """What the attempts of one launch share: its other hosts, and ports that were held before."""
+
+    def __init__(self, held: ports.PortLease | None) -> None:
+        self._held = held
+        self._others: Any = None
+
+    def take_held(self) -> ports.PortLease | None:
+        """Return the ports that were held before, once; the caller owns them then."""
+        held, self._held = self._held, None
+        return held
+
+    def others_of(self, plan: JobPlan) -> Any:
+        """Return the other hosts of the plan; None where this host is the only one."""
+        if plan.meeting is not None and self._others is None:
+            self._others = _registry.require("hosts", "OtherHosts")()
+        return self._others
 
 
 @_processes.standard_numbers_taken()
-def _attempt(request: Request, others: OtherHosts, call: Call, called: int = 0) -> Launch:
+def _attempt(request: Request, shared: _Shared, call: Call, called: int = 0) -> Launch:
     """One attempt, from facts to replicas; ``called``: when it was asked for, if before."""
     called = called or time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
     request = with_uses(request, call.fn, known)
     draft = planner.plan(request, known)
-    if draft.meeting is not None:
-        known = facing(known, draft.meeting, seconds_to_meet(call.limits, called))
+    others = shared.others_of(draft)
+    if others is not None:
+        known = others.facing(known, draft.meeting, call.limits, called)
         draft = planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
         _check(draft, call, known)
-        return _started(request, call, known, draft, called, others)
+        return _started(request, call, known, draft, called, shared)
     except XmpError as error:
         add_choice(error, draft.choice)
         raise
@@ -185,13 +203,14 @@ def _started(
     known: HostFacts,
     draft: JobPlan,
     called: int,
-    others: OtherHosts,
+    shared: _Shared,
 ) -> Launch:
     """Hold the ports, write the plan's files, and start the replicas."""
-    needs = others.needs_of(draft, call, known, called)
+    others = shared.others_of(draft)
+    needs = draft.needs if others is None else others.needs_of(draft, call, known, called)
     held = ExitStack()
     try:
-        lease = held.enter_context(others.take_held() or ports.lease(needs))
+        lease = held.enter_context(shared.take_held() or ports.lease(needs))
         log.debug("ports held: %s", lease.ports)
         plan = planner.plan(request, known, lease.ports)
         plan = planned_files.write(plan, held.callback)
@@ -201,12 +220,13 @@ def _started(
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
         if call.relay is not None:  # no other host starts either, if this one cannot write
             _processes.make_log_files(call, plan)
-        hosts = others.meet(call, lease.descriptors)
+        hosts = None if others is None else others.meet(call, lease.descriptors)
         leases = {name: each for name, each in lease.descriptors.items() if name != "carrier"}
         started = _processes.start(call, plan, called, leases, held.close, hosts)
     except BaseException as error:
         held.close()
-        others.leave()
+        if others is not None:
+            others.leave()
         if isinstance(error, StartError) and call.method == "fork" and known.initialised:
             # The engine counts threads and files, but does not know to which library they belong.
             raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error

@@ -15,12 +15,12 @@ from .spawn import Args, launched, public, refuse_while_importing, request_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from xmp._hosts.engines.job import Job
     from xmp._plan.clusters.per_device import Started
     from xmp._processes import ProcessContext, Results
     from xmp._words.choices import Bind, RuntimeName, StartMethod
     from xmp._words.types import Event
 
+    from .job import Job
     from .spawn import SpawnOptions
 
 __all__ = ["as_rank", "launch"]
@@ -232,10 +232,11 @@ def _refuse_to_gather(given: Any) -> None:
 
 def _on_hosts(found: Started | None, given: Any) -> Any:
     """Launch from here on hosts of an engine."""
-    from xmp._hosts import engines
+    from xmp import _registry
 
     from . import checks
 
+    engines = _registry.require("hosts", "engines")
     engine, hosts = engines.checked(given.hosts, given.engine, given.runtime_env)
     if found is not None:
         raise PlanError(

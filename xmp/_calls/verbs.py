@@ -187,13 +187,11 @@ def shutdown() -> None:
     starts a new template. Does nothing where there is none.
     """
     if "xmp._calls.host" in sys.modules:  # which every launch and preload imports
-        from xmp import _processes
-        from xmp._hosts import other_hosts
+        from xmp import _processes, _registry
 
         _processes.shutdown()
-        other_hosts.shutdown()
-        if "xmp._hosts.engines" in sys.modules:
-            sys.modules["xmp._hosts.engines"].shutdown()
+        for end in _registry.loaded("shutdown"):
+            end()
 
 
 def _in_a_launch() -> bool:

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xmp._hosts import engines
+from xmp import _registry
 from xmp._inside.script_runs import ScriptRun
 from xmp._words.errors import PlanError
 
@@ -29,11 +29,12 @@ _NODE_ID = re.compile(r"[0-9a-f]{56}")
 class Chosen(NamedTuple):
     """An engine, and what ``--hosts`` asks it for."""
 
-    engine: engines.Engine
+    engine: Any
     hosts: Any
 
     def launch(self, request: Request, call: Call) -> None:
         """Run the call on the hosts; raises as ``xmp.launch`` does. No agent waits afterwards."""
+        engines = _registry.require("hosts", "engines")
         try:
             engines.launch(self.engine, self.hosts, request, call, True)
         finally:
@@ -54,6 +55,7 @@ def chosen(options: argparse.Namespace) -> Chosen | None:
             "yourself, give --nnodes"
         )
     _refuse(options)
+    engines = _registry.require("hosts", "engines")
     try:
         return Chosen(
             *engines.checked(_hosts(options.hosts), options.engine, _runtime_env(options))

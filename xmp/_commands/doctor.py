@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from xmp._hosts.carrier.reach import reach
+from xmp import _registry
 from xmp._os import ports, probe
 from xmp._os.probe import doctor, meeting
 from xmp._plan.secrets import without_secrets
 from xmp._words.types import Request
-from xmp.plugins.ray import doctor as ray
 
 __all__ = ["run"]
 
@@ -18,8 +17,10 @@ def run(options: argparse.Namespace) -> int:
     """Print the findings; 1 if one is a problem."""
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
     load = doctor.Load(each=options.needs, arguments=options.arguments)
+    reach = _registry.find("hosts", "reach")
     findings = doctor.examine(probe.facts(), request, ports.lease, load=load, reach=reach)
-    findings = doctor.in_order([*findings, *ray.findings(options.engine == "ray")])
+    more = (each for look in _registry.every("doctor") for each in look(options.engine))
+    findings = doctor.in_order([*findings, *more])
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
     print(meeting.verdict(findings))

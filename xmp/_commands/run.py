@@ -12,11 +12,11 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from xmp import _registry
 from xmp._calls import checks
 from xmp._calls.checks import make_output
 from xmp._calls.host import launch, plan_for
 from xmp._calls.run_script import status_of
-from xmp._hosts.joining import joined
 from xmp._inside.script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._os import log
 from xmp._os.probe.limits import affinity
@@ -130,7 +130,9 @@ def _launch(
         "program": True,
     }
     call = Call(run_in_replica, (run,), **how)
-    request, held = joined(request, call)
+    held = None
+    if isinstance(request.world, HostsByHand) and request.world.index < 0:
+        request, held = _registry.require("hosts", "joined")(request, call)
     call = replace(call, output=_output(options, request))
     if over is None:
         launch(request, call, True, held)

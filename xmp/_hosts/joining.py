@@ -36,11 +36,10 @@ _OWN_SECONDS, _ASK = 30.0, 5.0
 def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
     """The request with this host's index, and on host 0 the ports that its launch needs.
 
-    The request as it is where the index is known, or a scheduler or a TPU knows it. Raises
+    The request as it is where a scheduler or a TPU knows the index. Raises
     StartError where no host 0 has come within ``start_timeout``.
     """
-    if not isinstance(request.world, HostsByHand) or request.world.index >= 0:
-        return request, None
+    assert isinstance(request.world, HostsByHand)
     called = time.monotonic_ns()
     known = host_facts()
     draft = plan_for(request, known)

@@ -18,8 +18,9 @@ from xmp._os import log
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Limits, PortNeed
 
+from .own_address import facing
+
 if TYPE_CHECKING:
-    from xmp._os.ports import PortLease
     from xmp._processes import Call
     from xmp._words.host_words import HostMeeting
 
@@ -42,10 +43,18 @@ _latest: HostLink | None = None
 class OtherHosts:
     """The link of one launch, made for its first attempt and kept for the others."""
 
-    def __init__(self, held: PortLease | None = None) -> None:
-        self._held = held
-        """The ports of the first attempt, where something has held them before."""
+    def __init__(self) -> None:
         self._link: HostLink | None = None
+
+    def facing(
+        self, known: HostFacts, meeting: HostMeeting, limits: Limits | None, called: int
+    ) -> HostFacts:
+        """Return the facts with the address of this host that faces host 0.
+
+        Raises:
+            StartError: the name service does not answer in time.
+        """
+        return facing(known, meeting, seconds_to_meet(limits, called))
 
     def needs_of(
         self, plan: JobPlan, call: Call, known: HostFacts, called: int
@@ -56,11 +65,6 @@ class OtherHosts:
             self._link = _link(plan, plan.meeting, call, known, seconds)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
-
-    def take_held(self) -> PortLease | None:
-        """The ports that were held before, once; the caller owns them then."""
-        held, self._held = self._held, None
-        return held
 
     def meet(self, call: Call, listeners: Mapping[str, int]) -> HostLink | None:
         """Wait until the launchers of all hosts have come; None where this is the only host.

@@ -18,9 +18,9 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from multiprocessing import process
 from typing import Any, NoReturn
 
+from xmp import _registry
 from xmp._os import signals
 from xmp._payload.sources import is_kept
-from xmp.plugins.hydra.folders import keep_apart
 
 from . import begin_script, restart_count, world_size
 
@@ -80,7 +80,8 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     sys.argv[:] = [run.target, *run.args]
     sys.orig_argv[:] = _command(run)
     if world_size() > 1:
-        keep_apart(rank, run.started)
+        for keep_apart in _registry.every("scripts"):
+            keep_apart(rank, run.started)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # torchrun runs scripts with `python -u`
     main = types.ModuleType(_MAIN)

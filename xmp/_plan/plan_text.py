@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # JobPlan.__str__ imports this module
-    from xmp._words.types import JobPlan
+from xmp._words.types import JobPlan
 
 __all__ = ["explain"]
 
@@ -103,3 +100,6 @@ def _table(plan: JobPlan, shared: set[tuple[str, str]]) -> list[str]:
             )
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return ["  ".join([*map(str.ljust, row, widths), row[5]]).rstrip() for row in rows]
+
+
+JobPlan.as_text = explain

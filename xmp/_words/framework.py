@@ -61,8 +61,8 @@ class Framework(Protocol):
     ``ordinal() -> int``  the runtime's own number of this replica, where that may not be its rank
     ``members(group) -> Members | None``  the collectives of a process group; None: it has no groups
     ``local_group() -> group | None``  the group of this host's replicas; None as above
-    ``data_parallel(model, options) -> module``  torch's module ``model`` with its gradients
-        averaged, where torch's DistributedDataParallel cannot do it
+    ``averaging_members(group) -> Members``  the collectives that average gradients, where torch's
+        DistributedDataParallel cannot do it
     """
 
     def device(self) -> Any:

@@ -7,9 +7,9 @@ because it is the reference of every field, and all other modules import from it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from .host_words import HostMeeting
 
@@ -354,6 +354,8 @@ class JobPlan:
     ``str(plan)`` is the text that `xmp plan` prints.
     """
 
+    as_text: ClassVar[Callable[[JobPlan], str]] = repr
+    """How a plan is printed; ``_plan.plan_text`` sets it, which whatever makes plans imports."""
     runtime: str
     """The name of the runtime ("cuda")."""
     why: str
@@ -392,9 +394,7 @@ class JobPlan:
     """The names of the variables to which ``env=`` gives each replica a value of its own."""
 
     def __str__(self) -> str:
-        from xmp._plan.plan_text import explain  # it needs the types above
-
-        return explain(self)
+        return type(self).as_text(self)
 
     def __repr__(self) -> str:
         return f"<JobPlan runtime={self.runtime!r} world_size={self.world_size}>"

@@ -1,22 +1,22 @@
 """Engines: each finds hosts, starts an agent on each of them, and carries bytes to and from it.
 
 What travels (``messages/hosts``), what an agent does (``agent``) and the driver's handle (``job``)
-are the same for all engines. A new engine is one module and one row in its table.
+are the same for all engines. A new engine is one module and one row in the registry.
 """
 
 from __future__ import annotations
 
-import importlib
 import operator
 import reprlib
-import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, cast
 
+from xmp import _registry
 from xmp._words.errors import PlanError
 
 if TYPE_CHECKING:
+    from xmp._calls.job import Job
     from xmp._processes import Call, Results
     from xmp._processes.messages.catalog import Message
     from xmp._processes.messages.hosts import StartHost
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
     from .clocks import HostClock
     from .gathered_logs import HostFiles
-    from .job import Job
     from .missing import Missing
 
 __all__ = [
-    "ENGINES",
     "Agent",
     "Engine",
     "Group",
@@ -40,8 +38,7 @@ __all__ = [
     "shutdown",
 ]
 
-ENGINES = {"ray": "xmp.plugins.ray.engine", "local": "xmp._hosts.engines.local"}
-"""The module of each engine, whose ``engine`` is one."""
+_GROUP = "engines"
 
 
 class Agent(Protocol):
@@ -166,7 +163,8 @@ class Engine(Protocol):
 
 def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[Engine, Any]:
     """``engine``, ``hosts``, ``runtime_env`` of ``launch``; raises PlanError and TypeError."""
-    names = ", ".join(repr(name) for name in ENGINES)
+    known = _registry.names(_GROUP)
+    names = ", ".join(repr(name) for name in known)
     if engine is not None and not isinstance(engine, str):
         kind = type(engine).__name__
         raise TypeError(f"engine must be one of {names}, or None, not {kind}: {shown(engine)}")
@@ -182,17 +180,29 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
             "plays, for tests). Where a scheduler starts this program on each host, give neither: "
             "the program calls xmp.spawn there"
         )
-    if engine not in ENGINES:
-        near = get_close_matches(engine.lower(), ENGINES, 1)
-        meant = f". Did you mean {near[0]!r}?" if near else ""
-        raise PlanError(
-            f"engine={shown(engine)}: xmp has no engine of this name. Allowed: {names}{meant}"
-        )
+    found: Engine = _found(engine, known)
     if hosts is None:
         raise PlanError(f"engine={engine!r} without hosts=: give the number of hosts, from 1 up")
-    found: Engine = importlib.import_module(ENGINES[engine]).engine
     count = found.checked(hosts)
     return (found if runtime_env is None else found.with_runtime_env(runtime_env)), count
+
+
+def _found(name: str, known: Sequence[str]) -> Engine:
+    """The engine of this name, ours or another distribution's; raises PlanError."""
+    if name in known:
+        ours: Engine = _registry.require(_GROUP, name)
+        return ours
+    others = _registry.foreign(_GROUP)
+    if name in others:
+        theirs: Engine = others[name].load()
+        return theirs
+    allowed = (*known, *others)
+    near = get_close_matches(name.lower(), allowed, 1)
+    meant = f". Did you mean {near[0]!r}?" if near else ""
+    raise PlanError(
+        f"engine={shown(name)}: xmp has no engine of this name. Allowed: "
+        f"{', '.join(map(repr, allowed))}{meant}"
+    )
 
 
 _reprs = reprlib.Repr()
@@ -231,6 +241,5 @@ def launch(
 
 def shutdown() -> None:
     """End the agents that wait for the next launch of this process."""
-    for module in ENGINES.values():
-        if module in sys.modules:
-            sys.modules[module].engine.shutdown()
+    for engine in _registry.loaded(_GROUP):
+        engine.shutdown()

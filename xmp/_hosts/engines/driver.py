@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmp import _processes
 from xmp._calls import host as _host
+from xmp._calls.job import Job
 from xmp._payload.script import apart
 from xmp._plan import planner
 from xmp._processes import Call
@@ -28,7 +29,6 @@ from xmp._words.types import HostPlan, HostsByHand, JobPlan, Output, Request
 from .gathered_logs import HostLogs
 from .host_output import names_apart, over_hosts
 from .hosts_launch import HostsLaunch
-from .job import Job
 from .script_text import as_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ from xmp._words.replica_info import ReplicaInfo
 from ._seal import Seal
 from ._torch_wire import TorchWire
 
-__all__ = ["MeshWire", "XlaWire"]
+__all__ = ["NO_GROUPS", "MeshWire", "XlaWire"]
+
+NO_GROUPS = "data_parallel(group=…): the XLA mesh reduces over all replicas; leave group= out"
 
 
 class XlaWire(TorchWire):

@@ -14,10 +14,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+from xmp import _registry
 from xmp._os.imports import imported, loaded_framework, why_missing
 from xmp._words.framework import Members
 from xmp._words.replica_info import ReplicaInfo
-from xmp.plugins.accelerate.world import AccelerateWorld
 
 from . import _exchange, _ranks_at_import, _trees
 from ._jax_apart import JaxApart
@@ -41,6 +41,8 @@ __all__ = [
 
 T = TypeVar("T", bound="TorchDist")
 
+_WORLDS = _registry.every("worlds")
+"""Libraries whose state must have the world of the launch; loaded here, in the template."""
 _OPS = {"sum": "SUM", "mean": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
 
 
@@ -93,9 +95,10 @@ def attach(info: ReplicaInfo) -> TorchDist:
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
     """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
 
-    For programs that use torch beside another framework: accelerate's state fits it.
+    For programs that use torch beside another framework: the state of libraries fits it.
     """
-    AccelerateWorld(info).install()  # of several replicas, which end without restoring it
+    for world in _WORLDS:
+        world(info).install()  # of several replicas, which end without restoring it
     rendezvous = _installed_rendezvous()
     if rendezvous is not None:
         rendezvous.take(info.descriptors.get("store"))
@@ -154,7 +157,7 @@ class TorchDist:
         self._found_a_group = found_a_group
         self.jax: JaxApart | None = None
         self._groups = HostGroups(info)
-        self._accelerate = AccelerateWorld(info)
+        self._worlds = [world(info) for world in _WORLDS]
         self._within: Any = None  # a process group; None for the default one
         self.rank, self.ranks = info.rank, tuple(range(info.world_size))
 
@@ -162,9 +165,10 @@ class TorchDist:
         """Make this replica's device the current one; on the CPU, that of accelerate.
 
         Raises:
-            RuntimeError: accelerate has a state of another world already.
+            RuntimeError: a library has a state of another world already.
         """
-        self._accelerate.install()
+        for world in self._worlds:
+            world.install()
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).set_device(self._index)
 
@@ -252,8 +256,9 @@ class TorchDist:
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous, and accelerate's state."""
-        self._accelerate.remove()
+        """Destroy the process group, restore torch's rendezvous, and the state of libraries."""
+        for world in self._worlds:
+            world.remove()
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_initialized() and not self._found_a_group:
             dist.destroy_process_group()

@@ -18,11 +18,11 @@ from typing import Any
 
 from xmp._os.imports import imported
 from xmp._words.errors import PlanError
-from xmp._words.framework import AveragingOptions, Members
+from xmp._words.framework import Members
 from xmp._words.replica_info import ReplicaInfo
 
 from ._torch_rendezvous import Rendezvous
-from ._xla_wire import MeshWire, XlaWire
+from ._xla_wire import NO_GROUPS, MeshWire, XlaWire
 from .torch_dist import TorchDist, group_is_there, planned_rendezvous, ready, torch_module
 
 __all__ = ["TorchXla", "attach", "enter"]
@@ -155,23 +155,21 @@ class TorchXla(TorchDist):
         """Over gloo as in TorchDist; None on the mesh."""
         return None if self._meshed else super().local_group()
 
-    def data_parallel(self, model: Any, options: AveragingOptions) -> Any:
-        """``model`` with its gradients averaged over the mesh, or over gloo.
+    def averaging_members(self, group: Any) -> Members:
+        """Return the collectives that average gradients, on the mesh or over gloo.
 
         Raises:
-            PlanError: under SPMD, or for a group on the mesh. Otherwise as ``xmp.data_parallel``.
+            PlanError: under SPMD, or for a group on the mesh.
         """
-        from xmp.plugins.data_parallel._xla_gradients import NO_GROUPS, data_parallel
-
         if "spmd" in self._info.settings:
             raise PlanError(
                 "with XLA_USE_SPMD one program has all devices, and XLA averages the gradients of "
                 "a sharded batch itself: leave data_parallel out"
             )
-        scope = self if options.group is None else self.members(options.group)
+        scope = self if group is None else self.members(group)
         if scope is None:
             raise PlanError(NO_GROUPS)
-        return data_parallel(model, options, scope)
+        return scope
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Form the process group; threads cannot: a process is in a group only once."""

@@ -1,16 +1,15 @@
 """The table of runtimes, in the order of precedence when none is named or configured.
 
-A new runtime is one file and one row here; ``register`` adds one from outside the package.
+A new runtime is one file and one word here. Those of plug-ins are named as in the registry;
+runtimes of other distributions are found by their name alone.
 """
 
 from __future__ import annotations
 
+import functools
+
+from xmp import _registry
 from xmp._words.errors import PlanError
-from xmp.plugins.gpus.neuron import Neuron
-from xmp.plugins.gpus.rocm import Rocm
-from xmp.plugins.gpus.xpu import Xpu
-from xmp.plugins.paddle.runtime import Paddle
-from xmp.plugins.xrt.runtime import Xrt
 
 from ._base import Fit, Job, Place, Runtime, Share, matches
 from .cpu import Cpu
@@ -34,43 +33,54 @@ __all__ = [
     "unregister",
 ]
 
-_table: list[Runtime] = [
-    Xrt(),  # only ever possible with a torch_xla that has no PJRT
-    TorchTpu(),
-    Neuron(),
-    Pjrt(),
-    Cuda(),
-    Rocm(),
-    Xpu(),
-    Jax(),
-    Paddle(),
-    Fake(),
-    Cpu(),  # last: it is possible everywhere
-]
+_GROUP = "runtimes"
+_ORDER = (
+    "xrt",  # only ever possible with a torch_xla that has no PJRT
+    *(TorchTpu, "neuron", Pjrt, Cuda, "rocm", "xpu", Jax, "paddle", Fake),
+    Cpu,  # last: it is possible everywhere
+)
+
+
+@functools.cache
+def _table() -> list[Runtime]:
+    found = (_registry.find(_GROUP, e) if isinstance(e, str) else e for e in _ORDER)
+    return [make() for make in found if make is not None]
 
 
 def runtimes() -> tuple[Runtime, ...]:
-    """All runtimes in the order of precedence."""
-    return tuple(_table)
+    """Return all runtimes in the order of precedence."""
+    return tuple(_table())
 
 
 def names() -> tuple[str, ...]:
-    """Their names, in the same order."""
-    return tuple(runtime.name for runtime in _table)
+    """Return their names, in the same order."""
+    return tuple(runtime.name for runtime in _table())
 
 
 def get(name: str, source: str = "runtime") -> Runtime:
-    """The runtime called ``name``; PlanError names ``source`` and the known ones."""
-    for runtime in _table:
+    """Return the runtime called ``name``.
+
+    Raises:
+        PlanError: there is none; the message names ``source`` and the known ones.
+        ImportError: the distribution that has it cannot be imported.
+    """
+    for runtime in _table():
         if runtime.name == name:
             return runtime
+    others = _registry.foreign(_GROUP)
+    if name in others:
+        made: Runtime = others[name].load()()
+        _table().append(made)
+        return made
     from ._meant import meant  # here: it brings difflib
 
-    guess = meant(name, names(), [r.name for r in _table if not r.for_tests])
+    known = [r.name for r in _table() if not r.for_tests]
+    guess = meant(name, (*names(), *others), [*known, *others])
     instead = f" You probably meant {guess}." if guess else ""
-    allowed = (r.name for r in _table if not r.for_tests or guess == f'"{r.name}"')
+    allowed = (r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
-        f"{source}={name!r} is not known.{instead} Allowed: {', '.join(allowed)}, or leave it out."
+        f"{source}={name!r} is not known.{instead} Allowed: {', '.join((*allowed, *others))}, "
+        "or leave it out."
     )
 
 
@@ -78,9 +88,9 @@ def register(runtime: Runtime) -> None:
     """Add ``runtime`` before all others; raises PlanError for a name that is taken."""
     if runtime.name in names():
         raise PlanError(f"runtime {runtime.name!r} is already registered. Use another name.")
-    _table.insert(0, runtime)
+    _table().insert(0, runtime)
 
 
 def unregister(name: str) -> None:
     """Remove the runtime called ``name`` from the table."""
-    _table.remove(get(name))
+    _table().remove(get(name))

@@ -112,6 +112,8 @@ class Runtime:
     """The package that selects this runtime when the launcher has imported it."""
     package: str = ""
     """The package that must be installed."""
+    connected_by: tuple[str, str] = ("", "")
+    """(package, call) with which a program connects processes that another launcher has started."""
     distribution: str = ""
     """Its name for pip, where that is not the package's name with hyphens."""
     automatic: bool = True

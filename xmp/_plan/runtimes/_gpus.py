@@ -12,9 +12,10 @@ from xmp._words.types import HostFacts, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, many
 
-__all__ = ["CUDA_MASK", "Gpus", "gpu_fit", "visible_gpus"]
+__all__ = ["AMD_MASKS", "CUDA_MASK", "Gpus", "amd_gpus", "gpu_fit", "visible_gpus"]
 
 CUDA_MASK = "CUDA_VISIBLE_DEVICES"  # "3,5", "GPU-8932f937,GPU-3f2a", "MIG-GPU-8932f937/1/2"
+AMD_MASKS = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"  # "3,5", "GPU-6a2b"; "0,2"
 
 
 class Gpus(Runtime):
@@ -68,6 +69,18 @@ def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[s
             raise PlanError(f"{name}={mask} repeats {text}, which hides every GPU. Name it once.")
         entries.append(text)
     return tuple(entries)
+
+
+def amd_gpus(facts: HostFacts) -> tuple[str, ...]:
+    """The entries of AMD's masks, of which the first filters and renumbers.
+
+    The second counts what is left and overrides ``CUDA_VISIBLE_DEVICES``, which HIP also reads;
+    torch 2.13 does the same (``torch/cuda/__init__.py``).
+    """
+    first, mask = AMD_MASKS
+    count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "amd" else 0
+    left = len(visible_gpus(facts.env.get(first), count, first)) if count else 0
+    return visible_gpus(facts.env.get(mask, facts.env.get(CUDA_MASK)), left, mask) if left else ()
 
 
 def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str) -> Fit:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, PortNeed, Request
-from xmp.plugins.gpus.rocm import Rocm
 
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
-from ._gpus import CUDA_MASK, gpu_fit, visible_gpus
+from ._gpus import CUDA_MASK, amd_gpus, gpu_fit, visible_gpus
 from ._imports import after_import
 from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 from .cpu import MOST
@@ -30,7 +29,6 @@ COORDINATOR = "JAX_COORDINATOR_ADDRESS"  # "10.0.0.1:8482"
 DOCUMENTED_PORT = 8482
 GPU_NAMES = {"cuda": ("cuda", "gpu"), "rocm": ("rocm", "gpu")}
 BARRIER = ("--xla_tpu_use_enhanced_launch_barrier=true",)
-ROCM = Rocm()
 
 
 class Jax(Runtime):
@@ -40,6 +38,7 @@ class Jax(Runtime):
     framework = "xmp._inside.frameworks.jax"
     family = "jax"
     package = "jax"
+    connected_by = ("jax", "initialize(address, world_size, rank)")
     owned = (
         *(COORDINATOR, "JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX"),
         *OWNED,
@@ -70,7 +69,7 @@ class Jax(Runtime):
             able.append("tpu")
         if facts.frameworks.get("jax_cuda_plugin") and self._gpus(facts):
             able.append("cuda")
-        if facts.frameworks.get("jax_rocm_plugin") and ROCM.visible(facts):
+        if facts.frameworks.get("jax_rocm_plugin") and amd_gpus(facts):
             able.append("rocm")
         return able
 
@@ -86,7 +85,7 @@ class Jax(Runtime):
         if platform == "tpu":
             return ("0",) if facts.tpu.get("unknown") else read_chips(facts).visible
         if platform == "rocm":
-            return ROCM.visible(facts)
+            return amd_gpus(facts)
         return self._gpus(facts) if platform == "cuda" else None
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:

@@ -23,14 +23,14 @@ from ._batch_norm import reduced
 from ._model_face import ModelFace, alone
 from ._torch_models import check_model, names_of
 
-__all__ = ["NO_GROUPS", "AveragingModel", "data_parallel"]
+__all__ = ["AveragingModel", "data_parallel"]
 
-NO_GROUPS = "data_parallel(group=…): the XLA mesh reduces over all replicas; leave group= out"
 _MIB = 1024 * 1024
 
 
-def data_parallel(model: Any, options: AveragingOptions, scope: Members) -> Any:
-    """Wrap ``model``; ``scope`` has the collectives. See ``xmp.data_parallel``."""
+def data_parallel(framework: Any, model: Any, options: AveragingOptions) -> Any:
+    """Wrap ``model``; ``framework`` has the collectives. See ``xmp.data_parallel``."""
+    scope: Members = framework.averaging_members(options.group)
     check_model(model)
     if options.comm_hook is not None:
         raise PlanError(

@@ -188,13 +188,17 @@ def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions],
     """What wraps ``model``: torch's way, unless it lies where XLA's own collectives reduce."""
     refuse_in_child("data_parallel")
     framework: Any = framework_of(state)
-    if not hasattr(framework, "data_parallel"):
-        on_xla = any(parameter.device.type == "xla" for parameter in model.parameters())
-        name = "_inside.frameworks.torch_xla" if on_xla else "plugins.data_parallel._torch_ddp"
-        module = imported(f"xmp.{name}")
-        framework = module.attach(state.info) if on_xla else module
-    make: Callable[[Any, AveragingOptions], Any] = framework.data_parallel
-    return make
+    if not hasattr(framework, "averaging_members"):
+        if all(parameter.device.type != "xla" for parameter in model.parameters()):
+            make: Callable[[Any, AveragingOptions], Any] = _module("_torch_ddp").data_parallel
+            return make
+        framework = imported("xmp._inside.frameworks.torch_xla").attach(state.info)
+    return functools.partial(_module("_xla_gradients").data_parallel, framework)
+
+
+def _module(name: str) -> Any:
+    """One of this package, which imports torch."""
+    return imported(f"{__package__}.{name}")
 
 
 def _megabytes(name: str, value: Any) -> float:

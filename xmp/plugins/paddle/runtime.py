@@ -29,6 +29,7 @@ class Paddle(Runtime):
     family = "paddle"
     package = "paddle"
     distribution = "paddlepaddle"
+    connected_by = ("paddle", "init_parallel_env()")
     owned = (RANK, COUNT, ENDPOINT, ENDPOINTS, "PADDLE_MASTER", GPU, CUDA_MASK)
     # Paddle's own spawn deletes these two in its trainers (python/paddle/distributed/spawn.py).
     removes = ("http_proxy", "https_proxy")

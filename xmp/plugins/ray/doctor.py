@@ -27,11 +27,12 @@ _SHOWN = 8
 """Hosts of a large cluster."""
 
 
-def findings(asked: bool) -> list[Finding]:
-    """What there is to say; ``asked``: by ``--engine ray``, so that a fault is a problem.
+def findings(engine: str | None) -> list[Finding]:
+    """Say what there is; with ``--engine ray`` a fault is a problem.
 
-    Connects only if asked, or where RAY_ADDRESS names a cluster.
+    Connects only with that, or where RAY_ADDRESS names a cluster.
     """
+    asked = engine == "ray"
     if not is_installed():
         text = "Ray is not installed" + ("" if asked else ', which only engine="ray" needs')
         return [Finding("problem" if asked else "note", text, _INSTALL)]

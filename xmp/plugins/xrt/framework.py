@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._inside.frameworks._no_backends import refuse_backend
-from xmp._inside.frameworks._xla_wire import MeshWire
+from xmp._inside.frameworks._xla_wire import NO_GROUPS, MeshWire
 from xmp._inside.frameworks.torch_dist import TorchDist, torch_module
 from xmp._os.imports import imported
 from xmp._words.errors import PlanError
-from xmp._words.framework import AveragingOptions, Members
+from xmp._words.framework import Members
 from xmp._words.replica_info import ReplicaInfo
 
 __all__ = ["Xrt", "attach", "enter"]
@@ -83,13 +83,11 @@ class Xrt(TorchDist):
         """None, as above."""
         return None
 
-    def data_parallel(self, model: Any, options: AveragingOptions) -> Any:
-        """``model`` with its gradients averaged over the mesh."""
-        from xmp.plugins.data_parallel._xla_gradients import NO_GROUPS, data_parallel
-
-        if options.group is not None:
+    def averaging_members(self, group: Any) -> Members:
+        """Return the collectives of the mesh; PlanError for a group."""
+        if group is not None:
             raise PlanError(NO_GROUPS)
-        return data_parallel(model, options, self)
+        return self
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Do nothing: XRT's mesh service connects the replicas, without torch."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from xmp._processes import ProcessContext
 
 if TYPE_CHECKING:
-    from xmp._words.types import JobPlan
+    from collections.abc import Sequence
 
-    from .hosts_launch import HostsLaunch
+    from xmp._words.types import JobPlan
 
 __all__ = ["Job", "JobHost"]
 
@@ -29,6 +29,14 @@ class JobHost:
     """Of its agent, the launcher there."""
 
 
+class _Attempt(Protocol):
+    """The launch over hosts, or its present attempt."""
+
+    @property
+    def agents(self) -> Sequence[Any]: ...
+    def plan(self) -> JobPlan: ...
+
+
 class Job(ProcessContext[R]):
     """The handle of a launch over several hosts, from ``xmp.launch(…, hosts=…, join=False)``.
 
@@ -43,10 +51,10 @@ class Job(ProcessContext[R]):
         )
 
     @property
-    def _attempt(self) -> HostsLaunch:
-        """The launch, or its present attempt."""
-        found: Any = getattr(self._launch, "attempt", self._launch)
-        return cast("HostsLaunch", found)
+    def _attempt(self) -> _Attempt:
+        found: Any = self._launch
+        attempt: _Attempt = getattr(found, "attempt", found)
+        return attempt
 
     @property
     def plan(self) -> JobPlan:
