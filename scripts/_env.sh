@@ -57,6 +57,26 @@ test_environment() {
     install .venv torch==2.13.0 jax -e '.[test,peers,ray]'
 }
 
+# make_uv: uv, in .venv-uv, with the indexes that pip is set up for. It resolves and unpacks in a
+# minute what takes pip six (torch, jax, ray and the tests' tools).
+make_uv() {
+    if [ ! -x .venv-uv/bin/uv ]; then
+        make_venv .venv-uv "$(find_python)"
+        .venv-uv/bin/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'
+    fi
+    export UV_INDEX_STRATEGY=unsafe-best-match # as pip, which takes the best of all indexes
+    export UV_FIND_LINKS="${UV_FIND_LINKS-$(pip_setting find-links | tr ' ' ,)}"
+    export UV_EXTRA_INDEX_URL="${UV_EXTRA_INDEX_URL-$(pip_setting extra-index-url)}"
+    index=$(pip_setting index-url)
+    if [ -n "$index" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX-$index}"; fi
+}
+
+# pip_setting NAME: what pip's files and variables say, with blanks between several.
+pip_setting() {
+    .venv-uv/bin/python -m pip config list |
+        sed -n "s/^[a-z:]*\.$1='\(.*\)'\$/\1/p" | tail -n 1 | sed 's/\\n/ /g; s/^ *//; s/ *$//'
+}
+
 # install DIR REQUIREMENT...: install into DIR unless exactly this was installed there before.
 # The stamp covers what the requirements stand for: pyproject.toml and these scripts.
 install() {
@@ -73,7 +93,9 @@ PY
     )
     if [ "$(cat "$dir/.xmp-stamp" 2>/dev/null)" != "$stamp" ]; then
         say "installing into $dir: $*"
-        "$dir/bin/python" -m pip install -qq --disable-pip-version-check "$@"
+        make_uv
+        # Interpreters under test write no bytecode where PYTHONDONTWRITEBYTECODE is set.
+        .venv-uv/bin/uv pip install -q --compile-bytecode --python "$dir/bin/python" "$@"
         echo "$stamp" >"$dir/.xmp-stamp"
     fi
 }

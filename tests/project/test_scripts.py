@@ -122,23 +122,26 @@ def test_an_interpreter_that_is_too_old_is_refused(checkout: Path) -> None:
 
 
 FAKE_PYTHON = f"""#!/bin/sh
-case "$*" in
-    "-m pip install"*) echo "$@" >>pip.log ;;
-    *) exec {sys.executable} "$@" ;;
-esac
+exec {sys.executable} "$@"
+"""
+FAKE_UV = """#!/bin/sh
+echo "$@" >>uv.log
 """
 
 
 def test_an_environment_is_installed_once_for_each_state_of_the_project(checkout: Path) -> None:
-    python = checkout / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text(FAKE_PYTHON)
-    python.chmod(0o755)
+    programs = {".venv/bin/python": FAKE_PYTHON, ".venv-uv/bin/python": FAKE_PYTHON}
+    for name, text in {**programs, ".venv-uv/bin/uv": FAKE_UV}.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+        (checkout / name).chmod(0o755)
+    for folder in ("xmp", "tests/support"):
+        (checkout / folder).mkdir(parents=True)
 
     def installations(*requirements: str) -> int:
         command = f"set -eu; . scripts/_env.sh; install .venv {' '.join(requirements)}"
         assert run(["sh", "-c", command], checkout).endswith("exit 0")
-        return len((checkout / "pip.log").read_text().splitlines())
+        return len((checkout / "uv.log").read_text().splitlines())
 
     assert installations("torch", "-e .") == 1
     assert installations("torch", "-e .") == 1
