@@ -1,5 +1,33 @@
-"""Plug-ins: the third ring. The core finds them by ``xmp._registry`` and imports none by name.
+"""Plug-ins: the third ring, and what those of other distributions are made from.
 
-Each can be deleted from a checkout without harm to the rest. ``xmp.compat`` has public names for
-those that are faces of other launchers.
+The core finds ours by ``xmp._registry`` and imports none by name: each folder here can be deleted
+from a checkout without harm to the rest. ``xmp.compat`` has the public names of four of them.
+
+A runtime of another distribution is a subclass of ``Runtime`` with an entry point in the group
+``xmp.runtimes``; ``xmp.spawn(fn, runtime="its name")`` finds it, and `xmp doctor` lists it. An
+object with the methods of ``xmp._hosts.engines.Engine`` becomes an engine in the same way, by
+``xmp.engines``. Tests: ``tests/project/test_plugins.py``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xmp._plan.runtimes._base import Fit, Job, Place, Runtime, Share
+    from xmp._words.types import HostFacts, PortNeed, Request
+
+__all__ = ["Fit", "HostFacts", "Job", "Place", "PortNeed", "Request", "Runtime", "Share"]
+
+_OF_TYPES = {"HostFacts", "PortNeed", "Request"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import what plug-ins are made from: our own need not pay for it in each replica."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from xmp._plan.runtimes import _base
+        from xmp._words import types
+
+        return getattr(types if name in _OF_TYPES else _base, name)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from xmp import _registry
 from xmp._os import proc
 from xmp._plan import planner
 from xmp._plan.runtimes._base import version_of
@@ -92,6 +93,11 @@ def _packages(facts: HostFacts) -> Iterator[Finding]:
         yield Finding("warning", "this host has TPU chips and no libtpu", "pip install libtpu")
     known = [f"{name} {version}" for name, version in facts.frameworks.items() if version]
     yield Finding("note", f"installed: {', '.join(known) or 'no framework that xmp knows'}")
+    for group, kind in (("runtimes", "runtime"), ("engines", "engine")):
+        for name, found in sorted(_registry.foreign(group).items()):
+            made = found.dist
+            by = f" by {made.name} {made.version}" if made is not None else ""
+            yield Finding("note", f"{kind} {name!r} is added{by} ({found.value})")
 
 
 def _foreign() -> Iterator[Finding]:

@@ -25,6 +25,19 @@ _WARNINGS = os.environ.get("PYTHONWARNINGS", "").split(",")
 ``env=`` may have changed it; as an option it would go before that."""
 
 
+# -c puts the working folder first in sys.path, where a file of the user's may shadow a library.
+# An xmp of the script's folder must not meet another one that is installed: messages differ.
+_OWN_XMP = """import sys
+sys.path[:] = [p for p in sys.path if p]
+if sys.argv[1] not in sys.path:
+    from importlib import util
+    spec = util.spec_from_file_location("xmp", sys.argv[1] + "/xmp/__init__.py")
+    sys.modules["xmp"] = util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["xmp"])
+    sys.path.append(sys.argv[1])
+"""
+
+
 def executable() -> str:
     """The interpreter for processes of xmp: multiprocessing's."""
     return os.fsdecode(spawn.get_executable())
@@ -35,11 +48,7 @@ def fresh_interpreter(module: str, function: str, *numbers: int) -> list[str]:
 
     ``numbers`` are the function's arguments: mostly descriptors.
     """
-    # -c puts the working folder first in sys.path, where a file of the user's may shadow a library.
-    program = (
-        "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[1]]; "
-        f"from {module} import {function}; {function}(*map(int, sys.argv[2:]))"
-    )
+    program = f"{_OWN_XMP}from {module} import {function}; {function}(*map(int, sys.argv[2:]))"
     flags = _without_tracing(util._args_from_interpreter_flags())  # type: ignore[attr-defined]
     for option in _WARNINGS:
         if f"-W{option}" in flags:
