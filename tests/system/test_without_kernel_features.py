@@ -1,47 +1,17 @@
-"""Behaviour once more, as on a kernel or platform that has none of the optional features.
+"""The switch for kernel features, with which ``./scripts/test --without`` runs the contract again.
 
 Also what a Python lacks that was built with an older glibc, as many of uv's and conda's.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.support.stage import Script
 
-FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig,passcred"
-# What needs a subreaper to find orphans, and what does not start a process at all.
-LEFT_OUT = "not subreaper and not first_pass and not slow"
-FILES = (
-    *("replica/test_outcomes.py", "replica/test_state.py", "replica/test_identity.py"),
-    *("launcher/test_contexts.py", "launcher/test_launcher_ends.py"),
-)
+FEATURES = "pidfd,memfd,close_range,subreaper,setsig,pdeathsig,passcred"  # those of the lane
 
 pytestmark = pytest.mark.first_pass
-
-
-@pytest.mark.slow
-def test_the_behaviour_is_the_same_without_kernel_features() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", LEFT_OUT, "-p", "no:cacheprovider"]
-    # The default method here; all of them take minutes: XMP_WITHOUT=… pytest -m "not first_pass"
-    command += ["-k", "forkserver", "--tb=short", "--maxfail=20"]
-    files = [str(Path(__file__).parents[1] / name) for name in FILES]
-    done = subprocess.run(
-        [*command, *files],
-        env={**os.environ, "XMP_WITHOUT": FEATURES},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, f"without {FEATURES}:\n{done.stdout}"
-
 
 HELD = """
 import os, psutil, sys
