@@ -1,19 +1,17 @@
 """xmp: run a Python function on every accelerator of a host, one replica per device.
 
-A map of the rest, from the face down; each floor knows only those below it:
+Three rings, from the ground up; each room says in its ``__init__`` what is in it:
 
-    compat/       other launchers' names and defaults, one module for each
-    _spawn        spawn; _launch, _launcher, _run_script, _verbs: the others; _checks: arguments
-    _engines/     several hosts from one driver: an agent on each, the driver's handle
-    _host         one host: facts -> plan -> leases -> engine
-    _processes/   the engine: template, supervisor, replicas, and the launcher's handle on them
-    _inside/      what user code calls in a replica; _frameworks/ readies torch and JAX there
-    _sharing      MpModelWrapper, MpSerialExecutor; _preemption: preempted; _breakpoint
-    _data_parallel  data_parallel: the call; _frameworks/ has torch's way and torch_xla's
-    _planner      pure: request + facts -> plan, by _runtimes/ (one file each) and _clusters/
-    _watch        pure: which replica failed first, and what follows
-    _probe, _ports, _payload   effects: what the host is, held ports, how calls travel; _log
-    _types, _errors            the words
+    one host       _words      frozen values, errors; _registry: where the other rings are found
+                   _rules, _plan   pure: what follows from an event; request + facts -> plan
+                   _os         the only room that looks at the host: facts, ports, signals, log
+                   _payload    how a function, its arguments and its outcome travel
+                   _inside     what runs in a replica around the user's function; frameworks/
+                   _processes  the engine: template, supervisor, replicas, the launcher's handle
+                   _calls      what users call: spawn, launch, launcher, plan
+                   _commands, compat, testing   the command line, other launchers' names, tests
+    several hosts  _hosts      carrier/ (roll call, one verdict), engines/ (driver and agents)
+    plug-ins       plugins     Ray, Paddle, Lightning, accelerate, MegEngine, data_parallel, ...
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
     A handler's OSError (TimeoutError is one) must not come up where Python takes it for its own and
     goes on, as importlib does while it looks for a module or reads one, and ``os.path.exists``.
-    Where the function calls code of the program, it says so (``_signals.apart``).
+    Where the function calls code of the program, it says so (``signals.apart``).
 
     An unknown keyword gets a suggestion; Python itself suggests names of keywords from 3.13 on.
     """

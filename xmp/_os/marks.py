@@ -2,7 +2,7 @@
 
 It has no file and ends with the process. Its text is the name of a mapped page, which forks
 inherit, and a variable, which the programs get that they exec. Both can be copied: the kernel
-vouches for a page (``_probe/carried``), and for either text by a resource limit with the same
+vouches for a page (``probe/carried``), and for either text by a resource limit with the same
 launcher, which forks and programs inherit and no other process gives them.
 """
 

@@ -1,6 +1,6 @@
 """What xmp does at a signal for which the program has no handler: Ctrl-C, Ctrl-Z, Ctrl-\\.
 
-These handlers stand in the table of ``_signals``, and so run where xmp waits.
+These handlers stand in the table of ``signals``, and so run where xmp waits.
 """
 
 from __future__ import annotations

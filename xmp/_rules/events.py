@@ -1,4 +1,4 @@
-"""The events that the failure rules (``_watch``) take as input. Pure.
+"""The events that the failure rules (``watch``) take as input. Pure.
 
 All times (``at``) are monotonic nanoseconds.
 """

@@ -1,4 +1,4 @@
-"""The time limits of a launch: which deadline is next, and which has passed. Pure, like ``_watch``.
+"""The time limits of a launch: which deadline is next, and which has passed. Pure, like ``watch``.
 
 All times are monotonic nanoseconds. The clocks do not run while the user has stopped the launch
 (Ctrl-Z) or debugs a replica.

@@ -4,7 +4,7 @@ Pure: events in, actions out. All times are monotonic nanoseconds. A failure ope
 (50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
 that of the rank which caused it. Then xmp takes the stacks of the live replicas, waits for their
 own end as long as the ``patience`` says (0 s unless asked for), and ends them: SIGTERM (after a
-Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``_limits``)
+Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``limits``)
 ends in the same way, without a cause and without patience.
 """
 

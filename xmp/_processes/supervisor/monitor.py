@@ -1,4 +1,4 @@
-"""The launch as the supervisor knows it: ``_watch`` decides what follows an event, this does it."""
+"""The launch as the supervisor knows it: ``watch`` decides what follows an event, this does it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Monitor:
         self._debugger: DebuggerQueue | None = None
 
     def feed(self, event: Event) -> None:
-        """Let ``_watch`` decide what follows from this event, and do it."""
+        """Let ``watch`` decide what follows from this event, and do it."""
         actions = self.watch.feed(event)
         if self.recorder is not None:
             self.recorder.take(event, actions)

@@ -1,4 +1,4 @@
-"""The mark of the launcher (see ``_marks``), on this process, its forks and what those exec."""
+"""The mark of the launcher (see ``_os.marks``), on this process, its forks and what those exec."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def reopened(pipe: int, mode: int) -> int:
 def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
     """Whether one of these events of poll(2), an error or a hang-up is there within that time.
 
-    In a launcher also False, earlier, when a signal came: ``_signals.deliver`` runs its handler.
+    In a launcher also False, earlier, when a signal came: ``signals.deliver`` runs its handler.
     """
     return any_ready([descriptor], events, seconds)
 

@@ -1,6 +1,6 @@
 """``data_parallel``: a torch model whose gradients are averaged over the replicas.
 
-This module checks the call; ``_frameworks`` has torch's DistributedDataParallel set up, and its
+This module checks the call; ``_torch_ddp`` has torch's DistributedDataParallel set up, and its
 counterpart on torch_xla. JAX averages gradients in the step that it compiles: a recipe, no wrapper.
 """
 

@@ -65,7 +65,7 @@ class RayGroup:
         reach: Reach,
         imports: tuple[str, ...] | None,
     ) -> None:
-        """``imports``: what the hosts' templates can begin with, as ``_host.expected_imports``."""
+        """``imports``: what the hosts' templates can begin with, as ``host.expected_imports``."""
         self._pool, self._sent, self._reach = pool, SentFiles(), reach
         self.environment = new_job()
         self._ray = connect()
