@@ -1,0 +1,140 @@
+"""Draw mutations with cosmic-ray, run each against the tests of its room, and count.
+
+A mutation is found if the tests of the room of its file fail. Those that live are printed as diffs:
+each is a test that is missing, or a change without a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmic_ray.ast import get_ast
+from cosmic_ray.modules import find_modules
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+
+ROOT = Path(__file__).resolve().parents[2]
+HIGHER = ("xmp/_hosts", "xmp/plugins")
+TESTS = {
+    "_words": ("plans", "project/test_reprs.py", "supervisor/test_limits.py"),
+    "_rules": ("supervisor/test_watch.py", "supervisor/test_limits.py", "supervisor", "launcher"),
+    "_plan": ("plans", "host", "commands"),
+    "_os": ("host", "project/test_log.py", "commands/test_marks.py", "launcher", "report"),
+    "_payload": ("messages", "testing", "notebooks"),
+    "_inside": ("replica", "frameworks"),
+    "_processes/launcher": ("launcher", "template", "terminal", "report"),
+    "_processes/template": ("template",),
+    "_processes/supervisor": ("supervisor", "launcher", "report"),
+    "_processes/replica": ("replica", "report", "terminal"),
+    "_processes/terminal": ("terminal", "notebooks"),
+    "_processes/output": ("output",),
+    "_processes/report": ("report",),
+    "_processes/messages": ("messages", "supervisor", "replica"),
+    "_processes/system": ("system", "supervisor", "template", "replica"),
+    "_calls": ("launcher", "project", "plans"),
+    "_commands": ("commands",),
+    "compat": ("compat",),
+    "testing": ("testing",),
+}
+"""The tests of each room, the likeliest first."""
+ELSEWHERE = "xla or torch_tpu or libtpu or paddle or slurm or ray or faults or alone"
+OPERATORS = (
+    *(f"core/ReplaceComparisonOperator_{a}" for a in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt")),
+    *(f"core/ReplaceComparisonOperator_{a}" for a in ("Eq_NotEq", "NotEq_Eq", "Is_IsNot")),
+    *("core/ReplaceComparisonOperator_IsNot_Is", "core/ReplaceAndWithOr", "core/ReplaceOrWithAnd"),
+    *("core/ReplaceUnaryOperator_Delete_Not", "core/AddNot", "core/ReplaceTrueWithFalse"),
+    *("core/ReplaceFalseWithTrue", "core/ReplaceBreakWithContinue"),
+)
+
+
+def places() -> Iterator[tuple[Path, str, int]]:
+    """Every file of the first ring, with each operator and each place where that applies."""
+    for path in sorted(find_modules([ROOT / "xmp"])):
+        name = str(path.relative_to(ROOT))
+        if name.startswith(HIGHER):
+            continue
+        tree = get_ast(path.read_text())
+        for operator_name in OPERATORS:
+            operator = get_operator(operator_name)()
+            found = sum(1 for node in walk(tree) for _ in operator.mutation_positions(node))
+            for occurrence in range(found):
+                yield path.relative_to(ROOT), operator_name, occurrence
+
+
+def walk(node: object) -> Iterator[object]:
+    yield node
+    for child in getattr(node, "children", ()):
+        yield from walk(child)
+
+
+def room_of(path: Path) -> tuple[str, ...]:
+    """The tests for a file of xmp/."""
+    parts = path.with_suffix("").parts[1:]
+    return TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./scripts/mutate", description=__doc__)
+    parser.add_argument("--count", type=int, default=100, help="how many to draw")
+    parser.add_argument("--seed", type=int, default=14, help="which: the same ones for the same")
+    parser.add_argument("--first", type=int, default=0, help="how many of these to pass over")
+    parser.add_argument("--seconds", type=int, default=900, help="for the tests of one")
+    options = parser.parse_args()
+    drawn = random.Random(options.seed).sample([*places()], options.count)
+    lived = 0
+    with tempfile.TemporaryDirectory(prefix="xmp-mutate-") as folder:
+        copy = Path(folder) / "copy"
+        left_out = shutil.ignore_patterns(".git", ".venv*", ".slurm", "__pycache__", ".*_cache")
+        shutil.copytree(ROOT, copy, ignore=left_out)
+        for number, (path, operator, occurrence) in enumerate(drawn[options.first :]):
+            verdict, diff = tried(copy, path, operator, occurrence, options.seconds)
+            lived += verdict == "lives"
+            print(f"{options.first + number + 1}: {verdict}: {path}: {operator}", flush=True)
+            if verdict == "lives":
+                print(diff, flush=True)
+    print(f"{len(drawn) - options.first - lived} found, {lived} lived")
+    return 0
+
+
+def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) -> tuple[str, str]:
+    """What became of one mutation, and its diff."""
+    file = copy / path
+    before = file.read_text()
+    after = mutate_code(before, get_operator(operator)(), occurrence)
+    assert after is not None
+    file.write_text(after)
+    shown = subprocess.run(
+        ["diff", "-u0", str(ROOT / path), str(file)], capture_output=True, text=True, check=False
+    )
+    try:
+        return ("found" if fails(copy, path, seconds) else "lives"), shown.stdout
+    finally:
+        file.write_text(before)
+
+
+def fails(copy: Path, path: Path, seconds: int) -> bool:
+    """Whether a test of the file's room fails, or does not end in time."""
+    python = ROOT / ".venv/bin/python"
+    tests = [f"tests/{name}" for name in room_of(path)]
+    command = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command += ["-m", f"not (methods or hosts or peers or {ELSEWHERE})"]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
