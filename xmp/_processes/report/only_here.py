@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from xmp._payload.script import is_below_guard, main_source
 
-__all__ = ["imported_again", "only_here"]
+__all__ = ["imported_again", "only_here", "only_on_the_class"]
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined.*", re.DOTALL)
 _NO_ATTRIBUTE = re.compile(r"(?:type object )?'(\w+)'(?: object)? has no attribute '(\w+)'")
@@ -35,7 +35,7 @@ def only_here(error_type: str, message: str) -> str:
     if error_type == "NameError" and (found := _UNDEFINED.fullmatch(message)):
         return _below_guard(found[1])
     if error_type == "AttributeError" and (found := _NO_ATTRIBUTE.fullmatch(message)):
-        return _on_a_class(*found.groups())
+        return only_on_the_class(*found.groups())
     return ""
 
 
@@ -51,13 +51,17 @@ def _below_guard(name: str) -> str:
     )
 
 
-def _on_a_class(kind: str, name: str) -> str:
+# type's own slots: a metaclass may answer for these names, and its code is the user's.
+_NAME, _MRO, _VARS = (type.__dict__[n].__get__ for n in ("__name__", "__mro__", "__dict__"))
+
+
+def only_on_the_class(kind: str, name: str) -> str:
     """The class has that attribute here: something has set it after the class was made.
 
     An error knows only the class's name when it has travelled, so that all classes of this name
     must have the attribute.
     """
-    found = [each for each in _subclasses(object) if each.__name__ == kind]
+    found = [each for each in _subclasses(object) if _NAME(each) == kind]
     if not found or not all(_has(each, name) for each in found):
         return ""
     return (
@@ -68,17 +72,17 @@ def _on_a_class(kind: str, name: str) -> str:
 
 
 def _has(kind: type, name: str) -> bool:
-    return any(name in vars(base) for base in kind.__mro__)
+    return any(name in _VARS(base) for base in _MRO(kind))
 
 
 def _subclasses(kind: type) -> Iterator[type]:
     """All classes below this one."""
-    seen: set[type] = set()
+    seen: set[int] = set()
     waiting = [kind]
     while waiting:
         below: list[type] = type.__subclasses__(waiting.pop())
         for each in below:
-            if each not in seen:
-                seen.add(each)
+            if id(each) not in seen:
+                seen.add(id(each))
                 waiting.append(each)
                 yield each
