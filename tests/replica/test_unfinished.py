@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import xmp
 from tests.support import unfinished
 from tests.support.launching import METHODS, failure, launch, never_returns
 from tests.support.stage import Script
@@ -174,6 +176,26 @@ def test_files_of_a_replica_of_jax_that_fails(culprit: int, tmp_path: Path) -> N
     )  # fmt: skip
     assert str(error).startswith(f"rank {culprit} of 2 ")
     assert (tmp_path / str(culprit)).read_text() == "loss,1.0\n"
+
+
+def is_interrupted_in_a_mesh(rank: int, folder: str, launcher: int) -> None:
+    unfinished.kept.append(open(f"{folder}/{rank}", "w"))
+    unfinished.kept[-1].write("loss,1.0\n")
+    xmp.barrier()
+    if rank == 0:
+        os.kill(launcher, signal.SIGINT)
+    never_returns()
+
+
+@pytest.mark.parametrize("grace", [0.5, 12])
+def test_files_of_replicas_of_jax_after_ctrl_c(grace: float, tmp_path: Path) -> None:
+    """The others end by a signal, and their coordinator when they have ended."""
+    with pytest.raises(KeyboardInterrupt):
+        launch(
+            "forkserver", is_interrupted_in_a_mesh, str(tmp_path), os.getpid(),
+            runtime="jax", grace=grace,
+        )  # fmt: skip
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["loss,1.0\n"] * 2
 
 
 def full(rank: int) -> None:
