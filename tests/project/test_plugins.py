@@ -9,12 +9,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.project.test_floors import PACKAGE, PUBLIC_NAMES, SOURCES, group_of, name_of
 from tests.support.fresh import in_fresh_interpreter
 from xmp import _registry
+from xmp._hosts import engines
 from xmp._plan import runtimes
 from xmp._words.errors import PlanError
 
@@ -178,3 +180,16 @@ def test_distributions_are_listed_only_for_a_name_that_is_not_ours(
     with pytest.raises(PlanError, match="not known"):
         runtimes.get("acne")
     assert asked == ["runtimes"]
+
+
+def test_an_engine_of_another_distribution_ends_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[object] = []
+    acme = SimpleNamespace(checked=int, shutdown=lambda: called.append("shutdown"))
+    entry = SimpleNamespace(load=lambda: acme)
+    monkeypatch.setattr(_registry, "foreign", lambda group: {"acme": entry})
+    monkeypatch.setattr(engines, "_theirs", {})
+    assert engines.checked("2", "acme") == (acme, 2)
+    engines.shutdown()
+    assert called == ["shutdown"]

@@ -26,6 +26,8 @@ from . import begin_script, restart_count, world_size
 
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
 
+_BEFORE = _registry.every("scripts")
+"""What readies libraries for a script; loaded here, in the template."""
 _MAIN = "__main__"
 _AT_START = frozenset(
     {
@@ -80,8 +82,8 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     sys.argv[:] = [run.target, *run.args]
     sys.orig_argv[:] = _command(run)
     if world_size() > 1:
-        for keep_apart in _registry.every("scripts"):
-            keep_apart(rank, run.started)
+        for ready in _BEFORE:
+            ready(rank, run.started)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # torchrun runs scripts with `python -u`
     main = types.ModuleType(_MAIN)

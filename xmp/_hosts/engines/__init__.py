@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _GROUP = "engines"
+_theirs: dict[str, Engine] = {}
+"""Engines of other distributions that this process has used, by name."""
 
 
 class Agent(Protocol):
@@ -194,8 +196,7 @@ def _found(name: str, known: Sequence[str]) -> Engine:
         return ours
     others = _registry.foreign(_GROUP)
     if name in others:
-        theirs: Engine = others[name].load()
-        return theirs
+        return _theirs.setdefault(name, others[name].load())
     allowed = (*known, *others)
     near = get_close_matches(name.lower(), allowed, 1)
     meant = f". Did you mean {near[0]!r}?" if near else ""
@@ -241,5 +242,5 @@ def launch(
 
 def shutdown() -> None:
     """End the agents that wait for the next launch of this process."""
-    for engine in _registry.loaded(_GROUP):
+    for engine in (*_registry.loaded(_GROUP), *_theirs.values()):
         engine.shutdown()
