@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import xmp
 from tests.support.launching import SlowToPickle, launch, never_returns, who_by_reference
+from xmp._os import signals
 
 pytestmark = pytest.mark.failing
 
@@ -115,3 +117,23 @@ def test_the_collector_ends_the_launch_that_the_thread_joins(way: Any) -> None:
     with pytest.raises(xmp.ReplicaDied):
         context.join()
     next(stop, None)
+
+
+def test_what_the_successor_of_a_handler_raises_is_known_as_a_handlers() -> None:
+    """Of one that is set while code of the program runs, as the unpickling of a result."""
+    ended = RuntimeError("the second signal")
+
+    def second(*_: object) -> None:
+        raise ended
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: signal.signal(signal.SIGUSR1, second))
+    try:
+        with signals.deferred():
+            with signals.as_usual():
+                signal.raise_signal(signal.SIGUSR1)
+                with pytest.raises(RuntimeError) as caught:
+                    signal.raise_signal(signal.SIGUSR1)
+            assert signals.from_handler(caught.value)
+        assert signal.getsignal(signal.SIGUSR1) is second
+    finally:
+        signal.signal(signal.SIGUSR1, before)

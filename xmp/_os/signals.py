@@ -131,6 +131,7 @@ class _Guard:
     def _note(self, number: int, frame: Any) -> None:
         if self.mode == _AS_USUAL:
             self._run(number, frame)
+            self._keep(number)
             return
         self.noted[number] = None
         if self.waiting:
@@ -145,6 +146,16 @@ class _Guard:
         except BaseException as error:
             self.raised = error
             raise
+
+    def _keep(self, number: int) -> None:
+        """Stay in the place of a handler that has set its successor, as signal(2) once required.
+
+        What the successor raises would pass for an error of what it has interrupted.
+        """
+        handler = _signal.getsignal(number)
+        if number in self.theirs and callable(handler) and handler is not self.note:
+            self.theirs[number] = handler
+            self.set(number, self.note)
 
     def deliver(self) -> None:
         """Run the handlers of what was noted; the exception of the first that raises goes on."""
