@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 import xmp
-from xmp._calls import checks, host
+from xmp._calls import host
+from xmp._calls.options import request_of
 from xmp._hosts.engines.local import LocalGroup, engine
 from xmp._hosts.engines.pool import Pool
 from xmp._plan import planner
@@ -109,7 +110,8 @@ def test_what_connects_processes_of_one_host(method: str) -> None:
 
 
 def _request(world: HostsByHand, env: Any = None, threads: int | None = None) -> Request:
-    return checks.make_request(2, "cpu", None, None, env, threads, None, world)
+    asked = request_of(nprocs=2, runtime="cpu", env=env, threads=threads)
+    return replace(asked, world=world)
 
 
 @pytest.mark.parametrize(

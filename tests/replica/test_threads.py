@@ -24,7 +24,7 @@ from xmp._processes import Call
 from xmp._processes.launcher.launch_registry import preempt_all
 from xmp._processes.launcher.preemption import Sigterm
 from xmp._processes.messages.thread_replicas import by_process, count, spread
-from xmp._words.types import HostFacts, HostPlan, ReplicaPlan, Request
+from xmp._words.types import HostFacts, HostPlan, ReplicaPlan, Request, Settings
 
 FRAMEWORK = """
 class Pair:
@@ -272,6 +272,6 @@ def test_what_one_process_writes_is_of_its_replicas_together(
 
 
 def test_scripts_are_refused_where_replicas_are_threads() -> None:
-    call = Call(run_in_replica, (ScriptRun("path", "train.py"),), program=True)
+    call = Call(run_in_replica, (ScriptRun("path", "train.py"),), settings=Settings(program=True))
     with pytest.raises(xmp.PlanError, match="as threads, and a script needs a process"):
         _host.launch(Request(nprocs=4, runtime="pairs"), call, True)

@@ -1,33 +1,40 @@
-"""Checks the arguments of the public functions: an error says what was given, what is allowed."""
+"""Readers of option values: each checks what was given for a name, and returns what a field holds.
+
+An error says what was given, what is allowed and what to do: PlanError for a value that cannot be,
+TypeError for one of a wrong type.
+"""
 
 from __future__ import annotations
 
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex, cast
 
-from xmp._os import signals
 from xmp._plan.numbers import number_of_seconds
 from xmp._words.errors import PlanError
-from xmp._words.types import HostsByHand, Limits, Observer, Output, Request, WorldByHand
-
-from .call_checks import check_function
 
 __all__ = [
-    "check_call",
+    "METHODS",
     "count_from_zero",
-    "fields_of_call",
-    "gathers",
-    "make_limits",
-    "make_observer",
-    "make_output",
-    "make_request",
+    "events",
+    "folder",
+    "mapping",
+    "nanoseconds",
+    "nanoseconds_of_a_hang",
+    "positions",
+    "prefix",
+    "progress",
     "random_seed",
+    "ranks",
+    "replicas",
     "seconds_of_grace",
+    "start_method",
+    "text",
+    "variables",
     "whole_number",
+    "yes_or_no",
 ]
 
 METHODS = ("forkserver", "spawn", "fork")
@@ -36,66 +43,32 @@ _LEAST_HANG = 0.1  # seconds: a replica shows progress eight times in it, which 
 _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
 
 
-def fields_of_call(given: Any) -> dict[str, Any]:
-    """The fields of ``Call`` for these arguments of ``spawn``; raises PlanError and TypeError."""
-    return {
-        "method": check_call(given.fn, given.args, given.kwargs, given.start_method),
-        "fn": given.fn,
-        "args": given.args,
-        "kwargs": given.kwargs or {},
-        "grace": seconds_of_grace(given.grace),
-        "daemon": given.daemon,
-        "seed": random_seed(given.seed),
-        "limits": make_limits(given.timeout, given.start_timeout, given.hang_timeout),
-        "max_restarts": count_from_zero("max_restarts", given.max_restarts),
-        "observer": make_observer(given.events, given.progress),
-        "output": output_of(given),
-    }
+# --- start and end of replicas --------------------------------------------------------------------
 
 
-def check_call(
-    fn: object,
-    args: object,
-    kwargs: object,
-    start_method: str | None,
-) -> str:
-    """The start method; raises unless the function can be called as replicas call it."""
-    check_function(fn, args, kwargs)
-    return _method(start_method)
+def start_method(name: str, method: str | None) -> str:
+    if sys.platform == "win32":
+        raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
+    text(name, method)
+    linux = sys.platform == "linux"
+    if method is None:
+        return "forkserver" if linux else "spawn"
+    if method not in METHODS:
+        raise PlanError(f"{name}={method!r}: give one of {', '.join(METHODS)}")
+    if not linux and method != "spawn":
+        raise PlanError(f"{name}={method!r}: on {sys.platform} there is only 'spawn'")
+    return method
 
 
-def seconds_of_grace(grace: object) -> float:
-    seconds = number_of_seconds("grace", grace)
+def seconds_of_grace(name: str, grace: object) -> float:
+    seconds = number_of_seconds(name, grace)
     if not 0 <= seconds < _YEARS:
-        raise PlanError(f"grace={grace!r}: give a number of seconds from 0 up, and below 1e9")
+        raise PlanError(f"{name}={grace!r}: give a number of seconds from 0 up, and below 1e9")
     return seconds
 
 
-def _method(start_method: str | None) -> str:
-    if sys.platform == "win32":
-        raise PlanError("xmp does not run on Windows; use WSL 2, which is a Linux")
-    _text("start_method", start_method)
-    linux = sys.platform == "linux"
-    if start_method is None:
-        return "forkserver" if linux else "spawn"
-    if start_method not in METHODS:
-        raise PlanError(f"start_method={start_method!r}: give one of {', '.join(METHODS)}")
-    if not linux and start_method != "spawn":
-        raise PlanError(f"start_method={start_method!r}: on {sys.platform} there is only 'spawn'")
-    return start_method
-
-
-def make_limits(timeout: object, start_timeout: object, hang_timeout: object) -> Limits | None:
-    """The time limits of a launch; None where there is none."""
-    limits = Limits(
-        _nanoseconds("timeout", timeout),
-        _nanoseconds("start_timeout", start_timeout),
-        _nanoseconds("hang_timeout", hang_timeout, least=_LEAST_HANG),
-    )
-    return None if limits == Limits() else limits
-
-
-def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
+def nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
+    """Read a limit in seconds; None for no limit."""
     if value is None:
         return None
     seconds = number_of_seconds(name, value, or_none=True)
@@ -110,120 +83,104 @@ def _nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
     return max(1, int(seconds * 1e9))
 
 
-def make_observer(events: object, progress: object) -> Observer:
-    """What of the launch the user wants to see."""
-    if progress is not None and not isinstance(progress, bool):
-        kind = type(progress).__name__
+def nanoseconds_of_a_hang(name: str, value: object) -> int | None:
+    return nanoseconds(name, value, least=_LEAST_HANG)
+
+
+# --- what is seen of a launch ---------------------------------------------------------------------
+
+
+def progress(name: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        kind = type(value).__name__
         raise TypeError(
-            f"progress must be True, False or None (on a terminal, when the start takes long), "
-            f"not {kind}: {progress!r}"
+            f"{name} must be True, False or None (on a terminal, when the start takes long), "
+            f"not {kind}: {value!r}"
         )
-    if events is None:
-        return Observer(None, progress)
-    if isinstance(events, (str, os.PathLike)):
-        if not os.fspath(events):
-            raise PlanError(f"events={events!r}: give the path of a file, or a function")
-    elif not callable(events):
-        kind = type(events).__name__
+    return value
+
+
+def events(name: str, value: Any) -> Any:
+    """Return the function or the path that gets the events; None for neither."""
+    if isinstance(value, (str, os.PathLike)):
+        if not os.fspath(value):
+            raise PlanError(f"{name}={value!r}: give the path of a file, or a function")
+    elif value is not None and not callable(value):
+        kind = type(value).__name__
         raise TypeError(
-            f"events must be a function of one event or the path of a file of JSON lines, not "
-            f"{kind}: {events!r}"
+            f"{name} must be a function of one event or the path of a file of JSON lines, not "
+            f"{kind}: {value!r}"
         )
-    return Observer(events, progress)
+    return value
 
 
-def output_of(given: Any) -> Output | None:
-    """As ``make_output``, for the arguments of ``spawn``, or of ``launch`` with an engine."""
-    over_hosts = getattr(given, "engine", None) is not None
-    gather = gathers(getattr(given, "gather_logs", False))
-    return make_output(given.log_dir, given.prefix, given.show, over_hosts, gather)
+def yes_or_no(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be True or False, not {kind}: {value!r}")
+    return value
 
 
-def make_output(
-    log_dir: object, prefix: object, show: object, over_hosts: bool = False, gather: bool = False
-) -> Output | None:
-    """Where the replicas' output goes; None where there is nothing to do about it.
-
-    ``over_hosts``: an engine starts the hosts. ``gather``: ``gather_logs=True``.
-    """
-    if log_dir is None and prefix is None and show is None and not over_hosts:
+def folder(name: str, value: object) -> str | None:
+    """Return the absolute path of a folder; None for none."""
+    if value is None:
         return None
-    by_host = over_hosts and prefix is None
-    output = Output(_folder(log_dir), _prefix(prefix), _shown(show), by_host, gather=gather)
-    if gather and output.log_dir is None:
-        raise PlanError(
-            "gather_logs=True without log_dir=: it brings the files of log_dir= from the hosts to "
-            "this machine. Give log_dir=, or leave gather_logs= out"
-        )
-    return None if output == Output() else output
-
-
-def gathers(gather_logs: object) -> bool:
-    """``gather_logs`` of ``launch``; TypeError for what is no bool."""
-    if not isinstance(gather_logs, bool):
-        kind = type(gather_logs).__name__
-        raise TypeError(f"gather_logs must be True or False, not {kind}: {gather_logs!r}")
-    return gather_logs
-
-
-def _folder(log_dir: object) -> str | None:
-    if log_dir is None:
-        return None
-    path = os.fspath(log_dir) if isinstance(log_dir, (str, os.PathLike)) else None
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str):
-        kind = type(log_dir).__name__
-        raise TypeError(f"log_dir must be the path of a folder or None, not {kind}: {log_dir!r}")
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be the path of a folder or None, not {kind}: {value!r}")
     if not path:
-        raise PlanError("log_dir='': give the path of a folder, or None for no files")
+        raise PlanError(f"{name}='': give the path of a folder, or None for no files")
     return os.path.abspath(path)
 
 
-def _prefix(prefix: object) -> str | None:
-    if prefix is None or prefix is False:
+def prefix(name: str, value: object) -> str | None:
+    if value is None or value is False:
         return None
-    if prefix is True:
+    if value is True:
         return "[{rank}] "
-    if not isinstance(prefix, str):
-        kind = type(prefix).__name__
-        raise TypeError(f"prefix must be True, a string or None, not {kind}: {prefix!r}")
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be True, a string or None, not {kind}: {value!r}")
     from string import Formatter  # here: most programs need none
 
     try:
-        names = {name for _, name, _, _ in Formatter().parse(prefix) if name is not None}
-        fits = names <= {"rank", "local_rank", "host"}
-        text = prefix.format(rank=0, local_rank=0, host="") if fits else "\n"
-        text.encode()  # an unpaired surrogate has no UTF-8
+        fields = {field for _, field, _, _ in Formatter().parse(value) if field is not None}
+        fits = fields <= {"rank", "local_rank", "host"}
+        line = value.format(rank=0, local_rank=0, host="") if fits else "\n"
+        line.encode()  # an unpaired surrogate has no UTF-8
     except (LookupError, ValueError, AttributeError):
-        text = "\n"
-    if "\n" in text or "\r" in text:
+        line = "\n"
+    if "\n" in line or "\r" in line:
         raise PlanError(
-            f'prefix={prefix!r}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
+            f'{name}={value!r}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
             "{local_rank} and {host}"
         )
-    return prefix
+    return value
 
 
-def _shown(show: object) -> tuple[int, ...] | None:
-    if show is None or show == "all":
+def ranks(name: str, value: object) -> tuple[int, ...] | None:
+    """Return the ranks whose output is shown; None for all."""
+    if value is None or value == "all":
         return None
-    if show == "none":
+    if value == "none":
         return ()
-    if isinstance(show, str):
+    if isinstance(value, str):
         try:
-            items = [rank for part in show.split(",") for rank in _range(part)]
+            items = [rank for part in value.split(",") for rank in _range(part)]
         except ValueError:
             allowed = '"all", "none", "0", "0,2-3", [0, 2], range(4) or 0'
-            raise PlanError(f"show={show!r}: give {allowed}") from None
+            raise PlanError(f"{name}={value!r}: give {allowed}") from None
         return tuple(items)
-    given = show if isinstance(show, (list, tuple, range, set, frozenset)) else [show]
-    found = [whole_number("show", item) for item in given]
+    given = value if isinstance(value, (list, tuple, range, set, frozenset)) else [value]
+    found = [whole_number(name, item) for item in given]
     if None in found:
-        raise TypeError(f"show must hold ranks, not None: {show!r}")
+        raise TypeError(f"{name} must hold ranks, not None: {value!r}")
     return tuple(rank for rank in found if rank is not None)
 
 
 def _range(part: str) -> range:
-    """The ranks of "2" or "2-5"."""
+    """Return the ranks of "2" or "2-5"; ValueError for other text."""
     first, dash, last = part.strip().partition("-")
     if not (first.strip().isdecimal() and (last.strip().isdecimal() or not dash)):
         raise ValueError(part)
@@ -231,6 +188,15 @@ def _range(part: str) -> range:
     if not 0 < len(ranks) < _MOST_RANKS:
         raise ValueError(part)
     return ranks
+
+
+# --- numbers and texts ----------------------------------------------------------------------------
+
+
+def text(name: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a string or None, not {type(value).__name__}: {value!r}")
+    return value
 
 
 def whole_number(name: str, value: object) -> int | None:
@@ -245,11 +211,13 @@ def whole_number(name: str, value: object) -> int | None:
     raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
 
 
-def random_seed(value: object) -> int | None:
-    """``seed=``: what ``torch.manual_seed`` takes."""
-    seed = whole_number("seed", value)
+def random_seed(name: str, value: object) -> int | None:
+    """Return a seed that ``torch.manual_seed`` takes."""
+    seed = whole_number(name, value)
     if seed is not None and not -(2**63) <= seed < 2**64:
-        raise PlanError(f"seed={seed}: give a whole number from -2**63 to 2**64 - 1, as for torch")
+        raise PlanError(
+            f"{name}={seed}: give a whole number from -2**63 to 2**64 - 1, as for torch"
+        )
     return seed
 
 
@@ -262,54 +230,34 @@ def count_from_zero(name: str, value: object) -> int:
     return count
 
 
-def make_request(
-    nprocs: object,
-    runtime: str | None,
-    devices: Sequence[int] | str | None,
-    backend: str | None,
-    env: Any,
-    threads: int | None,
-    bind: bool | str | None,
-    world: WorldByHand | HostsByHand | None = None,
-    grouped: bool = False,
-) -> Request:
-    _text("runtime", runtime)
-    _text("backend", backend)
-    count = whole_number("nprocs", nprocs)
+# --- replicas, their devices and variables --------------------------------------------------------
+
+
+def replicas(name: str, value: object) -> int | None:
+    """Return a number of replicas; None and -1 stand for one per device."""
+    count = whole_number(name, value)
     if count is not None and count < 1 and count != -1:
-        raise PlanError(f"nprocs={count}: give a number from 1 up, or None for every device")
+        raise PlanError(f"{name}={count}: give a number from 1 up, or None for every device")
+    return count
+
+
+def positions(name: str, devices: object) -> tuple[int, ...] | None:
+    """Return positions among the visible devices; None for all."""
     if devices is None:
-        chosen = None
-    else:
-        chosen = _devices(devices)
-        if not chosen:
-            raise PlanError(f"devices={devices!r}: give at least one position, or None for all")
-        if count is None or count == -1:
-            count = len(chosen)
-    request = Request(
-        nprocs=None if count == -1 else count,
-        runtime=runtime,
-        devices=chosen,
-        backend=backend,
-        threads=threads,
-        bind=bind,
-        world=world,
-        grouped=grouped,
-    )
-    return _with_environment(request, env)
-
-
-def _devices(devices: object) -> tuple[int, ...]:
+        return None
     if not isinstance(devices, Iterable):
         kind = type(devices).__name__
         raise TypeError(
-            f'devices must be positions such as [4, 5] or "4,5", not {kind}: {devices!r}'
+            f'{name} must be positions such as [4, 5] or "4,5", not {kind}: {devices!r}'
         )
     items = devices.split(",") if isinstance(devices, str) else devices
     try:
-        return tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
+        found = tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
     except ValueError:
-        raise PlanError(f'devices={devices!r}: give positions such as [4, 5] or "4,5"') from None
+        raise PlanError(f'{name}={devices!r}: give positions such as [4, 5] or "4,5"') from None
+    if not found:
+        raise PlanError(f"{name}={devices!r}: give at least one position, or None for all")
+    return found
 
 
 def _position(item: object) -> int:
@@ -319,41 +267,29 @@ def _position(item: object) -> int:
     return position
 
 
-def _with_environment(request: Request, env: Any) -> Request:
-    if env is None:
-        return request
-    if not callable(env):
-        return replace(request, env=(_pairs(env),))
-    from .host import plan_for
-
-    count = len(plan_for(request, None).hosts[0].replicas)
-    with signals.as_usual():
-        each = [env(local) for local in range(count)]
-    return replace(request, env=tuple(map(_pairs, each)))
+def variables(name: str, value: Any) -> Any:
+    """Return a mapping of variables, or the function that gives one for each local rank."""
+    return value if value is None or callable(value) else mapping(name, value)
 
 
-def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(variables, Mapping):
-        raise TypeError(f"env must be a mapping of strings, not {type(variables).__name__}")
-    for name, value in variables.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"env must map strings to strings: {name!r}: {value!r}")
-        if not (name and "=" not in name and _is_for_the_system(name + value)):
+def mapping(name: str, value: object) -> Mapping[str, str]:
+    """Return a mapping of variables that the system takes."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping of strings, not {type(value).__name__}")
+    for key, each in value.items():
+        if not isinstance(key, str) or not isinstance(each, str):
+            raise TypeError(f"{name} must map strings to strings: {key!r}: {each!r}")
+        if not (key and "=" not in key and _is_for_the_system(key + each)):
             raise PlanError(
-                f"env={{{name!r}: {value!r}}}: the name of a variable is not empty and has no '=', "
-                "and neither name nor value has a NUL character or an unpaired surrogate"
+                f"{name}={{{key!r}: {each!r}}}: the name of a variable is not empty and has no "
+                "'=', and neither name nor value has a NUL character or an unpaired surrogate"
             )
-    return tuple(sorted(variables.items()))
+    return value
 
 
 def _is_for_the_system(text: str) -> bool:
-    """Whether the C library takes this text."""
+    """Return whether the C library takes this text."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
-
-
-def _text(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a string or None, not {type(value).__name__}: {value!r}")

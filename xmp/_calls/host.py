@@ -125,7 +125,7 @@ def _attempt(request: Request, shared: _Shared, call: Call, called: int = 0) -> 
     draft = planner.plan(request, known)
     others = shared.others_of(draft)
     if others is not None:
-        known = others.facing(known, draft.meeting, call.limits, called)
+        known = others.facing(known, draft.meeting, call.settings.limits, called)
         draft = planner.plan(request, known)
     call = _processes.settled(call, draft)
     try:
@@ -163,7 +163,7 @@ def expected_imports(request: Request, call: Call) -> tuple[str, ...] | None:
     Those that this process has loaded, and frameworks that the function names. None for a start
     method without templates.
     """
-    if call.method != "forkserver":
+    if call.settings.start_method != "forkserver":
         return None
     known = host_facts()
     named = names_used(call.fn)
@@ -187,12 +187,12 @@ def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Req
 def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     """Refuse what cannot be launched, and say what the user should know."""
     refuse_unready(draft)
-    _refuse_unseen(draft, call.limits)
-    if call.program:
+    _refuse_unseen(draft, call.settings.limits)
+    if call.settings.program:
         _refuse_threads(draft)
-    check_read_at_import(draft, call.method, known.env, known.loaded)
+    check_read_at_import(draft, call.settings.start_method, known.env, known.loaded)
     warnings = _launcher.check(runtimes.get(draft.runtime), known)
-    for line in warnings if call.method != "fork" else ():
+    for line in warnings if call.settings.start_method != "fork" else ():
         log.warning(line, once=True)
     _explain(draft)
 
@@ -214,7 +214,7 @@ def _started(
         log.debug("ports held: %s", lease.ports)
         plan = planner.plan(request, known, lease.ports)
         plan = planned_files.write(plan, held.callback)
-        if call.program:
+        if call.settings.program:
             plan = planned_files.with_error_files(plan, held.callback)
         hinted = _hinted(call, plan, known)
         plan = replace(plan, preload=_with_companions((*plan.preload, *hinted)))
@@ -227,7 +227,11 @@ def _started(
         held.close()
         if others is not None:
             others.leave()
-        if isinstance(error, StartError) and call.method == "fork" and known.initialised:
+        if (
+            isinstance(error, StartError)
+            and call.settings.start_method == "fork"
+            and known.initialised
+        ):
             # The engine counts threads and files, but does not know to which library they belong.
             raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
         raise

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from xmp._os.imports import without_collections
 from xmp._words.errors import PlanError
 
-from .spawn import Args, launched, public, refuse_while_importing, request_of
+from .spawn import Args, asked_by, launched, public, refuse_while_importing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from xmp._words.types import Event
 
     from .job import Job
+    from .options import Asked
     from .spawn import SpawnOptions
 
 __all__ = ["as_rank", "launch"]
@@ -206,91 +206,61 @@ def launch(
         HostLost: a host or its agent has ended, so that the job could not go on.
         Otherwise what ``spawn`` raises; what ``fn`` raises where it runs here.
     """
-    given = SimpleNamespace(**locals())
+    asked = asked_by(locals())
     from xmp._plan.clusters import per_device
 
     found = per_device.started(os.environ)
-    _refuse_to_gather(given)
     if hosts is not None or engine is not None or runtime_env is not None:
-        over_hosts: Results[R] | Job[R] = _on_hosts(found, given)
+        over_hosts: Results[R] | Job[R] = _on_hosts(found, asked)
         return over_hosts
     result: Results[R] | ProcessContext[R]
-    result = launched(given) if found is None else as_rank(found, given)
+    result = launched(asked) if found is None else as_rank(found, asked)
     return result
 
 
-def _refuse_to_gather(given: Any) -> None:
-    """Raise for ``gather_logs`` where no engine brings files."""
-    from . import checks
-
-    if checks.gathers(given.gather_logs) and given.engine is None:
-        raise PlanError(
-            "gather_logs=True without engine=: the log files of this host are in log_dir= anyway. "
-            'Give engine="ray" and hosts=, or leave gather_logs= out'
-        )
-
-
-def _on_hosts(found: Started | None, given: Any) -> Any:
+def _on_hosts(found: Started | None, asked: Asked) -> Any:
     """Launch from here on hosts of an engine."""
     from xmp import _registry
 
-    from . import checks
-
     engines = _registry.require("hosts", "engines")
-    engine, hosts = engines.checked(given.hosts, given.engine, given.runtime_env)
+    engine, hosts = engines.checked(asked.hosts, asked.engine, asked.runtime_env)
     if found is not None:
         raise PlanError(
             f"engine={engine.name!r}: {found.launcher} has started this process ({found.given}), "
             "and each of its processes would launch on the hosts. Call it in a program that is "
             "started once, or give neither hosts= nor engine="
         )
-    if callable(given.env) and given.nprocs is None and engine.name != "local":
+    if callable(asked.env) and asked.request.nprocs is None and engine.name != "local":
         raise PlanError(
             f"env= as a function with engine={engine.name!r} and no nprocs=: xmp calls it "
             "here for each local rank, and the hosts may have other devices than this machine. "
             "Give nprocs=, or a mapping"
         )
-    fields = checks.fields_of_call(given)
-    request = request_of(given)
+    request = asked.requested()
     refuse_while_importing()
     with without_collections():
-        from xmp._processes import Call
-    return engines.launch(engine, hosts, request, Call(**fields), given.join)
+        call = asked.call()
+    return engines.launch(engine, hosts, request, call, asked.join)
 
 
-_OF_LAUNCHERS = (
-    *("devices", "env", "threads", "bind", "start_timeout", "timeout", "hang_timeout"),
-    *("max_restarts", "log_dir", "prefix", "show", "progress", "events"),
-)
-"""Options that only the launcher of a process could carry out."""
+def as_rank(found: Started, asked: Asked, grouped: bool = False) -> Results[Any]:
+    """Call the function here, as the rank that a launcher has given this process.
 
-
-def as_rank(found: Started, given: Any, grouped: bool = False) -> Results[Any]:
-    """Call the function here with the arguments of ``spawn`` that ``given`` has as attributes.
-
-    ``grouped``: as for ``launched``.
+    ``grouped``: the process group is ready when the function starts, wherever the runtime has one.
     """
-    _refuse(found, given)
-    from . import checks
-
-    checks.check_call(given.fn, given.args, given.kwargs, given.start_method)
-    checks.seconds_of_grace(given.grace)
-    seed = checks.random_seed(given.seed)
-    request = checks.make_request(
-        given.nprocs, given.runtime, None, given.backend, None, None, None, grouped=grouped
-    )
+    _refuse(found, asked)
+    request = asked.requested(grouped=grouped)
     refuse_while_importing()
     with without_collections():
         from .as_rank import run_as_rank
-    return run_as_rank(found, request, given.fn, given.args, given.kwargs or {}, seed)
+    seed = asked.settings.seed
+    return run_as_rank(found, request, asked.fn, asked.args, asked.kwargs, seed)
 
 
-def _refuse(found: Started, given: Any) -> None:
+def _refuse(found: Started, asked: Asked) -> None:
     """Raise PlanError for what only the launcher of this process could do."""
-    options = {name: getattr(given, name) for name in _OF_LAUNCHERS}
-    names = [name for name, value in options.items() if value is not None and value is not False]
-    names = [name for name in names if name != "max_restarts" or options[name] != 0]
-    names += [] if given.join else ["join=False"]
+    names = [option.name for option in asked.given if option.as_rank == "refused"]
+    names += [] if asked.join else ["join=False"]
     if names:
         raise PlanError(
             f"{', '.join(names)}: {found.launcher} has started this process ({found.given}), so "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from xmp import _inside
@@ -13,7 +12,7 @@ from xmp._os import signals
 from xmp._words.errors import PlanError
 
 from .launch import as_rank
-from .spawn import launched, public, spawn
+from .spawn import launched, public
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from xmp._words.choices import StartMethod
     from xmp._words.types import WorldByHand
 
+    from .options import Asked
     from .spawn import LaunchOptions
 
     class LauncherOptions(LaunchOptions, total=False):
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         port: int | None
 
 
-__all__ = ["as_for_spawn", "launcher"]
+__all__ = ["WithoutRank", "launcher", "without_rank"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,11 +117,11 @@ def _decorated(
             with signals.apart():
                 return fn(*args, **kwargs)
         check_arguments(fn, args, kwargs)
-        given = as_for_spawn(fn, args, kwargs, options)
+        asked = without_rank(fn, args, kwargs, **options)
         found = _started(world)
         if found is not None:
-            return list(as_rank(found, given, grouped=True))
-        return list(launched(given, world, grouped=True))
+            return list(as_rank(found, asked, grouped=True))
+        return list(launched(asked, world=world, grouped=True))
 
     call.__name__ = getattr(fn, "__name__", type(fn).__name__)  # for tracebacks
     launching = functools.update_wrapper(public(call), fn)
@@ -167,22 +167,21 @@ class WithoutRank:
         return result
 
 
-def as_for_spawn(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
-) -> SimpleNamespace:
-    """The arguments of ``spawn`` that call ``fn`` without a rank; what is not given is default."""
-    options = {name: each.default for name, each in _of_spawn().items()} | given
-    return SimpleNamespace(**{**options, "fn": WithoutRank(fn), "args": args, "kwargs": kwargs})
+def without_rank(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any
+) -> Asked:
+    """Check a call of ``fn`` without a rank; options of ``spawn`` that are left out are default."""
+    from .options import asked
 
-
-def _of_spawn() -> Mapping[str, Any]:
-    import inspect
-
-    return inspect.signature(spawn).parameters
+    return asked(WithoutRank(fn), args, kwargs, **options)
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    known = [name for name in _of_spawn() if name not in _OF_THE_CALL]
+    if not options:
+        return
+    from .options import SPAWN
+
+    known = [option.name for option in SPAWN if option.name not in _OF_THE_CALL]
     for name in options:
         if name in _OF_THE_CALL:
             raise TypeError(

@@ -94,7 +94,7 @@ def _run_in_replicas(program: Program) -> None:
     from xmp._inside.script_runs import ScriptRun, run_in_replica
     from xmp._payload.frameworks_used import frameworks_used
     from xmp._processes import Call
-    from xmp._words.types import Request
+    from xmp._words.types import Request, Settings
 
     from .host import launch
 
@@ -107,7 +107,7 @@ def _run_in_replicas(program: Program) -> None:
     )
     used, late = frameworks_used(program.source, sys.path[0], program.package)
     request = Request(imports=_imports(program), uses=used, late=late)
-    launch(request, Call(run_in_replica, (run,), program=True), True)
+    launch(request, Call(run_in_replica, (run,), settings=Settings(program=True)), True)
 
 
 def _imports(program: Program) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from xmp._os import signals
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 
     from xmp._processes import ProcessContext, Results
     from xmp._words.choices import Bind, RuntimeName, StartMethod
-    from xmp._words.types import Event, HostsByHand, Observer, Request, WorldByHand
+    from xmp._words.types import Event, Request
+
+    from .options import Asked
 
     class LaunchOptions(TypedDict, total=False):
         """The keywords of ``spawn`` and ``launcher`` that do not change what these return."""
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Args",
+    "asked_by",
     "importing",
     "launched",
     "public",
     "refuse_while_importing",
-    "request_of",
     "spawn",
 ]
 
@@ -123,7 +124,7 @@ def _shorten(function: Callable[..., Any], given: Mapping[str, Any], error: Base
     return True
 
 
-_REFUSING = {*(f"_calls.{n}" for n in ("checks", "call_checks", "launcher")), "_payload"}
+_REFUSING = {*(f"_calls.{n}" for n in ("checks", "call_checks", "launcher", "options")), "_payload"}
 _REFUSING |= {"_hosts.engines", "_rules.limits"}
 
 
@@ -295,59 +296,33 @@ def spawn(
         ReplicaRaised, ReplicaDied: a replica failed, and xmp has ended the others.
         ReplicaTimeout: one of the time limits is over; has the stacks of all live replicas.
     """
-    started: Results[R] | ProcessContext[R] = launched(SimpleNamespace(**locals()))
+    started: Results[R] | ProcessContext[R] = launched(asked_by(locals()))
     return started
 
 
-def launched(
-    given: Any,
-    world: WorldByHand | HostsByHand | None = None,
-    grouped: bool = False,
-    **fields: Any,
-) -> Any:
-    """Launch with the arguments of ``spawn`` that ``given`` has as attributes.
+def asked_by(values: Mapping[str, Any]) -> Asked:
+    from .options import read  # not at `import xmp`
 
-    ``world`` is the world of several hosts of which this one is a part, if the call names it;
-    ``grouped``: the process group is ready when the function starts, wherever the runtime has one;
-    ``fields``: others of ``Request``.
-    """
-    from . import checks
+    return read(values)
 
-    fields_of_call = checks.fields_of_call(given)
-    request = request_of(given, world, grouped, **fields)
+
+def launched(asked: Asked, **fields: Any) -> Any:
+    """Launch what was asked for; ``fields`` are further ones of ``Request``."""
+    request = asked.requested(**fields)
     refuse_while_importing()
-    of_processes = (given.start_method, given.env, given.devices, given.show)
-    restarts = fields_of_call["max_restarts"] or None
-    apart = (*of_processes, fields_of_call["limits"], restarts, fields_of_call["output"])
-    if given.nprocs == 1 and given.join and all(value is None for value in apart):
-        names = ("fn", "args", "kwargs", "seed", "observer")
-        results = _run_here(request, *(fields_of_call[name] for name in names))
+    if request.nprocs == 1 and asked.join and not _needs_replica(asked):
+        results = _run_here(asked, request)
         if results is not None:
             return results
     with without_collections():
-        from xmp._processes import Call
-
         from .host import launch
 
-    return launch(request, Call(**fields_of_call), given.join)
+        call = asked.call()
+    return launch(request, call, asked.join)
 
 
-def request_of(
-    given: Any,
-    world: WorldByHand | HostsByHand | None = None,
-    grouped: bool = False,
-    **fields: Any,
-) -> Request:
-    """What ``launched`` with these arguments asks for; raises PlanError and TypeError."""
-    from dataclasses import replace
-
-    from . import checks
-
-    request = checks.make_request(
-        given.nprocs, given.runtime, given.devices, given.backend, given.env, given.threads,
-        given.bind, world, grouped,
-    )  # fmt: skip
-    return replace(request, **fields) if fields else request
+def _needs_replica(asked: Asked) -> bool:
+    return any("spawn" in option.needs_replica for option in asked.given)
 
 
 # --- scripts without a guard, and a replica in the caller -----------------------------------------
@@ -370,22 +345,17 @@ def refuse_while_importing() -> None:
         raise MainReached
 
 
-def _run_here(
-    request: Request,
-    fn: Callable[..., R],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seed: int | None,
-    observer: Observer,
-) -> Results[R] | None:
-    """``nprocs=1``: the replica is this process itself, for debuggers and profilers.
+def _run_here(asked: Asked, request: Request) -> Results[Any] | None:
+    """Run a single replica in this process itself, for debuggers and profilers.
 
-    None in a job of several hosts, which needs a process that xmp can end.
+    Return None in a job of several hosts, which needs a process that xmp can end.
     """
     from .here import run_here
 
     with _environment_kept():
-        return run_here(request, fn, args, kwargs, seed, observer)
+        return run_here(
+            *(request, asked.fn, asked.args, asked.kwargs, asked.settings.seed, asked.observer)
+        )
 
 
 @contextmanager

@@ -95,18 +95,22 @@ def start_bare(
 ) -> ProcessContext[R] | None:
     """As ``start_processes``; without ``wants_results`` every result is None."""
     from . import checks
+    from .call_checks import check_function
 
-    method = checks.check_call(fn, args, None, start_method)
+    check_function(fn, args, None)
+    method = checks.start_method("start_method", start_method)
     count = checks.whole_number("nprocs", nprocs)
     if count is None or count < 1:
         raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
     refuse_while_importing()
     with without_collections():
         from xmp._processes import Call
+        from xmp._words.types import Settings
 
         from .host import launch_bare
 
-    call = Call(fn, args, method=method, daemon=daemon, wants_results=wants_results)
+    settings = Settings(start_method=method, daemon=daemon, wants_results=wants_results)
+    call = Call(fn, args, settings=settings)
     context: Any = launch_bare(count, call, join)
     return None if join else context
 
@@ -129,10 +133,13 @@ def plan(
     that is only known once it is leased has the runtime's documented number. Touches no device.
     Raises PlanError where the request does not fit, TypeError for a value of a wrong type.
     """
-    from . import checks
     from .host import plan_for
+    from .options import request_of
 
-    request = checks.make_request(nprocs, runtime, devices, backend, env, threads, bind)
+    request = request_of(
+        nprocs=nprocs, runtime=runtime, devices=devices, backend=backend, env=env, threads=threads,
+        bind=bind,
+    )  # fmt: skip
     return plan_for(request, facts)
 
 

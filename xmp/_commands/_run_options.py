@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xmp._calls.options import OPTIONS
 from xmp._words.errors import PlanError
 
 from . import _torchrun_words
@@ -35,8 +36,7 @@ def add(commands: Any) -> None:
     )
     _torchrun_words.abbreviate(parser)
     _add_what(parser)
-    _add_options_of_spawn(parser)
-    _add_options_of_output(parser)
+    _add_options(parser)
     _torchrun_words.add(parser)
     parser.add_argument("target", metavar="script.py", help=argparse.SUPPRESS)
     arguments = parser.add_argument("args", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -54,58 +54,23 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_options_of_spawn(parser: argparse.ArgumentParser) -> None:
-    def option(*names: str, type: Callable[[str], Any] = str, **how: Any) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each option of ``spawn`` and ``launch`` that has one."""
+    for option in OPTIONS:
+        flag = option.flag
+        if flag is None:
+            continue
+        names = (*flag.names[:1], f"--{option.name.replace('_', '-')}", *flag.names[1:])
+        how: dict[str, Any] = {"help": option.says}
+        if flag.action == "yes_or_no":
+            how["action"] = argparse.BooleanOptionalAction
+        elif flag.action == "store_true":
+            how["action"] = flag.action
+        else:
+            how |= {"metavar": flag.metavar, "type": _READERS.get(option.name, flag.type)}
+            how |= {"action": flag.action} if flag.action else {}
         # torchrun takes both spellings of its options, and scripts use either.
-        parser.add_argument(*_spellings(names), type=type, **how)
-
-    option(
-        "-n", "--nprocs", "--nproc-per-node", type=_count, metavar="N",
-        help="replicas on each host (default, and `auto`: one per device); `gpu`: one per GPU; "
-        "`cpu`: one per usable core",
-    )  # fmt: skip
-    option(
-        "--engine", metavar="ray|local", help="start all hosts from here: those of a Ray cluster "
-        "(RAY_ADDRESS; default: this machine's), or 127.0.0.2 and up, played by this machine",
-    )  # fmt: skip
-    option("--hosts", help="of the engine: a number, a TPU slice (v6e:4x4), or ids of Ray's nodes")
-    option(
-        "--runtime-env", metavar="JSON|FILE", help="what Ray prepares on the hosts: "
-        """'{"working_dir": "."}' sends this folder""",
-    )  # fmt: skip
-    option("--runtime", help="a runtime by name (default: chosen)")
-    option("--devices", help='positions among the visible devices, as in "0,2"')
-    option("--backend", help="the process group is ready when the script starts")
-    option("--env", action="append", type=_variable, metavar="NAME=VALUE", help="may be repeated")
-    option("--seed", type=int, help="for random, numpy and torch, the same in every replica")
-    option("--threads", type=int, metavar="N", help="native threads of each replica")
-    option("--bind", metavar="cores|numa", help="pin each replica to its own cores or NUMA node")
-    option("--start-method", metavar="forkserver|spawn", help="spawn: fresh interpreters")
-    option("--timeout", type=float, metavar="SECONDS", help="for the whole run")
-    option("--start-timeout", type=float, metavar="SECONDS", help="until every script begins")
-    option("--hang-timeout", type=float, metavar="SECONDS", help="without any progress")
-    option("--grace", type=float, metavar="SECONDS", help="from SIGTERM to SIGKILL (5)")
-    option("--max-restarts", type=int, metavar="N", help="start all again after a failure")
-
-
-def _add_options_of_output(parser: argparse.ArgumentParser) -> None:
-    def option(*names: str, **how: Any) -> None:
         parser.add_argument(*_spellings(names), **how)
-
-    option("--log-dir", metavar="FOLDER", help="a file for each rank and stream")
-    option(
-        "--gather-logs", action="store_true",
-        help="of --engine: bring the files of all hosts to --log-dir on this machine",
-    )  # fmt: skip
-    option(
-        "--prefix", metavar="TEXT", help='before each line: "[{rank}] ", or yes for that '
-        """(default: none; over hosts of --engine "[{host}:{rank}] ", and '' for none)""",
-    )  # fmt: skip
-    option("--show", metavar="RANKS", help='whose output is shown: all, none, "0,2-3"')
-    parser.add_argument(
-        "--progress", action=argparse.BooleanOptionalAction, help="show how far the start is"
-    )
-    option("--events", metavar="FILE", help="append each change of state as a line of JSON")
 
 
 def said_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
@@ -143,6 +108,10 @@ def _variable(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"nprocs": _count, "env": _variable}
+"""What argparse makes of the text of these options, before their rows read it."""
 
 
 # --- variables ------------------------------------------------------------------------------------

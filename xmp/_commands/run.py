@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from xmp import _registry
-from xmp._calls import checks
-from xmp._calls.checks import make_output
+from xmp._calls.checks import ranks
 from xmp._calls.host import launch, plan_for
+from xmp._calls.options import OPTIONS, SPAWN, output_of, request_of
+from xmp._calls.options import asked as read
 from xmp._calls.run_script import status_of
 from xmp._inside.script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._os import log
 from xmp._os.probe.limits import affinity
 from xmp._plan.clusters import per_device
-from xmp._processes import Call
 from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._words.types import HostsByHand, Output, Request
 
@@ -30,9 +30,12 @@ from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_w
 __all__ = ["run"]
 
 _NOT_STARTED, _FAILED, _TIMED_OUT = 2, 1, 124
-_GRACE = 5.0  # seconds, the default of spawn
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _GPU_RUNTIMES = ("cuda", "rocm", "xpu")
+_OF_REQUEST = tuple(each.name for each in SPAWN if each.group in ("request", "env"))
+_OF_SETTINGS = tuple(
+    each.name for each in SPAWN if each.group in ("settings", "limits", "observer") and each.flag
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,27 +116,19 @@ def _launch(
     options: argparse.Namespace, request: Request, run: ScriptRun, over: _engine.Chosen | None
 ) -> None:
     """As ``spawn`` or ``launch`` does, in this process, which ends with the launch."""
-    method = checks.check_call(run_in_replica, (run,), None, options.start_method)
-    if method == "fork":
+    if options.start_method == "fork":
         raise PlanError(
             "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
             "forkserver, spawn"
         )
-    grace = _GRACE if options.grace is None else options.grace
-    how: dict[str, Any] = {
-        "method": method,
-        "grace": checks.seconds_of_grace(grace),
-        "seed": options.seed,
-        "limits": checks.make_limits(options.timeout, options.start_timeout, options.hang_timeout),
-        "observer": checks.make_observer(options.events, options.progress),
-        "max_restarts": checks.count_from_zero("max_restarts", run.max_restarts),
-        "program": True,
-    }
-    call = Call(run_in_replica, (run,), **how)
+    given = {name: value for name, value in vars(options).items() if name in _OF_SETTINGS}
+    given = {name: value for name, value in given.items() if value is not None}
+    asked = read(run_in_replica, (run,), **{**given, "max_restarts": run.max_restarts})
+    call = asked.call().using(program=True)
     held = None
     if isinstance(request.world, HostsByHand) and request.world.index < 0:
         request, held = _registry.require("hosts", "joined")(request, call)
-    call = replace(call, output=_output(options, request))
+    call = call.using(output=_output(options, request))
     if over is None:
         launch(request, call, True, held)
     else:
@@ -143,19 +138,18 @@ def _launch(
 def _request(
     options: argparse.Namespace, target: _run_target.Target, world: HostsByHand | None
 ) -> Request:
-    nprocs, runtime = options.nprocs, options.runtime
-    if nprocs in ("auto", "gpu"):
-        nprocs = None
-    elif nprocs == "cpu":
-        nprocs, runtime = len(affinity()), runtime or "cpu"
-    env = dict(options.env) if options.env else None
-    request = checks.make_request(
-        nprocs, runtime, options.devices, options.backend, env, options.threads, options.bind,
-        world,
-    )  # fmt: skip
+    given = {name: getattr(options, name) for name in _OF_REQUEST}
+    if given["nprocs"] in ("auto", "gpu"):
+        given["nprocs"] = None
+    elif given["nprocs"] == "cpu":
+        given |= {"nprocs": len(affinity()), "runtime": given["runtime"] or "cpu"}
+    given["env"] = dict(options.env) if options.env else None
     used, late = target.uses
-    request = replace(request, imports=target.imports, uses=used, late=late)
-    request = replace(request, store_port=options.master_port or 0)
+    port = options.master_port or 0
+    request = replace(
+        request_of(**given), world=world, imports=target.imports, uses=used, late=late,
+        store_port=port,
+    )  # fmt: skip
     if options.nprocs == "gpu":
         _refuse_without_gpu(request)
     return request
@@ -174,36 +168,37 @@ def _output(options: argparse.Namespace, request: Request) -> Output | None:
     prefix = True if options.prefix in ("yes", "true", "1") else options.prefix
     show = options.show
     if options.local_ranks_filter:
-        chosen = make_output(None, None, options.local_ranks_filter)
-        local = chosen.show or () if chosen is not None else ()
-        replicas = plan_for(request, None).hosts[0].replicas
-        unknown = [str(rank) for rank in local if rank >= len(replicas)]
-        if unknown:
-            raise PlanError(
-                f"--local-ranks-filter {options.local_ranks_filter}: there is no local rank "
-                f"{', '.join(unknown)}; this launch has 0 to {len(replicas) - 1}"
-            )
-        show = [each.rank for each in replicas if each.local_rank in local]
-    over_hosts = options.engine is not None
+        show = _chosen_here(options.local_ranks_filter, request)
     folder = options.log_dir
     if options.streams and folder is None:
         import tempfile  # few launches need it
 
         folder = tempfile.mkdtemp(prefix="xmp-logs-")
         log.say(f"xmp: the log files are in {folder}")
-    output = make_output(folder, prefix, show, over_hosts, options.gather_logs)
+    given = {"log_dir": folder, "prefix": prefix, "show": show, "gather_logs": options.gather_logs}
+    output = output_of(engine=options.engine, **given)
     return replace(output, streams=options.streams) if output is not None else None
 
 
+def _chosen_here(text: str, request: Request) -> list[int]:
+    """Return the ranks of these local ranks. Raises PlanError for one that there is not."""
+    local = ranks("--local-ranks-filter", text) or ()
+    replicas = plan_for(request, None).hosts[0].replicas
+    unknown = [str(rank) for rank in local if rank >= len(replicas)]
+    if unknown:
+        raise PlanError(
+            f"--local-ranks-filter {text}: there is no local rank {', '.join(unknown)}; this "
+            f"launch has 0 to {len(replicas) - 1}"
+        )
+    return [each.rank for each in replicas if each.local_rank in local]
+
+
 def _runs_here(options: argparse.Namespace, request: Request) -> bool:
-    """Whether a single replica is this process: with the terminal, and nothing between them."""
-    apart = (
-        *("start_method", "timeout", "start_timeout", "hang_timeout", "max_restarts"),
-        *("log_dir", "prefix", "show", "local_ranks_filter", "bind", "progress", "events"),
-    )
-    if options.streams or request.nprocs != 1:
+    """Return whether a single replica is this process: with the terminal, and nothing between."""
+    if options.streams or options.local_ranks_filter or request.nprocs != 1:
         return False
-    return all(getattr(options, name) is None for name in apart)
+    rows = (option for option in OPTIONS if "run" in option.needs_replica)
+    return all(getattr(options, option.name) is None for option in rows)
 
 
 def _status_of(error: ReplicaError) -> int:

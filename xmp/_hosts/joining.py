@@ -45,7 +45,7 @@ def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
     draft = plan_for(request, known)
     if draft.meeting is None or not draft.meeting.open:
         return request, None
-    seconds = seconds_to_meet(call.limits, called)
+    seconds = seconds_to_meet(call.settings.limits, called)
     known = facing(known, draft.meeting, seconds)
     draft = plan_for(request, known)
     # The launchers' port first: who has it is host 0, even where another port is not free.

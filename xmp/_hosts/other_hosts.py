@@ -61,7 +61,7 @@ class OtherHosts:
     ) -> tuple[PortNeed, ...]:
         """The ports to hold; a carrier process from before has its own."""
         if plan.meeting is not None and self._link is None:
-            seconds = seconds_to_meet(call.limits, called)
+            seconds = seconds_to_meet(call.settings.limits, called)
             self._link = _link(plan, plan.meeting, call, known, seconds)
         has_its_own = self._link is not None and self._link.started
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
@@ -77,7 +77,7 @@ class OtherHosts:
         if not link.started:
             link.start(listeners.get("carrier", -1))
         with _awaited(link):
-            link.come(call.restart_count, lambda line: log.warning(line))
+            link.come(call.settings.restart_count, lambda line: log.warning(line))
         return link
 
     def leave(self) -> None:
@@ -155,7 +155,7 @@ def _link(
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
     secret = os.fsencode(known.env.get(SECRET, ""))
     card = _card(plan, meeting, call, known)
-    link = HostLink(meeting, card, seconds, job, secret, _pace(call.limits))
+    link = HostLink(meeting, card, seconds, job, secret, _pace(call.settings.limits))
     with _one_at_a_time:
         _replace_latest(link)
     return link
@@ -181,13 +181,13 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
     return HostCard(
         index=meeting.index,
         hosts=meeting.hosts,
-        name=call.host_name or known.hostname,
+        name=call.settings.host_name or known.hostname,
         replicas=len(plan.hosts[0].replicas),
         xmp=str(sys.modules["xmp"].__version__),
         python=known.python,
         framework=_framework(plan, known),
-        max_restarts=call.max_restarts,
-        launcher="agent" if call.host_name else "launcher",
+        max_restarts=call.settings.max_restarts,
+        launcher="agent" if call.settings.host_name else "launcher",
     )
 
 

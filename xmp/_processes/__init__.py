@@ -107,7 +107,7 @@ def launch(
     join: bool,
     handle: Callable[[Launch | RestartingLaunch], ProcessContext[Any]] | None = None,
 ) -> ProcessContext[Any] | Results[Any]:
-    """Make the first attempt, and further ones while ``call.max_restarts`` allows.
+    """Make the first attempt, and further ones while ``call.settings.max_restarts`` allows.
 
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
     number of attempts before it. ``join``: wait for the results; else ``handle`` makes what is
@@ -136,7 +136,7 @@ def ready(call: Call) -> Call:
 
 
 def _launched(call: Call, attempt: Callable[[Call], Launch]) -> Launch | RestartingLaunch:
-    if not call.max_restarts:
+    if not call.settings.max_restarts:
         return attempt(call)
     from .launcher.restarts import RestartingLaunch
 
@@ -169,7 +169,7 @@ def start(
     if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
         raise StartError(why)
     make_log_files(call, plan)
-    with _head_start(plan, call.method):
+    with _head_start(plan, call.settings.start_method):
         from .launcher.job import Job
         from .launcher.launch import Launch
 
@@ -179,7 +179,7 @@ def start(
         try:
             launch.start()
         except StartError:
-            if not (call.max_restarts and launch.outcome.orphaned):
+            if not (call.settings.max_restarts and launch.outcome.orphaned):
                 raise
             # An attempt that failed, as it would have a moment later.
     return launch
@@ -187,15 +187,15 @@ def start(
 
 def make_log_files(call: Call, plan: JobPlan) -> None:
     """The files of ``log_dir`` on this host; PlanError for what its output cannot be."""
-    if call.output is not None:
+    if call.settings.output is not None:
         from .output.log_files import prepare
 
-        prepare(call.output, plan, truncate=not call.restart_count)
+        prepare(call.settings.output, plan, truncate=not call.settings.restart_count)
 
 
 def settled(call: Call, plan: JobPlan) -> Call:
     """The call with a start method that works here: a notebook's kernel cannot be forked."""
-    if call.method != "fork":
+    if call.settings.start_method != "fork":
         return call
     from .launcher.start_methods import settled
 
@@ -247,12 +247,12 @@ def search_path_changed() -> None:
 def _without_forks(call: Call) -> Call:
     """Use fresh interpreters where a library forbids forks; StartError where they cannot help."""
     patch = patches.patch_of_this_process()
-    if patch is None or (call.method == "spawn" and patch.allows_spawn):
+    if patch is None or (call.settings.start_method == "spawn" and patch.allows_spawn):
         return call
-    if call.method == "forkserver" and patch.allows_spawn:
+    if call.settings.start_method == "forkserver" and patch.allows_spawn:
         text = '%s: replicas are fresh interpreters, as with start_method="spawn"'
         log.warning(text, patch.text, once=True)
-        return replace(call, method="spawn")
+        return call.using(start_method="spawn")
     spawn = 'use start_method="spawn", or ' if patch.allows_spawn else ""
     how = f"{spawn}launch from a process that has not called it"
     raise StartError(f"{patch.text}, and xmp cannot launch so: {how}")

@@ -26,6 +26,7 @@ __all__ = [
     "PortNeed",
     "ReplicaPlan",
     "Request",
+    "Settings",
     "WorldByHand",
 ]
 
@@ -216,6 +217,43 @@ class Output:
         """The path of the process's log file for ``stream``, "stdout" or "stderr"."""
         ranks = "-".join(str(each.rank) for each in (plan, *plan.thread_replicas))
         return f"{self.log_dir}/rank{ranks}.{stream}.log"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How xmp starts, watches and ends the replicas of one attempt: plain data.
+
+    It travels unchanged from the call to the supervisor, and to the agents of other hosts.
+    """
+
+    start_method: str = "forkserver"
+    """"forkserver", "spawn" or "fork"."""
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+    daemon: bool = False
+    """End the replicas with the process that has started them, instead of waiting for them."""
+    seed: int | None = None
+    """For ``random``, numpy and torch in every replica; None: each keeps its own."""
+    limits: Limits | None = None
+    """None, and not one without limits, where the user gave none: replicas read it."""
+    max_restarts: int = 0
+    """How many further attempts may follow."""
+    restart_count: int = 0
+    """How many attempts there were before this one."""
+    output: Output | None = None
+    """None where standard output goes to the launcher's as it is."""
+    program: bool = False
+    """A replica is a whole program: it has no result, and a single one reads the launcher's
+    standard input."""
+    wants_results: bool = True
+    """What the function returns is sent to the launcher."""
+    host_name: str = ""
+    """What the launch calls this host, for prefixes; empty: as the kernel says."""
+
+    @property
+    def hang(self) -> int:
+        """Nanoseconds without progress after which the launch hangs; 0 without ``hang_timeout``."""
+        return self.limits.hang or 0 if self.limits is not None else 0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from xmp._processes.messages.hosts import (
     Described,
     HostCame,
     HostOver,
-    PackedCall,
     Ping,
     Pong,
     PortsHeld,
@@ -38,6 +37,7 @@ from xmp._processes.messages.hosts import (
     StartHost,
 )
 from xmp._processes.messages.launch import Interrupt, Kill, SetGrace, Stop, TakeStacks
+from xmp._processes.messages.order import PackedCall
 from xmp._processes.system import linux
 from xmp._processes.system.environment import replace_environment
 from xmp._words.errors import XmpError
@@ -244,15 +244,16 @@ class HostAgent:
         from xmp._processes import Call
 
         order = self._order
-        limits = order.limits  # of all attempts together, and of those before the agent was asked
+        limits = (
+            order.settings.limits
+        )  # of all attempts together, and of those before the agent was asked
         limits = limits and replace(limits, first=limits.first or order.called)
         packed = replace(order.call, image=self._image)
         if order.inherited is None:  # another machine: its folder, limits, cores, sys.path
             packed = replace(packed, state=_state_here(packed.state, order.program_path))
-        return Call(
-            _named(packed), limits=limits, observer=Observer(None, False), packed=packed,
-            relay=self, host_name=order.host_name, **order.options,
-        )  # fmt: skip
+        settings = replace(order.settings, limits=limits, daemon=False)
+        observer = Observer(None, False)
+        return Call(_named(packed), settings=settings, observer=observer, packed=packed, relay=self)
 
 
 def _named(call: PackedCall) -> Any:

@@ -71,8 +71,10 @@ class HostClock:
 
 def as_there(order: HostOrder, clock: HostClock) -> HostOrder:
     """The order, with all times by the clock of its host."""
-    limits = order.limits and replace(order.limits, first=clock.there(order.limits.first))
-    return replace(order, called=clock.there(order.called), limits=limits)
+    limits = order.settings.limits
+    limits = limits and replace(limits, first=clock.there(limits.first))
+    settings = replace(order.settings, limits=limits)
+    return replace(order, called=clock.there(order.called), settings=settings)
 
 
 def as_here(message: Message, clock: HostClock, called: int) -> Message:

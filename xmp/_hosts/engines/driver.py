@@ -19,7 +19,8 @@ from xmp._processes import Call
 from xmp._processes.launcher.job import Job as PlannedJob
 from xmp._processes.launcher.launch_registry import reap_finished
 from xmp._processes.launcher.packed_order import packed_for_hosts
-from xmp._processes.messages.hosts import HostOrder, PackedCall
+from xmp._processes.messages.hosts import HostOrder
+from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.thread_replicas import by_process
 from xmp._processes.output.log_files import prepare
 from xmp._processes.terminal.console import in_notebook
@@ -50,7 +51,7 @@ def launched(
 
 
 def _refuse(call: Call) -> None:
-    if call.method == "fork":
+    if call.settings.start_method == "fork":
         raise PlanError(
             'start_method="fork" with engine=: the replicas of a host are started by an agent '
             'there, and are no forks of this process. Allowed: "forkserver", "spawn"'
@@ -83,12 +84,13 @@ def _planned(
     group.refuse(draft)
     request = engine.settled(request, draft)
     plan = _whole(request, group)
-    call = replace(call, output=over_hosts(call.output, len(group.hosts)))
-    if call.output is not None:
+    output = over_hosts(call.settings.output, len(group.hosts))
+    call = call.using(output=output)
+    if output is not None:
         # On other machines their agents make the files.
-        here = group.files(0) is None or call.output.gather
-        output = call.output if here else replace(call.output, log_dir=None)
-        _prepare(output, plan, truncate=not call.restart_count)
+        here = group.files(0) is None or output.gather
+        output = output if here else replace(output, log_dir=None)
+        _prepare(output, plan, truncate=not call.settings.restart_count)
     with contextlib.nullcontext() if group.imports_script() else apart():
         packed_call, packed = packed_for_hosts(call)
     packed_call = replace(packed_call, cell=os.urandom(16) if in_notebook() else b"")
@@ -98,7 +100,7 @@ def _planned(
         call = replace(call, telling=_processes.event_stream(call.observer))
     job = PlannedJob(**vars(call), plan=plan, host=_all_processes(plan), called=called, leases={})
     orders = _orders(request, packed_call, group, job)
-    logs = HostLogs(group, call.output, plan, call.restart_count)
+    logs = HostLogs(group, call.settings.output, plan, call.settings.restart_count)
     planned = functools.partial(_whole, request, group)
     return HostsLaunch(job, group, orders, packed_call, planned, logs), packed
 
@@ -167,34 +169,17 @@ def _all_processes(plan: JobPlan) -> HostPlan:
     return HostPlan(-1, "", tuple(replicas))
 
 
-_FOR_AGENTS = (
-    *(
-        "method",
-        "grace",
-        "seed",
-        "max_restarts",
-        "restart_count",
-        "output",
-        "wants_results",
-        "program",
-    ),
-)
-"""Fields of ``Call`` that each agent needs."""
-
-
 def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob) -> list[HostOrder]:
     names = names_apart([host.name for host in group.hosts])
     common = HostOrder(
         request=request,
         call=packed,
-        options={name: getattr(job, name) for name in _FOR_AGENTS},
-        limits=job.limits,
+        settings=job.settings,
         called=job.called,
         inherited=group.inherited(),
         environment=dict(group.environment),
         search_path=None,
         program_path=[],
-        host_name="",
         events=job.telling is not None,
         phases=job.reports_phases,
     )
@@ -202,11 +187,11 @@ def _orders(request: Request, packed: PackedCall, group: Group, job: PlannedJob)
         replace(
             common,
             request=_on_host(request, group, index),
-            options={
-                **common.options,
-                "output": job.output and replace(job.output, host=names[index]),
-            },
-            host_name=host.name,
+            settings=replace(
+                job.settings,
+                output=job.settings.output and replace(job.settings.output, host=names[index]),
+                host_name=host.name,
+            ),
             search_path=group.search_path(index),
             program_path=group.program_path(index),
         )

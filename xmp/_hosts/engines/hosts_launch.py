@@ -28,7 +28,7 @@ from xmp._processes.launcher.replica_process import Reports
 from xmp._processes.launcher.shared_reader import SharedReader, seconds_to
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
-from xmp._processes.messages.hosts import HostOrder, PackedCall, StartHost
+from xmp._processes.messages.hosts import HostOrder, StartHost
 from xmp._processes.messages.launch import (
     Interrupt,
     Kill,
@@ -38,6 +38,7 @@ from xmp._processes.messages.launch import (
     SetGrace,
     Stop,
 )
+from xmp._processes.messages.order import PackedCall
 from xmp._processes.messages.timeline import StartTimeline
 from xmp._processes.system import linux
 from xmp._processes.terminal.console import signals_of_the_user
@@ -78,7 +79,7 @@ class HostsLaunch:
     ) -> None:
         """``planned`` gives the plan for the port at which host 0 meets the others."""
         self.job, self._logs = job, logs
-        self.grace = job.grace
+        self.grace = job.settings.grace
         self.patience = 0.0
         self.outcome = Outcome(job, Reports(self))  # type: ignore[arg-type]
         self.finished = False
@@ -109,7 +110,7 @@ class HostsLaunch:
         with signals.deferred():
             try:
                 self.outcome.begin()
-                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.events.begin(self.job.called, self.job.plan, self.job.settings.restart_count)
                 self.agents = self._group.agents()
                 self.hosts = [Host(agent) for agent in self.agents]
                 self.start_host(0, 0)
@@ -129,7 +130,7 @@ class HostsLaunch:
     def _may_restart(self) -> bool:
         """Whether an attempt without replicas is one that has failed, and no bad request."""
         error = self.error()
-        return bool(self.job.max_restarts) and error is not None and self.may_mend(error)
+        return bool(self.job.settings.max_restarts) and error is not None and self.may_mend(error)
 
     def start_host(self, index: int, port: int) -> None:
         """Send one host its order."""

@@ -201,7 +201,7 @@ def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
         error.host = launch.host_of(error.rank).agent.name
     of_host = isinstance(error, (StartError, ReplicaError))
     if of_host and (missing := missing_in(str(error))):
-        error._add(group.advice(missing, launch.job.program))
+        error._add(group.advice(missing, launch.job.settings.program))
 
 
 def may_mend(error: BaseException, launch: HostsLaunch) -> bool:

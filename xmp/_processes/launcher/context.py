@@ -218,11 +218,11 @@ def _at_exit() -> None:
     """
     interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     for launch in list(running_launches):
-        if launch.job.daemon or interrupted:
-            launch.ask(Stop() if launch.job.daemon else Interrupt())
+        if launch.job.settings.daemon or interrupted:
+            launch.ask(Stop() if launch.job.settings.daemon else Interrupt())
         try:
             launch.wait(None)
-            if not launch.job.daemon and not interrupted:
+            if not launch.job.settings.daemon and not interrupted:
                 launch.raise_error()
         except BaseException as error:
             log.error(str(error) or type(error).__name__)  # no caller is left to raise it to

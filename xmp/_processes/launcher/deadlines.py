@@ -50,7 +50,7 @@ class Deadlines:
         """Where there are other hosts: whether one of them has ended the launch."""
         self._ranks = {plan.rank for plan in job.host.replicas}
         # Only the supervisor sees the progress of replicas.
-        limits = replace(job.limits or Limits(), hang=None)
+        limits = replace(job.settings.limits or Limits(), hang=None)
         self._clocks = Clocks(self._ranks, limits, job.called, begun=job.called)
 
     def wait(

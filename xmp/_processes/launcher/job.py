@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from xmp._words.types import HostPlan, JobPlan, Limits, Observer, Output
+from xmp._words.types import HostPlan, JobPlan, Observer, Settings
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from xmp._processes.messages.catalog import Message
-    from xmp._processes.messages.hosts import PackedCall
+    from xmp._processes.messages.order import PackedCall
 
     from .events import EventStream
     from .other_hosts import HostLink
@@ -38,35 +40,23 @@ class Call:
     fn: Callable[..., Any]
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    method: str = "forkserver"
-    grace: float = 5.0
-    """Seconds between SIGTERM and SIGKILL."""
-    daemon: bool = False
-    seed: int | None = None
-    limits: Limits | None = None
+    settings: Settings = field(default_factory=Settings)
     observer: Observer | None = None
-    max_restarts: int = 0
-    restart_count: int = 0
-    """How many attempts there were before this one."""
     telling: EventStream | None = None
     """The event stream of all attempts; None where the user has not asked for events."""
-    output: Output | None = None
-    program: bool = False
-    """Whether a replica is a whole program: it has no result, and a single one reads the launcher's
-    standard input."""
-    wants_results: bool = True
-    """Whether what the function returns is sent to the launcher."""
     packed: PackedCall | None = None
     """The call as another process has packed it: ``fn`` only has its name then."""
     relay: Relay | None = None
     """The driver of a launch over hosts, in the agent of one of them."""
-    host_name: str = ""
-    """What this host is called in the launch; empty: as the kernel says."""
+
+    def using(self, **settings: Any) -> Self:
+        """Return the call with other values of some of its settings."""
+        return replace(self, settings=replace(self.settings, **settings))
 
     @property
     def name(self) -> str:
         """What the function is called."""
-        if self.program:
+        if self.settings.program:
             return "the script's packages"
         return str(getattr(self.fn, "__qualname__", type(self.fn).__qualname__))
 

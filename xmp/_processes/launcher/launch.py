@@ -49,12 +49,12 @@ class Launch:
 
     def __init__(self, job: Job, release: Callable[[], None]) -> None:
         self.job = job
-        self.grace = job.grace
+        self.grace = job.settings.grace
         """Seconds; a ``join`` may have given others than the job has."""
         self.patience = 0.0
         """Seconds that a ``join`` leaves the replicas to end by themselves after a failure."""
         self.outcome = Outcome(job, Reports(self))
-        self.others = OtherHosts(job.hosts, bool(job.max_restarts)) if job.hosts else None
+        self.others = OtherHosts(job.hosts, bool(job.settings.max_restarts)) if job.hosts else None
         self.finished = False
         self.asked_to_end = False
         self.sigterm = Sigterm()
@@ -85,7 +85,7 @@ class Launch:
         reap_finished()
         with signals.deferred():
             try:
-                self.events.begin(self.job.called, self.job.plan, self.job.restart_count)
+                self.events.begin(self.job.called, self.job.plan, self.job.settings.restart_count)
                 if self.job.relay is not None:
                     self.job.relay.begins()
                 self.link.prepare()
@@ -282,7 +282,7 @@ class Launch:
         outcome.leftovers = leftovers.after(outcome.processes.values(), start_method.key.rules)
         self._at_end.close()
         told = self.job.relay is not None or Launch._said_slow
-        if not told and (line := slow_start(self.start_timeline(), self.job.program)):
+        if not told and (line := slow_start(self.start_timeline(), self.job.settings.program)):
             Launch._said_slow = True
             log.warning(line)
         start_method.offer(outcome.imported)
@@ -297,7 +297,7 @@ class Launch:
         """Forget the launch, in a forked child of the launcher: it belongs to the parent."""
         self.finished = True
         self.progress.drop()
-        launcher = self.link.order.state.pid
+        launcher = self.link.order.call.state.pid
         self.outcome.broken = XmpError(f"only process {launcher}, which launched it, can join it")
         self.link.drop()
         self.events.drop()

@@ -59,7 +59,7 @@ class Outcome:
         """With which failure of another host the launch has ended."""
         self.leftovers = ""
         """Which processes of the launch still exist at its end."""
-        self.host = job.host_name or os.uname().nodename
+        self.host = job.settings.host_name or os.uname().nodename
         """The name of the host of the first failure."""
         self._job = job
         self._reports = reports
@@ -77,7 +77,7 @@ class Outcome:
     def started(self, message: launch.ReplicasStarted) -> None:
         """All replicas exist."""
         for rank, pid, forked in message.replicas:
-            process = ReplicaProcess(rank, pid, self._reports, daemon=self._job.daemon)
+            process = ReplicaProcess(rank, pid, self._reports, daemon=self._job.settings.daemon)
             self.processes[rank] = process
             times = self._job.called, message.received, message.loaded, forked
             self._timelines[rank] = Timeline(*times)
@@ -105,7 +105,7 @@ class Outcome:
             raise
 
     def _limit(self) -> ResultLimit | None:
-        limits, called = self._job.limits, self._job.called
+        limits, called = self._job.settings.limits, self._job.called
         if limits is None or limits.total is None:
             return None
         ends = (limits.first or called) + limits.total
@@ -146,7 +146,11 @@ class Outcome:
             memory = self._oom_counters.look().found(killed=False)
             # A first replica may kill it before it reports that there are any.
             killed = how.endswith(("SIGKILL", "SIGTERM"))
-            loads = not self.processes and self._job.method == "forkserver" and not killed
+            loads = (
+                not self.processes
+                and self._job.settings.start_method == "forkserver"
+                and not killed
+            )
             if loads and how.startswith(_ENDED):
                 how = f"{_WHILE_LOADING}{how[len(_ENDED) :]}"
             else:

@@ -12,8 +12,7 @@ from xmp._os import log
 from xmp._payload import Image, Packed, pack
 from xmp._payload.script import MainSource, main_source
 from xmp._processes.messages import launcher_state
-from xmp._processes.messages.hosts import PackedCall
-from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.order import LaunchOrder, PackedCall
 from xmp._processes.system import linux, seals
 from xmp._words.types import Output
 
@@ -51,34 +50,23 @@ def make_order(
     plan = job.plan
     call, packed, tracker = _given(job.packed) if job.packed else _own(job, at_end)
     state = launcher_state.with_variables(call.state, dict(plan.env))
+    if call.cell:  # a notebook on another host shows it
+        output = Output()
     order = LaunchOrder(
         host=job.host,
         world_size=plan.world_size,
         runtime=plan.runtime,
         framework=plan.framework,
-        state=state,
-        main=call.main,
+        env_by_rank=plan.env_by_rank,
+        settings=replace(job.settings, output=job.settings.output or output),
+        call=replace(call, state=state, cell=call.cell or cell),
         rules=start_method.key.rules,
         method=_method(job, start_method.is_unsafe(job.identity, call.main)),
-        image_data=call.image_data,
-        image_size=call.image_size,
-        touches_device=call.touches_device,
         leases=tuple(job.leases),
-        grace=job.grace,
         called=job.called,
-        seed=job.seed,
-        restart_count=job.restart_count,
-        limits=job.limits,
         events=job.telling is not None or (job.relay is not None and job.relay.events),
-        output=job.output or (Output() if call.cell else output),
-        cell=call.cell or cell,
-        logging=call.logging,
         phases=phases,
-        env_by_rank=plan.env_by_rank,
-        program=job.program,
-        wants_results=job.wants_results,
         several_hosts=job.hosts is not None,
-        host_name=job.host_name,
         key=os.urandom(KEY_SIZE) if job.hosts is None else job.hosts.replica_key(),
     )
     image = [call.image] if order.has_file else []
@@ -89,13 +77,13 @@ def make_order(
 
 def _own(job: Job, at_end: Callable[[Callable[[], None]], Any]) -> _Call:
     """What this process launches itself: its function, its state, its resource tracker."""
-    inherits = job.method == "fork"
-    main = None if inherits or job.program else main_source()
+    inherits = job.settings.start_method == "fork"
+    main = None if inherits or job.settings.program else main_source()
     state, tracker = launcher_state.capture()
     packed = None if inherits else pack(job.fn, job.args, job.kwargs, linux.memory_file)
     if packed is not None:
         at_end(packed.close)
-    logging = _logging() if main is None and not inherits and not job.program else None
+    logging = _logging() if main is None and not inherits and not job.settings.program else None
     return _described(job, packed, state, main, logging), packed, tracker
 
 
@@ -110,10 +98,10 @@ def packed_for_hosts(call: Call) -> tuple[PackedCall, Packed]:
 
     Raises TypeError for what cannot be sent to other hosts.
     """
-    main = None if call.program else main_source()
+    main = None if call.settings.program else main_source()
     state, _ = launcher_state.capture()
     packed = pack(call.fn, call.args, call.kwargs, linux.memory_file, for_hosts=True)
-    logging = _logging() if main is None and not call.program else None
+    logging = _logging() if main is None and not call.settings.program else None
     return _described(call, packed, state, main, logging), packed
 
 
@@ -141,9 +129,11 @@ def _logging() -> LoggingSetup | None:
 
 
 def _method(job: Job, unsafe: bool) -> str:
-    if job.method == "fork":
+    if job.settings.start_method == "fork":
         method = "inherit"
     else:
-        method = "fork" if job.method == "forkserver" and not unsafe else "exec"
-    log.debug("start_method=%r: %s%s", job.method, _HOW[method], _KNOWN if unsafe else "")
+        method = "fork" if job.settings.start_method == "forkserver" and not unsafe else "exec"
+    log.debug(
+        "start_method=%r: %s%s", job.settings.start_method, _HOW[method], _KNOWN if unsafe else ""
+    )
     return method

@@ -40,7 +40,7 @@ class RestartingLaunch:
         self.finished = False
         self._call = call
         self._make = make
-        self.grace = call.grace
+        self.grace = call.settings.grace
         """Seconds, for this attempt and those after it."""
         self._given: SetGrace | None = None
         """What a ``join`` has given instead, with patience."""
@@ -165,7 +165,7 @@ class RestartingLaunch:
 
     def _add_history(self, error: Any) -> None:
         earlier = "\n".join(line for line, _ in self._past)
-        text = f"Earlier attempts (max_restarts={self._call.max_restarts}):\n{earlier}"
+        text = f"Earlier attempts (max_restarts={self._call.settings.max_restarts}):\n{earlier}"
         text += f"\n{self._hopeless}" if self._hopeless else ""
         if isinstance(error, XmpError):
             error._add(text)
@@ -224,7 +224,7 @@ class RestartingLaunch:
         seconds = 0.0 if cause is None else restart_rules.rest(cause, count)
         when = f" in {seconds:g} s" if seconds else ""
         words = restart_words(error, attempt.outcome.failed_on)
-        most = self._call.max_restarts
+        most = self._call.settings.max_restarts
         log.warning("restart %d of %d%s: %s", count + 1, most, when, words)
         return seconds
 
@@ -250,18 +250,18 @@ class RestartingLaunch:
 
     def _next_call(self) -> Call:
         # `timeout` counts for all attempts together, the other limits for each.
-        limits = self._call.limits
+        limits = self._call.settings.limits
         limits = limits and replace(limits, first=self._called + self._paused_for)
         count = len(self._past)
-        return replace(self._call, restart_count=count, limits=limits, grace=self.grace)
+        return self._call.using(restart_count=count, limits=limits, grace=self.grace)
 
     def _refusal(self, attempt: Launch, error: BaseException) -> str:
         """Why no attempt follows; empty if one does."""
         if self._asked is not None or attempt.asked_to_end:
             return "the program or its user has ended the launch"
-        if len(self._past) >= self._call.max_restarts:
-            return f"max_restarts={self._call.max_restarts} are made"
-        total = self._call.limits.total if self._call.limits else None
+        if len(self._past) >= self._call.settings.max_restarts:
+            return f"max_restarts={self._call.settings.max_restarts} are made"
+        total = self._call.settings.limits.total if self._call.settings.limits else None
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
             return "timeout= is over"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from xmp._os import log
@@ -44,7 +43,7 @@ def settled(call: Call, rules: ForkRules) -> Call:
     the documents of torch_xla give for notebooks. What needs a real fork cannot be packed, and the
     error names it.
     """
-    if call.method != "fork" or not in_notebook():
+    if call.settings.start_method != "fork" or not in_notebook():
         return call
     if not _kernel_threads:
         sockets = fork_safety.connected_sockets()
@@ -57,7 +56,7 @@ def settled(call: Call, rules: ForkRules) -> Call:
         "; ".join(_kernel_threads),
         once=True,
     )
-    return replace(call, method="forkserver")
+    return call.using(start_method="forkserver")
 
 
 class StartMethod:

@@ -100,7 +100,7 @@ class SupervisorLink:
     def doing(self) -> str:
         """What a launch that has no replicas yet waits for."""
         server = self._server
-        if self._job.method != "fork" and server.alive and not server.wait_ready(0):
+        if self._job.settings.start_method != "fork" and server.alive and not server.wait_ready(0):
             return f"process {server.pid} is still importing what the launcher has imported"
         return "the supervisor is loading the function and its arguments"
 
@@ -131,15 +131,15 @@ class SupervisorLink:
 
     def _fork_server(self) -> ForkServerHandle:
         job, start_method = self._job, self.start_method
-        if job.method == "fork":
+        if job.settings.start_method == "fork":
             call = (job.fn, tuple(job.args), dict(job.kwargs))
             return start_method.forked_keeper(call, job.leases.values())
-        if job.method == "spawn":
+        if job.settings.start_method == "spawn":
             return start_method.keeper()
         self._template = template = start_method.warm()
-        main = self.order.main
+        main = self.order.call.main
         if self.order.method == "fork" and main is not None:
-            holder = start_method.holder(template, main, self.order.state, self._deadlines)
+            holder = start_method.holder(template, main, self.order.call.state, self._deadlines)
             if holder is not None:
                 return holder
             self.order = replace(self.order, method="exec")
@@ -158,14 +158,14 @@ class SupervisorLink:
 
     def _streams(self) -> list[int]:
         """What the supervisor gets for standard input, output and error."""
-        alone = self._job.program and self._job.plan.world_size == 1
+        alone = self._job.settings.program and self._job.plan.world_size == 1
         streams = stdio.standard_streams(reads=alone)
         if self._in_notebook:
             # The only thread of xmp that a launcher ever has.
             from xmp._processes.terminal.notebook_output import CellOutput
 
             self._end_cell_output()
-            self._cell_output = CellOutput(self.order.cell)
+            self._cell_output = CellOutput(self.order.call.cell)
             for number, end in enumerate(self._cell_output.ends(), 1):
                 os.close(streams[number])
                 streams[number] = end

@@ -7,18 +7,15 @@ An agent is the launcher on its host. It passes on to the driver what its superv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from xmp._payload.script import MainSource
 from xmp._words.host_words import HostFailure
-from xmp._words.types import HostFacts, Limits, Request
+from xmp._words.types import HostFacts, Request, Settings
 
-from .launcher_state import LauncherState
+from .order import PackedCall
 
 if TYPE_CHECKING:
     from xmp._processes.report.out_of_memory import OomFinding
-
-    from .logging_setup import LoggingSetup
 
 __all__ = [
     "Describe",
@@ -26,7 +23,6 @@ __all__ = [
     "HostCame",
     "HostOrder",
     "HostOver",
-    "PackedCall",
     "Ping",
     "Pong",
     "PortsHeld",
@@ -36,35 +32,12 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class PackedCall:
-    """A function with its arguments that one process has packed for launches of others."""
-
-    name: str
-    """What the function is called."""
-    module: str
-    image_data: bytes | None
-    image_size: int
-    """Of the memory file, if ``image_data`` is None."""
-    touches_device: bool
-    state: LauncherState
-    """Of the process that has packed it."""
-    main: MainSource | None
-    logging: LoggingSetup | None
-    image: int = -1
-    """The descriptor of the memory file in the process that has this object."""
-    cell: bytes = b""
-    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
-
-
-@dataclass(frozen=True)
 class HostOrder:
     """What one host runs, and how."""
 
     request: Request
     call: PackedCall
-    options: dict[str, Any]
-    """Fields of ``Call``."""
-    limits: Limits | None
+    settings: Settings
     called: int
     """When the user called: monotonic nanoseconds, by the clock of the host when it is sent."""
     inherited: dict[str, str] | None
@@ -75,7 +48,6 @@ class HostOrder:
     """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
     program_path: list[str]
     """``sys.path`` of the replicas of another machine than the driver's."""
-    host_name: str
     events: bool
     """Whether the driver reports events (``events=``)."""
     phases: bool

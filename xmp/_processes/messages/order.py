@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from xmp._payload import Image
 from xmp._payload.script import MainSource
-from xmp._words.types import ForkRules, HostPlan, Limits, Output
+from xmp._words.types import ForkRules, HostPlan, Settings
 
 from .launcher_state import LauncherState
 
 if TYPE_CHECKING:
     from .logging_setup import LoggingSetup
 
-__all__ = ["HUNG_UP", "MALFORMED", "PHASES", "Failure", "LaunchOrder"]
+__all__ = ["HUNG_UP", "MALFORMED", "PHASES", "Failure", "LaunchOrder", "PackedCall"]
 
 PHASES = ("starting", "importing", "joining", "running", "done", "failed")
 """What a replica goes through, in this order."""
@@ -27,61 +27,59 @@ MALFORMED = "malformed"
 
 
 @dataclass(frozen=True)
+class PackedCall:
+    """A function with its arguments that one process has packed for launches of others."""
+
+    name: str
+    """What the function is called."""
+    module: str
+    image_data: bytes | None
+    image_size: int
+    """Of the memory file, if ``image_data`` is None."""
+    touches_device: bool
+    state: LauncherState
+    """Of the process that has packed it."""
+    main: MainSource | None
+    logging: LoggingSetup | None
+    """Where the launcher has no script that sets it up again."""
+    image: int = -1
+    """The descriptor of the memory file in the process that has this object."""
+    cell: bytes = b""
+    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
+
+
+@dataclass(frozen=True)
 class LaunchOrder:
     """Everything a supervisor needs.
 
     The descriptors beside it: standard input, output and error, the call's image (if it
-    ``has_file``), the launcher's resource tracker (if ``state.tracker``), the leases in the order
-    of ``leases``, then those that belong to the call's objects.
+    ``has_file``), the launcher's resource tracker (if ``call.state.tracker``), the leases in the
+    order of ``leases``, then those that belong to the call's objects.
     """
 
     host: HostPlan
     world_size: int
     runtime: str
     framework: str
-    state: LauncherState
-    main: MainSource | None
+    env_by_rank: tuple[str, ...]
+    """The variables to which ``env=`` gives each replica a value of its own."""
+    settings: Settings
+    call: PackedCall
     rules: ForkRules
     method: str
     """"fork" the replicas after loading, or "exec" fresh interpreters that load for themselves;
     "inherit": fork them from a fork of the launcher (``start_method="fork"``)."""
-    image_data: bytes | None
-    image_size: int
-    touches_device: bool
     leases: tuple[str, ...]
-    grace: float
     called: int
     """Monotonic nanoseconds of the user's call."""
-    seed: int | None = None
-    restart_count: int = 0
-    limits: Limits | None = None
-    """None, and not one without limits, where the user gave none: replicas read it."""
     events: bool = False
     """Whether the supervisor reports every change of state (``events=``)."""
     phases: str = ""
     """Which replicas report what they do before the function: "all", "fresh" interpreters, none."""
-    env_by_rank: tuple[str, ...] = ()
-    """The variables to which ``env=`` gives each replica a value of its own."""
-    output: Output | None = None
-    """None where standard output goes to the launcher's as it is."""
-    cell: bytes = b""
-    """In a notebook: the mark before each display in standard output (``cell_frames``)."""
-    logging: LoggingSetup | None = None
-    """Where the launcher has no script that sets it up again."""
-    program: bool = False
-    """Whether a replica is a whole program, which has no result."""
-    wants_results: bool = True
     several_hosts: bool = False
     """Whether the launcher reports the first failure to other hosts."""
-    host_name: str = ""
-    """What the launch calls this host, for prefixes; empty: as the kernel says."""
     key: bytes = field(default=b"", repr=False)
     """What the replicas prove to each other that they belong to this attempt; empty: nothing."""
-
-    @property
-    def hang(self) -> int:
-        """Nanoseconds without progress after which the launch hangs; 0 without ``hang_timeout``."""
-        return self.limits.hang or 0 if self.limits is not None else 0
 
     @property
     def reports_phases(self) -> bool:
@@ -96,11 +94,13 @@ class LaunchOrder:
     @property
     def has_file(self) -> bool:
         """Whether the call lies in a memory file: a small one is part of the order."""
-        return self.image_size > 0 and self.image_data is None
+        return self.call.image_size > 0 and self.call.image_data is None
 
     def take_image(self, descriptors: list[int]) -> Image:
         """The call's image; takes its descriptor, if there is one, off the front."""
-        return Image(self.image_data, self.image_size, descriptors.pop(0) if self.has_file else -1)
+        return Image(
+            self.call.image_data, self.call.image_size, descriptors.pop(0) if self.has_file else -1
+        )
 
 
 @dataclass

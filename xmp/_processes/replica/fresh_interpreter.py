@@ -54,24 +54,24 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     (order, plan, variables), received = connection.expect(FreshReplicaOrder)
     channel = SupervisorChannel(connection, plan.local_rank)
     heartbeats = None
-    if order.hang:
+    if order.settings.hang:
         from .heartbeat import Heartbeats
 
         heartbeats = Heartbeats(len(order.host.replicas), received[0])
         os.close(received.pop(0))
     image = order.take_image(received)
-    tracker = received.pop(0) if order.state.tracker else None
-    launcher_state.apply(launcher_state.with_variables(order.state, variables), tracker)
+    tracker = received.pop(0) if order.call.state.tracker else None
+    launcher_state.apply(launcher_state.with_variables(order.call.state, variables), tracker)
     environment.replace_environment(variables)
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
     _settle_again(order, plan, layout)
-    if order.logging is not None:
+    if order.call.logging is not None:
         from xmp._processes.messages import logging_setup
 
-        logging_setup.apply(order.logging)
+        logging_setup.apply(order.call.logging)
     breakpoints.install()
-    if order.cell:
+    if order.call.cell:
         from . import notebook
 
         notebook.install()
@@ -80,7 +80,9 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     if reporter is not None:
         reporter.report_phase("importing")
     enter = framework_entry(order.framework, False, reporter)
-    load_call = loader(image, received[len(leases) :], reporter, order.main, order.logging)
+    load_call = loader(
+        image, received[len(leases) :], reporter, order.call.main, order.call.logging
+    )
     common = CommonState(order, layout, channel, enter, load_call, leases, heartbeats)
     return Role.of(common, plan, timeline)
 
@@ -89,11 +91,11 @@ def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayou
     """Restore what exec took from the replica, and do what a fork's parent has done for it."""
     if not linux.arm(layout.lifeline):
         watch_by_thread(layout.lifeline)  # the thread that was started before exec is gone
-    launcher_state.restore_signals(order.state)
+    launcher_state.restore_signals(order.call.state)
     enable_stacks(layout.stacks)
     if plan.threads and "OMP_NUM_THREADS" not in os.environ:
         thread_pools.set_threads(plan.threads)
-    if order.output is not None:
+    if order.settings.output is not None:
         from xmp._processes.system.c_stdio import buffer_lines
 
         buffer_lines()

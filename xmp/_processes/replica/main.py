@@ -90,19 +90,19 @@ def run(role: Role) -> None:
     code, sending, known, hook = 1, False, len(sys.modules), parents_hook(common.order.method)
     try:
         # From here on an interrupt that came since the fork can be reported.
-        launcher_state.restore_mask(common.order.state)
+        launcher_state.restore_mask(common.order.call.state)
         role.identity.take()
         _inside.take_over()
         if common.heartbeats is not None:
-            common.heartbeats.begin(plan.local_rank, common.order.hang)
+            common.heartbeats.begin(plan.local_rank, common.order.settings.hang)
         # The framework first: a script that is imported only here may start a device.
         framework = common.enter(role.info)
         _inside.settle(role.info, framework)
-        if common.order.state.traced:
-            launcher_state.begin_tracing(common.order.state)
+        if common.order.call.state.traced:
+            launcher_state.begin_tracing(common.order.call.state)
         call = common.load()
-        if common.order.seed is not None:
-            seeding.seed_all(common.order.seed)
+        if common.order.settings.seed is not None:
+            seeding.seed_all(common.order.settings.seed)
         elif common.streams is not None:
             common.streams.begin()
         timeline.ready = timeline.entered = time.monotonic_ns()
@@ -123,7 +123,7 @@ def run(role: Role) -> None:
         signals.keep_deferred()
         code = failed_code(framework, error)
         report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
-    leave(framework, channel, code, common.order.grace)
+    leave(framework, channel, code, common.order.settings.grace)
 
 
 def _called(role: Role, framework: Framework | None, call: Call) -> Any:
@@ -133,11 +133,11 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
         if role.plan.thread_replicas:
             return run_threads(role, framework, lambda rank: fn(rank, *args, **kwargs))
         result = fn(role.plan.rank, *args, **kwargs)
-        if role.common.order.cell:
+        if role.common.order.call.cell:
             from .notebook import flush_figures
 
             flush_figures()
-        return result if role.common.order.wants_results else None
+        return result if role.common.order.settings.wants_results else None
     finally:
         signals.keep_deferred()
         role.timeline.left = time.monotonic_ns()

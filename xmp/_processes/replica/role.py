@@ -127,12 +127,12 @@ class Role:
             host_index=order.host.index,
             runtime=order.runtime,
             device=plan.device,
-            restart_count=order.restart_count,
+            restart_count=order.settings.restart_count,
             settings=dict(plan.settings),
             descriptors=common.leases if plan.local_rank == 0 else {},
         )
         identity = mp_identity.ReplicaIdentity(
-            order.state, plan.rank, common.layout.lifeline, common.after_fork
+            order.call.state, plan.rank, common.layout.lifeline, common.after_fork
         )
         return cls(common, plan, info, identity, timeline)
 

@@ -48,7 +48,7 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
     close_from(layout.above)
     if not armed:
         watch_by_thread(layout.lifeline)
-    open_files = role.common.order.state.limits["RLIMIT_NOFILE"]
+    open_files = role.common.order.call.state.limits["RLIMIT_NOFILE"]
     if proc.limit(resource.RLIMIT_NOFILE) != open_files:
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
     if plan.cpus and hasattr(os, "sched_setaffinity"):

@@ -32,7 +32,7 @@ class Received:
         """Take the descriptors apart, which ``LaunchOrder`` lists."""
         streams, rest = descriptors[:3], descriptors[3:]
         image = order.take_image(rest)
-        tracker = rest.pop(0) if order.state.tracker else None
+        tracker = rest.pop(0) if order.call.state.tracker else None
         leases = dict(zip(order.leases, rest, strict=False))
         return cls(order, at, streams, image, tracker, leases, rest[len(leases) :])
 

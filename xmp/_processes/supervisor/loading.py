@@ -43,11 +43,11 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     if inherits:
         main_is_shared(True)
     else:
-        launcher_state.apply(order.state, received.tracker)
+        launcher_state.apply(order.call.state, received.tracker)
     stdio.take_streams(received.streams)
     _set_up_logging(order)
     breakpoints.install()
-    if order.cell:
+    if order.call.cell:
         from xmp._processes.replica import notebook
 
         notebook.install()
@@ -71,18 +71,18 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     if culprits and not inherits:
         raise CannotFork(launch.UnsafeToFork(culprits))
     if not inherits:
-        environment.restore_environment(while_loading, order.state.environment)
-    launcher_state.restore_signals(order.state)
+        environment.restore_environment(while_loading, order.call.state.environment)
+    launcher_state.restore_signals(order.call.state)
     finalisation.before_fork()
     gc.freeze()  # a collection in a replica would unshare what was loaded here
     return call
 
 
 def _set_up_logging(order: LaunchOrder) -> None:
-    if order.logging is not None:
+    if order.call.logging is not None:
         from xmp._processes.messages import logging_setup
 
-        logging_setup.apply(order.logging)
+        logging_setup.apply(order.call.logging)
 
 
 def _loaded(received: Received) -> Call | None:
@@ -100,6 +100,6 @@ def _loaded(received: Received) -> Call | None:
 
 def _load(received: Received) -> Call | None:
     order = received.order
-    if order.main is not None and "__mp_main__" not in sys.modules:
-        import_main(order.main)
-    return None if order.touches_device else load(received.image, received.arguments)
+    if order.call.main is not None and "__mp_main__" not in sys.modules:
+        import_main(order.call.main)
+    return None if order.call.touches_device else load(received.image, received.arguments)

@@ -54,7 +54,7 @@ class SupervisorLoop:
             from .host_progress import HostProgress
 
             post = self._connection.post
-            self._progress = HostProgress(order.hang, lambda: post(ProgressMade()))
+            self._progress = HostProgress(order.settings.hang, lambda: post(ProgressMade()))
         self._by_pid = {replica.pid: replica for replica in monitor.replicas}
         self._loop = monitor.loop
         self._pump = monitor.pump
@@ -63,7 +63,7 @@ class SupervisorLoop:
         self._loop.listen(own.connection.fileno(), self._hear_launcher)
         self._loop.listen(own.lifeline, self._launcher_gone)
         self._loop.listen(own.wakeup, self._woken)
-        launcher = linux.open_pidfd(order.state.pid)
+        launcher = linux.open_pidfd(order.call.state.pid)
         if launcher is not None:
             self._loop.listen(launcher, self._launcher_gone)
         for replica in monitor.replicas:

@@ -65,7 +65,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
         loop = _start(received, call, connection, lifeline)
         if loop is not None:
             loop.run()
-    finish_parent(order.grace)
+    finish_parent(order.settings.grace)
 
 
 def _start(
@@ -109,10 +109,10 @@ def _start(
 def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
     """Where the replicas' standard output and error go."""
     errors = Sink(move_above(os.dup(2), layout.above))
-    if order.output is None:
+    if order.settings.output is None:
         return Outlets(errors)
     from xmp._processes.output.capture import Capture
     from xmp._processes.system.c_stdio import buffer_lines
 
     buffer_lines()
-    return Capture(errors, order.output, layout.above, order.host_name)
+    return Capture(errors, order.settings.output, layout.above, order.settings.host_name)

@@ -110,7 +110,7 @@ class ReplicaMaker:
             load=load if call is None else lambda: call,
             leases=received.leases,
             heartbeats=self.heartbeats,
-            streams=seeding.OwnStreams() if forked and order.seed is None else None,
+            streams=seeding.OwnStreams() if forked and order.settings.seed is None else None,
             after_fork=mp_identity.after_fork(),
         )
 
@@ -151,7 +151,7 @@ def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
 
 def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
     """The memory of the heartbeats: a file where fresh interpreters need its descriptor."""
-    if not order.hang:
+    if not order.settings.hang:
         return None
     # Imported here: what a template has loaded costs every replica pages.
     from xmp._processes.replica.heartbeat import Heartbeats

@@ -58,8 +58,8 @@ class Monitor:
         self.voices = Voices(self.loop, self.condemn, self.shared.forget)
         self.watch = Watch(
             [replica.rank for replica in replicas],
-            int(order.grace * 1e9),
-            order.limits or Limits(),
+            int(order.settings.grace * 1e9),
+            order.settings.limits or Limits(),
             order.called,
             time.monotonic_ns(),
         )
@@ -71,12 +71,14 @@ class Monitor:
 
             self.recorder = EventRecorder(replicas)
         self.displays: CellDisplays | None = None
-        if order.cell and order.output is not None:
+        if order.call.cell and order.settings.output is not None:
             from .cell_displays import CellDisplays
 
-            self.displays = CellDisplays(order.cell, order.output, outlets.sinks[-1], self.pump)
+            self.displays = CellDisplays(
+                order.call.cell, order.settings.output, outlets.sinks[-1], self.pump
+            )
         self.ending = False
-        self._program = order.program
+        self._program = order.settings.program
         self.over_hosts = order.several_hosts
         self._reported_first = False
         self._stacks: dict[int, str] = {}

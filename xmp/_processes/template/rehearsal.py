@@ -8,14 +8,14 @@ from __future__ import annotations
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.connection import pair
 from xmp._processes.messages.launch import StartLaunch
-from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.order import LaunchOrder, PackedCall
 from xmp._processes.output.streams import Outlets, Sink
 from xmp._processes.replica import seeding
 from xmp._processes.replica.channel import SupervisorChannel
 from xmp._processes.replica.role import CommonState, DescriptorLayout, Role, framework_entry
 from xmp._processes.supervisor.replica_handle import ReplicaHandle
 from xmp._processes.system import fork_safety
-from xmp._words.types import ForkRules, HostPlan, ReplicaPlan
+from xmp._words.types import ForkRules, HostPlan, ReplicaPlan, Settings
 
 __all__ = ["rehearse"]
 
@@ -31,16 +31,16 @@ def rehearse() -> None:
     seeding.OwnStreams()
     own, tracker = launcher_state.capture()
     plan = ReplicaPlan(0, 0, 0, set=(("XMP_REHEARSAL", "1"),))
+    call = PackedCall("", "", b"", 0, False, own, None, None)
     order = LaunchOrder(
-        host=HostPlan(0, "", (plan,)), world_size=1, runtime="", framework="", state=own,
-        main=None, rules=rules, method="fork", image_data=b"", image_size=0,
-        touches_device=False, leases=(), grace=0.0, called=0,
+        host=HostPlan(0, "", (plan,)), world_size=1, runtime="", framework="", env_by_rank=(),
+        settings=Settings(), call=call, rules=rules, method="fork", leases=(), called=0,
     )  # fmt: skip
     ours, theirs = pair()
     ours.send(StartLaunch(order), [])
     (order,), _ = theirs.expect(StartLaunch)
-    launcher_state.apply(order.state, tracker)
-    launcher_state.restore_signals(order.state)
+    launcher_state.apply(order.call.state, tracker)
+    launcher_state.restore_signals(order.call.state)
     layout = DescriptorLayout.free()
     replica, ends = ReplicaHandle.prepare(plan, layout, Outlets(Sink(2)))
     enter = framework_entry("", forked=True)

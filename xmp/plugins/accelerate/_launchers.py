@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from xmp import _inside
 from xmp._calls import checks
 from xmp._calls.call_checks import check_rankless
-from xmp._calls.launcher import WithoutRank, as_for_spawn
-from xmp._calls.spawn import Args, launched, public, refuse_while_importing, request_of
+from xmp._calls.launcher import WithoutRank
+from xmp._calls.options import asked as options_of
+from xmp._calls.spawn import Args, launched, public, refuse_while_importing
 from xmp._os import signals
 from xmp._words.errors import PlanError
 
@@ -154,16 +155,16 @@ def _launch(
     per_device.refuse(os.environ)  # also where the call names the hosts
     if count == 1:  # otherwise it would be this process
         options["start_method"] = "forkserver" if sys.platform == "linux" else "spawn"
-    given = as_for_spawn(function, tuple(args), {}, {**options, "nprocs": count, "env": env})
-    given.fn = _Training(function)
-    given.fn.alone = quiet and count == 1
+    training = _Training(function)
+    training.alone = quiet and count == 1
+    asked = options_of(training, tuple(args), {}, **options, nprocs=count, env=env)
     by_hand = None if world is None or count is None else world.by_hand(count)
     port = 0 if world is None else world.fixed_port
     with _own_words():
-        plan = plan_for(request_of(given, by_hand, store_port=port), None)
+        plan = plan_for(asked.requested(world=by_hand, store_port=port), None)
         if not quiet:
             _say(_devices_of(plan))
-        launched(given, by_hand, store_port=port)
+        launched(asked, world=by_hand, store_port=port)
 
 
 def _say(where: str) -> None:

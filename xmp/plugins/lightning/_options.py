@@ -8,14 +8,14 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from xmp._calls.options import SPAWN
 from xmp._calls.spawn import spawn
 
 __all__ = ["shows_options", "split"]
 
-_OF_SPAWN = (
-    *("start_method", "env", "threads", "bind", "start_timeout", "hang_timeout", "grace"),
-    *("max_restarts", "log_dir", "prefix", "show", "progress", "events"),
-)
+_LIGHTNINGS = ("nprocs", "daemon", "runtime", "devices", "backend", "seed", "timeout")
+"""What Lightning itself says, or has another name for."""
+_OF_SPAWN = tuple(each.name for each in SPAWN if each.name not in _LIGHTNINGS)
 _NOT_OPTIONS = ("self", "args", "options", "kwargs", "module", "device_ids")
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 _RENAMED = {"launch_timeout": "timeout"}

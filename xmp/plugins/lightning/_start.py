@@ -6,11 +6,10 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from xmp._calls import verbs
-from xmp._calls.launcher import as_for_spawn
+from xmp._calls.launcher import without_rank
 from xmp._calls.spawn import launched
 from xmp._plan.clusters import per_device
 from xmp._words.errors import PlanError
@@ -20,6 +19,7 @@ __all__ = ["check_accelerator", "check_place", "is_started", "start"]
 
 _OF_A_LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE"}
 """What Lightning's documentation has one set for processes that are started by hand."""
+_OF_PLAN = ("runtime", "devices", "env", "threads", "bind")
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
 """The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
 
@@ -106,11 +106,12 @@ def start(
     Raises what ``xmp.spawn`` raises: errors that speak of arguments name them as the user does.
     """
     place = _place(strategy)
-    given = {**options, **place, "join": False}
-    call = as_for_spawn(body, (args, kwargs, *others.values(), function), {}, given)
-    call.fn.__qualname__ = getattr(function, "__qualname__", call.fn.__qualname__)
+    called = (args, kwargs, *others.values(), function)
     try:
-        return launched(call, _world(strategy, call))
+        asked = without_rank(body, called, {}, join=False, **{**options, **place})
+        named = getattr(function, "__qualname__", asked.fn.__qualname__)
+        asked.fn.__qualname__ = named
+        return launched(asked, world=_world(strategy, {**options, **place}))
     except PlanError as error:
         error._add(_in_lightnings_words(strategy))
         raise
@@ -144,7 +145,7 @@ def _runtime(kind: str) -> str:
     return _RUNTIMES[kind][1 if is_amds else 0]
 
 
-def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
+def _world(strategy: Any, options: Mapping[str, Any]) -> WorldByHand | None:
     """The world of several hosts that Lightning's variables and ``num_nodes`` name.
 
     None where xmp finds the same number of hosts by itself. Raises PlanError where it finds others.
@@ -162,7 +163,7 @@ def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
             f"num_nodes=1, but {type(environment).__name__} has node_rank={node}. Unset NODE_RANK "
             "and GROUP_RANK, or give Trainer(num_nodes=…)."
         )
-    found = _world_of_variables(call, count, hosts)
+    found = _world_of_variables(options, count, hosts)
     if found == hosts * count:
         return None
     if hosts == 1:
@@ -175,16 +176,14 @@ def _world(strategy: Any, call: SimpleNamespace) -> WorldByHand | None:
     return WorldByHand(start, hosts * count, environment.main_address, environment.main_port)
 
 
-def _world_of_variables(call: SimpleNamespace, count: int, hosts: int) -> int:
+def _world_of_variables(options: Mapping[str, Any], count: int, hosts: int) -> int:
     """The replicas of the hosts that the environment names; 0 where it names them in part.
 
     Lightning reads NODE_RANK, MASTER_ADDR and MASTER_PORT, and has the number from ``num_nodes``.
     """
     try:
-        return verbs.plan(
-            *(count,), runtime=call.runtime, devices=call.devices, env=call.env,
-            threads=call.threads, bind=call.bind,
-        ).world_size  # fmt: skip
+        known = {name: options[name] for name in _OF_PLAN if name in options}
+        return verbs.plan(count, **known).world_size
     except PlanError:
         if hosts == 1:
             raise

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from xmp import _processes
-from xmp._calls.spawn import Args, launched, public, refuse_while_importing, request_of
+from xmp._calls.spawn import Args, launched, public, refuse_while_importing
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
+    from xmp._calls.options import Asked
     from xmp._plan.runtimes import Runtime
     from xmp._words.choices import RuntimeName, StartMethod
     from xmp._words.types import HostFacts, HostsByHand
@@ -131,8 +132,8 @@ def spawn(
 class _Asked:
     """A call of ``spawn`` in the terms of xmp."""
 
-    given: Any
-    """The arguments of ``xmp.spawn``."""
+    call: Asked
+    """The call of ``xmp.spawn``."""
     world: HostsByHand | None
     port: int
     notes: tuple[str, ...]
@@ -146,7 +147,7 @@ def _asked(
     """Check the arguments, choose the runtime, translate; raises PlanError and TypeError."""
     from xmp._calls.call_checks import check_rankless
     from xmp._calls.host import host_facts
-    from xmp._calls.launcher import as_for_spawn
+    from xmp._calls.launcher import without_rank
     from xmp._plan.clusters import per_device
 
     from ._backends import mapped
@@ -170,10 +171,10 @@ def _asked(
     spawned = {
         "nprocs": wanted.nprocs, "devices": wanted.devices, "backend": backend,
         "env": variables or None, "runtime": options.runtime, "start_method": options.start_method,
-        "join": False, "daemon": daemon,
+        "daemon": daemon,
     }  # fmt: skip
     notes = _notes(runtime, facts, wanted, options, imports)
-    for_spawn = as_for_spawn(func, args, {}, spawned)
+    for_spawn = without_rank(func, args, {}, join=False, **spawned)
     return _Asked(for_spawn, world, port, notes, imports, options.print_config)
 
 
@@ -229,11 +230,12 @@ def _ready(runtime: Runtime, facts: HostFacts, options: Options) -> str:
 def _launched(asked: _Asked) -> Any:
     """Start the replicas, after the plan has been shown where the call asks for that."""
     fields: dict[str, Any] = {
-        "grouped": True, "store_port": asked.port, "notes": asked.notes, "imports": asked.imports,
+        "world": asked.world, "grouped": True, "store_port": asked.port, "notes": asked.notes,
+        "imports": asked.imports,
     }  # fmt: skip
     if asked.print_config:
         from xmp._calls.host import plan_for
 
-        sys.stdout.write(f"{plan_for(request_of(asked.given, asked.world, **fields), None)}\n")
+        sys.stdout.write(f"{plan_for(asked.call.requested(**fields), None)}\n")
         sys.stdout.flush()
-    return launched(asked.given, asked.world, **fields)
+    return launched(asked.call, **fields)

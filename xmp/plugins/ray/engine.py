@@ -53,7 +53,7 @@ class RayEngine:
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
 
-        limit = limit_of(call.limits, time.monotonic())
+        limit = limit_of(call.settings.limits, time.monotonic())
         cluster = hosts_of(connect())
         need = wanted(hosts, request, cluster)
         if self._runtime_env:
