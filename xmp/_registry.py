@@ -1,4 +1,4 @@
-"""Where the core finds what the other rings add: rows of names, each loaded when it is asked for.
+"""The registry of what the outer rings add to the core: rows of names, loaded when asked for.
 
 Ring 1 (one host) imports nothing of ``_hosts`` and ``plugins``, ring 2 nothing of ``plugins``:
 what these offer has a row here. A plug-in whose folder has been deleted from a checkout is left
@@ -49,21 +49,21 @@ ROWS = {
         "engines": "xmp._hosts.engines:shutdown",
     },
 }
-"""For each group, by name, the module and what is taken from it; without ":" the module itself.
+"""For each group, by name: a module and its attribute to take; without ":", the module itself.
 
-``worlds``: libraries of which a replica readies the state, before the function. ``scripts``: what
-is called before a script of `xmp run`. ``doctor``: further findings. ``shutdown``: what ends with
-``xmp.shutdown()``.
+``worlds``: libraries whose state a replica prepares before it calls the function. ``scripts``:
+functions called before a script of `xmp run`. ``doctor``: functions that add findings.
+``shutdown``: functions that ``xmp.shutdown()`` calls.
 """
 
 
 def names(group: str) -> tuple[str, ...]:
-    """The names of a group's rows, of plug-ins that are not there, too."""
+    """Return the names of a group's rows, including those of plug-ins that are not there."""
     return tuple(ROWS[group])
 
 
 def find(group: str, name: str) -> Any:
-    """What the row has; None where its plug-in is not there, or where there is no such row."""
+    """Load what a row names; None if its plug-in is not there, or if there is no such row."""
     row = ROWS[group].get(name)
     if row is None:
         return None
@@ -78,7 +78,7 @@ def find(group: str, name: str) -> Any:
 
 
 def require(group: str, name: str) -> Any:
-    """What the row has.
+    """Load what a row names.
 
     Raises:
         ImportError: its plug-in is not there.
@@ -90,12 +90,12 @@ def require(group: str, name: str) -> Any:
 
 
 def every(group: str) -> list[Any]:
-    """What all rows of the group have whose plug-in is there."""
+    """Load what the group's rows name, without those whose plug-in is not there."""
     return [found for name in ROWS[group] if (found := find(group, name)) is not None]
 
 
 def loaded(group: str) -> Iterator[Any]:
-    """The same, of modules that this process has imported already."""
+    """Yield what the group's rows name, of those whose module this process has already imported."""
     for row in ROWS[group].values():
         module, _, attribute = row.partition(":")
         if module in sys.modules:
@@ -103,7 +103,7 @@ def loaded(group: str) -> Iterator[Any]:
 
 
 def foreign(group: str) -> dict[str, EntryPoint]:
-    """What other distributions add to a group, by name; nothing of it is loaded yet."""
+    """Return the entry points that other distributions add to a group, by name; load none."""
     from importlib.metadata import entry_points  # it reads every distribution's list
 
     return {each.name: each for each in entry_points(group=f"xmp.{group}")}

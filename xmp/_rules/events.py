@@ -33,7 +33,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Progress:
-    """When a replica last made progress; reported when a deadline has passed."""
+    """A replica's last progress, at that time; reported when a deadline has passed."""
 
     rank: int
     at: int
@@ -60,7 +60,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Ended:
-    """A replica's process has ended: ``signal`` is its number, 0 if it exited."""
+    """A replica's process has ended; ``signal`` is the signal's number, 0 if it exited."""
 
     rank: int
     at: int

@@ -14,7 +14,7 @@ _HEAD = ("rank", "", "what", "when")
 
 
 def rows(error: Any) -> list[Row]:
-    """What happened to each rank that a ReplicaError knows of, in the order of ranks."""
+    """Return what happened to each rank that a ReplicaError knows of, sorted by rank."""
     return sorted(_rows(error))
 
 
@@ -32,7 +32,7 @@ def _rows(error: Any) -> Iterator[Row]:
 
 
 def table(error: Any) -> str:
-    """The table as HTML, without styles; all text of the user is escaped."""
+    """Return the table as HTML, without styles; all text of the user is escaped."""
     title = html.escape(str(error).partition("\n")[0])
     head = "".join(f"<th>{name}</th>" for name in _HEAD)
     body = "".join(_line(row) for row in rows(error))

@@ -1,6 +1,6 @@
-"""The time limits of a launch: which deadline is next, and which has passed. Pure, like ``watch``.
+"""The time limits of a launch: which deadline is next, which has passed. Pure, like ``watch``.
 
-All times are monotonic nanoseconds. The clocks do not run while the user has stopped the launch
+All times are monotonic nanoseconds. The clocks stand still while the user has stopped the launch
 (Ctrl-Z) or debugs a replica.
 """
 
@@ -17,7 +17,7 @@ TOTAL = "timeout"
 START = "start_timeout"
 HANG = "hang_timeout"
 SAY_AFTER = 30_000_000_000
-"""When not all replicas are in the function after this time, xmp reports once where each one is."""
+"""If some replica has not reached the function after this time, xmp reports once where each is."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Overdue:
     """``TOTAL``, ``START`` or ``HANG``: the user's option."""
     limit: int
     ranks: tuple[int, ...]
-    """The ranks that it waited for: those that had not finished, or whose process had not ended."""
+    """The ranks that xmp waited for: they had not finished, or their process had not ended."""
     finished: tuple[int, ...] = ()
     """The ranks whose function had returned, or whose process had ended without a failure."""
 
@@ -45,24 +45,24 @@ class Overdue:
 
 @dataclass
 class Clocks:
-    """The clocks of one launch: they take what happens and return what is overdue."""
+    """The clocks of one launch: told what happens, they return what is overdue."""
 
     ranks: Iterable[int]
     limits: Limits
     called: int = 0
-    """When the user called."""
+    """When the user called, in monotonic nanoseconds."""
     begun: int = 0
     """When the last replica was started."""
     _outside: set[int] = field(init=False)
     """The ranks that have not reached the function."""
     _unseen: set[int] = field(init=False)
-    """The ranks without any sign of progress yet: an interpreter that starts gives none."""
+    """The ranks that have shown no progress yet: an interpreter that is starting shows none."""
     _last_progress: int = field(init=False)
-    """From when ``hang`` counts: the last progress of any replica, or the end of a pause."""
+    """The start of ``hang``: the last progress of any replica, or the end of a pause."""
     _report_at: int | None = field(init=False)
     _paused_at: int | None = None
     _reasons: set[str] = field(default_factory=set)
-    """Why the clocks do not run."""
+    """The reasons for which the clocks are paused."""
     _past_pauses: int = 0
     """The length of all pauses that are over."""
 
@@ -77,12 +77,12 @@ class Clocks:
     # --- what happens --------------------------------------------------------------------------
 
     def progress(self, rank: int, at: int) -> None:
-        """A replica made progress at that time."""
+        """Note that a replica made progress at that time."""
         self._unseen.discard(rank)
         self._last_progress = max(self._last_progress, at)
 
     def arrived(self, rank: int, at: int) -> None:
-        """A replica has reached the function, or is past it."""
+        """Note that a replica has reached the function, or is past it."""
         self._outside.discard(rank)
         self._unseen.discard(rank)
         self._last_progress = max(self._last_progress, at)
@@ -94,14 +94,14 @@ class Clocks:
             self._paused_at = at
 
     def resume(self, at: int, why: str = "") -> None:
-        """Remove a reason; after the last one the clocks run on from where they stopped."""
+        """Remove a reason; after the last one, run the clocks on from where they stopped."""
         self._reasons.discard(why)
         if self._paused_at is not None and not self._reasons:
             self._past_pauses += at - self._paused_at
             self._last_progress, self._paused_at = max(self._last_progress, at), None
 
     def paused_for(self, now: int) -> int:
-        """The length of all pauses until ``now``."""
+        """Return the length of all pauses until ``now``."""
         return self._past_pauses + (0 if self._paused_at is None else now - self._paused_at)
 
     # --- what is due ---------------------------------------------------------------------------
@@ -112,14 +112,14 @@ class Clocks:
         return self._paused_at is not None
 
     def total_deadline(self, now: int) -> int | None:
-        """When ``total`` is over, if a pause ends at ``now``; None without that limit."""
+        """Return when ``total`` is over, if a pause ends at ``now``; None without that limit."""
         if self.limits.total is None:
             return None
         return (self.limits.first or self.called) + self.limits.total + self.paused_for(now)
 
     @property
     def deadline(self) -> int | None:
-        """When a limit or a report is next due."""
+        """When a limit or a report is next due; None if none is, or while the clocks are paused."""
         if self._paused_at is not None:
             return None
         times = [at for at, _, _ in self._limits()]
@@ -128,7 +128,7 @@ class Clocks:
         return min(times, default=None)
 
     def overdue(self, now: int, live: set[int], finished: set[int]) -> Overdue | None:
-        """The first limit that is exceeded at ``now``, if any."""
+        """Return the first limit that is exceeded at ``now``, if any."""
         if self._paused_at is not None:
             return None
         for at, name, limit in sorted(self._limits()):
@@ -143,7 +143,7 @@ class Clocks:
         return None
 
     def late(self, now: int) -> tuple[int, ...]:
-        """The ranks that have not reached the function; once, when the report is due."""
+        """Return the ranks that have not reached the function, once, when the report is due."""
         due = self._report_at is not None and now >= self._report_at + self._past_pauses
         if not due or not self._outside or self._paused_at is not None:
             return ()
@@ -151,7 +151,7 @@ class Clocks:
         return tuple(sorted(self._outside))
 
     def _limits(self) -> list[tuple[int, str, int]]:
-        """(deadline, option, nanoseconds) of every limit that applies now."""
+        """Return (deadline, option, nanoseconds) of every limit that applies now."""
         limits, since = self.limits, self.called + self._past_pauses
         found = []
         if limits.total is not None:

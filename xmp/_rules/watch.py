@@ -1,11 +1,11 @@
 """The rules for a failing launch: which rank caused it, what to do, and when.
 
 Pure: events in, actions out. All times are monotonic nanoseconds. A failure opens a *settle window*
-(50 ms after the last event, at most 250 ms after the first): a victim's report may arrive before
-that of the rank which caused it. Then xmp takes the stacks of the live replicas, waits for their
-own end as long as the ``patience`` says (0 s unless asked for), and ends them: SIGTERM (after a
-Ctrl-C SIGINT), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``limits``)
-ends in the same way, without a cause and without patience.
+(until 50 ms after the last event, at most 250 ms after the first): a victim's report may arrive
+before that of the rank which caused it. Then xmp takes the stacks of the live replicas, gives them
+``patience`` (0 s unless asked for) to end by themselves, and ends them: SIGTERM (SIGINT after a
+Ctrl-C), grace, SIGKILL, a bounded wait. A launch that exceeds a time limit (``limits``) ends in the
+same way, without a cause and without patience.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _VICTIM = re.compile(
 
 
 def is_victim(words: str) -> bool:
-    """Whether the text of a failure says that a peer has gone."""
+    """Return whether the text of a failure says that a peer has gone."""
     return _VICTIM.search(words) is not None
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that the supervisor must do for these ranks."""
+    """One thing that the supervisor must do to these ranks."""
 
     name: str
     """"stacks" (take them), "SIGINT", "SIGTERM", "SIGKILL" (send it), "phases" (report where they
@@ -92,7 +92,7 @@ class Died:
     recorded: bool
     """Whether the replica itself reported it."""
     by_xmp: bool = False
-    """Whether it ended by a signal that xmp sent, or by ``sys.exit`` after one."""
+    """Whether it ended by a signal from xmp, or by ``sys.exit`` after one."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Verdict:
     order: tuple[int, ...] = ()
     """The ranks that failed, the cause first, then by time."""
     times: Mapping[int, int] = field(default_factory=dict)
-    """When each of them failed: a death that xmp noticed later than its victims' is dated back."""
+    """When each of them failed; a death noticed later than those of its victims is dated back."""
     unkillable: tuple[int, ...] = ()
     """The ranks whose processes have not ended."""
     overdue: Overdue | None = None
@@ -138,8 +138,8 @@ class Watch:
     _first: int = 0
     """When the first failure was noticed."""
     _sent: set[int] = field(default_factory=set)
-    """The signals that xmp has sent. A replica may die of another one meanwhile, or be dying: the
-    kernel closes its sockets, and its peers fail, before its end can be noticed."""
+    """The signals that xmp has sent. A replica may die of another one meanwhile, or be dying
+    already: the kernel closes its sockets, and its peers fail, before its end can be noticed."""
 
     def __post_init__(self) -> None:
         self.live = set(self.ranks)
@@ -268,7 +268,7 @@ class Watch:
     # --- the verdict ---------------------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """Which rank failed first, as far as is known now."""
+        """Return which rank failed first, as far as is known now, and what happened to each."""
         times = {rank: self._dated(death) for rank, death in self._failures.items()}
         order = sorted(times, key=lambda rank: (times[rank], rank))
         cause = next((r for r in order if not self._stopped(self._failures[r])), None)
@@ -283,10 +283,10 @@ class Watch:
         return (self._returned | self.live) - set(self._failures)
 
     def _dated(self, death: Died) -> tuple[int, int]:
-        """A sort key: by time, and victims after all others.
+        """Return a sort key: by time, and victims after all others.
 
-        A death without a record has only the time when it was noticed: it is dated back to before
-        the earliest victim.
+        A death that the replica did not report has only the time when xmp noticed it: it is dated
+        back to before the earliest victim.
         """
         victims = [d.at for d in self._failures.values() if _victim(d)]
         if _victim(death) or death.by_xmp:
@@ -306,7 +306,7 @@ class Watch:
         return COLLATERAL if _victim(death) else UNKNOWN
 
     def _stopped(self, death: Died) -> bool:
-        """Whether xmp ended it: after a limit is exceeded xmp ends all, whichever way they exit."""
+        """Return whether xmp ended it; beyond a limit xmp ends all, however they exit."""
         return death.by_xmp or self._overdue is not None
 
 

@@ -1,4 +1,4 @@
-"""What options that take one of several words may be, for type checkers and editors."""
+"""The allowed values of options that take one of several words, for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ RuntimeName = (
     ]
     | str
 )  # fmt: skip
-"""Editors offer xmp's own names; another package may bring more of them."""
+"""Editors offer xmp's own names; other packages may add more."""

@@ -42,7 +42,7 @@ class XmpError(Exception):
     _render_traceback_: ClassVar[Callable[[Any], list[str]]]
     """IPython calls this to show the error; the module that knows notebooks sets it."""
     _ending: str = ""
-    """What the message must end with, whatever is added to it."""
+    """The last part of the message; added text is inserted before it."""
 
     def _add(self, text: str) -> None:
         """Add a paragraph, unless the message has it."""
@@ -62,7 +62,7 @@ class PortError(XmpError, RuntimeError):
     """A port that the plan needs could not be held."""
 
     _elsewhere = ""
-    """The name of its need, if it is another host's, or another program of this host has it."""
+    """The need's name, if this host lacks the address, cannot resolve it or has the port in use."""
 
 
 class StartError(XmpError, RuntimeError):
@@ -108,15 +108,15 @@ class Failure(Protocol):
 
     @property
     def traceback(self) -> str:
-        """That of its exception, whole; empty if it raised none."""
+        """The whole traceback of its exception; empty if it raised none."""
 
     @property
     def label(self) -> str:
-        """Its part in it: "cause", "collateral", "stopped by xmp" or "unknown"."""
+        """Its part in the failure: "cause", "collateral", "stopped by xmp" or "unknown"."""
 
     @property
     def at(self) -> int:
-        """When, in monotonic nanoseconds: it raised, or xmp noticed its end."""
+        """When it raised, or when xmp noticed its end, in monotonic nanoseconds."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -177,19 +177,19 @@ class ReplicaError(XmpError, RuntimeError):
     arrays have their shape, all else its type. ``XMP_LOCALS=off`` sends none."""
 
     _place: int | None = None
-    """In the handle's ``processes``, where that is not the local rank."""
+    """The replica's index in the handle's ``processes``, where that is not its local rank."""
 
     def _repr_html_(self) -> str:
-        """A table of what happened to each rank, for notebooks."""
+        """Return a table of what happened to each rank, as HTML for notebooks."""
         from xmp._rules.failure_table import table
 
         return table(self)
 
     @property
     def error_index(self) -> int:
-        """Its place in the handle's ``processes``, under the name of torch's ProcessException.
+        """Its index in the handle's ``processes``, under the name of torch's ProcessException.
 
-        That is its local rank, and its rank in a launch over hosts (``Job``).
+        That is its local rank, but its rank in a launch over several hosts (``Job``).
         """
         return self.local_rank if self._place is None else self._place
 

@@ -1,4 +1,4 @@
-"""What a framework offers a replica: the protocol of the modules in ``xmp/_inside/frameworks``."""
+"""The protocol of the modules in ``xmp/_inside/frameworks``: what a framework offers a replica."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class AveragingOptions:
     sync_batchnorm: bool = False
     group: Any = None
     words: tuple[str, str] = ("model.module", "xmp.data_parallel")
-    """How messages call the model inside of the wrapper, and what wraps it."""
+    """How messages name the wrapped model, and what wraps it."""
 
 
 class Members(Protocol):
     """Some of the replicas, as one of them sees its process group; collectives as in Framework."""
 
     rank: int
-    """This replica's rank in the group; -1: it is not in the group, and has no collectives."""
+    """This replica's rank in the group; -1 if it is not in the group and so has no collectives."""
     ranks: tuple[int, ...]
     """The global ranks of the group's replicas, in the order of their ranks in the group."""
 
@@ -38,13 +38,13 @@ class Members(Protocol):
     def all_reduce(self, value: Any, op: str = "sum") -> Any: ...
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """``src`` is a rank in the group."""
+        """Return the value of rank ``src`` of the group on each of its replicas."""
 
     def all_gather(self, value: Any) -> Sequence[Any]: ...
 
 
 class Framework(Protocol):
-    """What a framework's ``enter`` returns: one replica's view of the mesh.
+    """One replica's view of the mesh, as a framework's ``enter`` returns it.
 
     Collectives are functional: they return their result and never change their argument. Values are
     tensors, arrays, numbers or trees (dict, list, tuple) of them; ``all_reduce`` returns leaves of
@@ -52,12 +52,12 @@ class Framework(Protocol):
 
     More methods are optional:
 
-    ``failed(error) -> int``  called when the user's function has raised; the replica's exit code
+    ``failed(error) -> int``  called when the user's function has raised; returns the exit code
     ``linger() -> None``  called in a replica that has failed, when its files are finished: waits
-        until the others do not depend on it
+        until the others no longer depend on it
     ``beside(info) -> Framework``  called in the thread of each replica, where several
         share a process
-    ``synchronize() -> None``  waits until the device has done what the function gave it to do
+    ``synchronize() -> None``  waits until the device has finished the work that it was given
     ``ordinal() -> int``  the runtime's own number of this replica, where that may not be its rank
     ``members(group) -> Members | None``  the collectives of a process group; None: it has no groups
     ``local_group() -> group | None``  the group of this host's replicas; None as above
@@ -66,12 +66,17 @@ class Framework(Protocol):
     """
 
     def device(self) -> Any:
-        """The framework's own device object of this replica."""
+        """Return the framework's own device object of this replica."""
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
-        """Form the process group by env://; does nothing if there is one. Timeout in seconds.
+        """Form the process group by env://; do nothing if there is one.
 
-        ValueError for a backend that the framework does not have, or another one than is there.
+        Args:
+            backend: the backend's name; None for the framework's default.
+            timeout: seconds that a collective may take; None for the framework's default.
+
+        Raises:
+            ValueError: the framework lacks this backend, or there is a group with another one.
         """
 
     def barrier(self) -> None:

@@ -1,4 +1,4 @@
-"""Words for a launch over several hosts that both the engine and the carrier between hosts use."""
+"""Values of a launch over several hosts that both the engine and the carrier between hosts use."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class HostMeeting:
     index: int
     hosts: int
     address: str
-    """Host 0's, for the others."""
+    """The address at which the other hosts reach host 0."""
     port: int
     job: str = ""
-    """What the launcher that placed the hosts calls their job, on all of them; empty if unknown."""
+    """The job's name at the launcher that placed the hosts, the same on all; empty if unknown."""
     open: bool = False
     """Whether this is the plan of host 0 for a host that does not know its index."""
     names: tuple[str, ...] = field(default=(), compare=False)
-    """What the scheduler calls the hosts, by index: names or addresses, empty where unknown."""
+    """The names or addresses that the scheduler gives the hosts, by index; empty where unknown."""
 
 
 @dataclass(frozen=True)
 class HostFailure:
-    """How the launch has failed on one host; also the verdict, which is one of them."""
+    """How the launch has failed on one host. The verdict on the launch is one of these."""
 
     host: int = -1
-    """The index of the host, by the connection on which the coordinator hears of it."""
+    """The index of the host, which the coordinator knows from the connection that reported it."""
     name: str = ""
     """The name of that host."""
     rank: int = -1
-    """The global rank of the replica that failed; -1: none, the host itself."""
+    """The global rank of the replica that failed; -1 where the host itself failed."""
     local_rank: int = -1
     pid: int = -1
     kind: str = ""
@@ -41,7 +41,7 @@ class HostFailure:
     text: str = ""
     """The whole report, with the replica's traceback."""
     exit_code: int = 0
-    """0 where it is not known."""
+    """The exit code of the replica's process; 0 where it is not known."""
     signal_name: str = ""
     how: str = ""
     """How the replica ended: "raised", "exit", "signal" …, as in the launcher's record of it."""

@@ -36,7 +36,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class WorldByHand:
-    """Where this host's replicas stand in a world of several hosts, as the user says."""
+    """The position of this host's replicas in a world of several hosts, as given by the user."""
 
     rank_start: int
     """The global rank of the first replica of this host."""
@@ -50,18 +50,18 @@ class WorldByHand:
 
 @dataclass(frozen=True)
 class HostsByHand:
-    """All hosts of a job and which of them this is, as the user says."""
+    """All hosts of a job and the index of this one, as given by the user."""
 
     index: int
-    """The place of this host in ``addresses``; -1: as schedulers or TPUs say, or by arrival."""
+    """The index of this host in ``addresses``; -1: from a scheduler or the TPU, or by arrival."""
     addresses: tuple[str, ...]
-    """The address or name of every host, empty where it is not known; they meet at the first."""
+    """The address or name of every host, empty where unknown; the hosts meet at the first."""
     port: int = 0
     """The port of host 0 at which the replicas meet; 0: the runtime's documented one."""
     said: str = ""
-    """The options that say so, for errors and the plan; empty: those of Paddle."""
+    """The options that gave these hosts, for errors and the plan; empty: Paddle's."""
     job: str = ""
-    """What the user calls the job, the same on all hosts."""
+    """The user's name for the job, the same on all hosts."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Request:
     """What the caller of ``spawn`` or ``plan`` asked for, checked but not yet planned."""
 
     nprocs: int | None = None
-    """Replicas on this host; None means one for each device."""
+    """Replicas on this host; None means one per device."""
     runtime: str | None = None
     """The name of a runtime; None means that xmp chooses."""
     devices: tuple[int, ...] | None = None
-    """Positions in what the host's mask allows, in the order of the local ranks."""
+    """Positions among the devices that the host's mask allows, in the order of the local ranks."""
     backend: str | None = None
     """The torch process group's backend; None: the function forms its own group, or none."""
     grouped: bool = False
@@ -81,21 +81,21 @@ class Request:
     threads: int | None = None
     """Threads of each replica; None means usable cores divided by the replicas of the host."""
     bind: bool | str | None = None
-    """Pin replicas to cores: True or "cores"; "numa" for whole nodes."""
+    """Whether replicas are pinned: True or "cores" to cores, "numa" to whole NUMA nodes."""
     env: tuple[Pairs, ...] | None = None
     """Extra variables per local rank, or one entry for all."""
     imports: tuple[str, ...] = ()
     """Modules that the program will import: their packages count as loaded."""
     uses: tuple[str, ...] = ()
-    """Frameworks that it imports otherwise: they decide where none is loaded."""
+    """Frameworks that the program's code imports by itself: they decide where none is loaded."""
     late: bool = False
-    """It first changes a variable that their import reads: they must not be imported before it."""
+    """The program first changes a variable that their import reads: import none before it does."""
     store_port: int = 0
     """MASTER_PORT of a job of one host, or the first of Paddle's ports; 0: free ones."""
     world: WorldByHand | HostsByHand | None = None
-    """The world of which this host is a part; None: what a scheduler's variables say."""
+    """The world that this host is part of; None: as a scheduler's variables say."""
     notes: tuple[str, ...] = ()
-    """What the caller has decided for the user; the plan shows it."""
+    """Decisions that the caller made for the user; the plan shows them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Limits:
     hang: int | None = None
     """How long no replica may make progress."""
     first: int = 0
-    """When the first of several attempts was called, in monotonic nanoseconds: ``total`` counts
+    """When the first of several attempts was called, in monotonic nanoseconds; ``total`` counts
     from there. 0: this attempt is the first."""
 
 
@@ -181,32 +181,32 @@ class Event:
 
 @dataclass(frozen=True)
 class Output:
-    """Where the replicas' standard output and error go, when not straight to the launcher's."""
+    """Where the replicas' standard output and error go, if not straight to the launcher's."""
 
     log_dir: str | None = None
-    """An absolute path: one file per rank and stream."""
+    """The folder of the log files, as an absolute path: one file per rank and stream."""
     prefix: str | None = None
-    """Before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
+    """Text before every line, with ``{rank}``, ``{local_rank}`` and ``{host}`` filled in."""
     show: tuple[int, ...] | None = None
     """The ranks whose output is shown on the launcher's streams; None for all."""
     by_host: bool = False
-    """Over several hosts of an engine: each line gets its host and rank, as there is no prefix."""
+    """Whether lines get their host and rank: over several hosts of an engine, without a prefix."""
     host: str = ""
-    """The name of the host in prefixes; empty: what the launch calls it."""
+    """The name of the host in prefixes; empty: the launch's name for it."""
     gather: bool = False
-    """Whether the log files of all hosts go to ``log_dir`` on the driver's machine."""
+    """Whether the log files of all hosts are copied to ``log_dir`` on the driver's machine."""
     streams: tuple[tuple[int, int, int], ...] = ()
-    """(local rank, streams with a file, streams that are shown): 1 output, 2 error, 3 both; local
-    rank -1 is all others."""
+    """(local rank, streams with a file, streams that are shown): 1 is output, 2 error, 3 both.
+    Local rank -1 stands for all others."""
 
     def shows(self, plan: ReplicaPlan) -> bool:
-        """Whether the output of this process is shown: that of any of its replicas."""
+        """Return whether the output of this process, or of any replica that shares it, is shown."""
         return self.show is None or any(
             each.rank in self.show for each in (plan, *plan.thread_replicas)
         )
 
     def prefix_of(self, plan: ReplicaPlan, host: str) -> str:
-        """The prefix of this process's lines; it names all replicas that share the process."""
+        """Return the prefix of this process's lines, with all replicas that share the process."""
         numbers: dict[str, Any] = {"rank": plan.rank, "local_rank": plan.local_rank}
         if plan.thread_replicas:
             together = (plan, *plan.thread_replicas)
@@ -214,7 +214,7 @@ class Output:
         return (self.prefix or "").format(host=host, **numbers)
 
     def log_file(self, plan: ReplicaPlan, stream: str) -> str:
-        """The path of the process's log file for ``stream``, "stdout" or "stderr"."""
+        """Return the path of the process's log file for ``stream``, "stdout" or "stderr"."""
         ranks = "-".join(str(each.rank) for each in (plan, *plan.thread_replicas))
         return f"{self.log_dir}/rank{ranks}.{stream}.log"
 
@@ -258,7 +258,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a plan depends on: one host, as xmp found it without touching a device.
+    """The facts of one host that a plan depends on, found without touching a device.
 
     ``None`` means unknown. `xmp facts --json` writes these fields as JSON, with the same names.
     """
@@ -283,7 +283,8 @@ class HostFacts:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Attributes of the cloud's metadata server, on TPU hosts."""
     host_files: Mapping[str, str] = field(default_factory=dict)
-    """The host names in the file that a scheduler's variable names: ``{"PBS_NODEFILE": "a b"}``."""
+    """The host names in a scheduler's host file, by the variable that names the file:
+    ``{"PBS_NODEFILE": "a b"}``."""
     cpus: tuple[int, ...] = (0,)
     """The numbers of the CPUs that this process may run on (its affinity)."""
     cpu_quota: float | None = None
@@ -299,8 +300,8 @@ class HostFacts:
     initialised: tuple[str, ...] = ()
     """The device runtimes that this process has initialised: "jax:tpu", "torch:cuda"."""
     env_at_start: Mapping[str, str] = field(default_factory=dict)
-    """Of the variables that frameworks write when they are imported, those that have changed since
-    this process started: their values at the start, empty where unset."""
+    """The values at this process's start (empty where unset) of those variables that a framework's
+    import writes and that have changed since."""
 
 
 @dataclass(frozen=True)
@@ -311,9 +312,10 @@ class PortNeed:
 
     "listen"  bind and listen now; local rank 0 inherits the descriptor (torch's store takes it)
     "hold"    bind with SO_REUSEPORT and never listen; a gRPC service binds the same port beside it
-    "reuse"   the same with SO_REUSEADDR, for a service that sets only that option. Any program that
-              sets it can bind the port as well
-    "reserve" the same with both, from one launch to the next: each of the others can bind beside it
+    "reuse"   like "hold" but with SO_REUSEADDR, for a service that sets only that option. Any
+              program that sets it can bind the port as well
+    "reserve" like "hold" but with both options, and kept from one launch to the next: any of the
+              other kinds can bind beside it
     """
 
     name: str
@@ -329,25 +331,26 @@ class PortNeed:
     purpose: str = ""
     """What meets there, for errors; empty: the name says it."""
     moved_by: str = ""
-    """What gives a fixed port another number, on all hosts; empty where only this host has it."""
+    """The setting that gives a fixed port another number on all hosts; empty where only this host
+    has the port."""
 
 
 @dataclass(frozen=True)
 class ForkRules:
-    """How the engine, which knows no devices, decides whether a process may still be forked."""
+    """How the engine, which knows no devices, decides whether a process may still fork."""
 
     device_files: tuple[str, ...] = ()
     """Glob patterns of device files that an initialised runtime holds open."""
     driver_probes: tuple[tuple[str, str, int], ...] = ()
-    """(part of a library's name, function, its result when the driver is not initialised). The
+    """(part of a library's name, function, its result while the driver is not initialised). The
     function is called if the library is loaded."""
     quiet: Pairs = ()
-    """Variables that are set while template and supervisor import, and removed in the replicas."""
+    """Variables set while the template and the supervisor import, and removed in the replicas."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What one replica gets: its rank, its variables, its device, its share of the host."""
+    """What one replica is given: its rank, its variables, its device, its share of the host."""
 
     rank: int
     """Its global rank."""
@@ -364,7 +367,7 @@ class ReplicaPlan:
     threads: int | None = None
     """The threads of each native pool (OMP_NUM_THREADS)."""
     cpus: tuple[int, ...] = ()
-    """The CPUs that it is pinned to; empty: not pinned."""
+    """The CPUs to which it is pinned; empty: not pinned."""
     settings: Pairs = ()
     """Settings that its framework applies by a call after the fork, by name."""
     thread_replicas: tuple[ReplicaPlan, ...] = ()
@@ -381,19 +384,19 @@ class HostPlan:
     replicas: tuple[ReplicaPlan, ...]
     """In the order of their local ranks."""
     files: Pairs = ()
-    """The texts that are too long for a variable. xmp writes each into a file for the launch, whose
-    path the replicas get in the variable before it."""
+    """Texts too long for a variable, as (variable, text). xmp writes each into a file of the launch
+    and sets the variable to its path."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a launch will do; a pure function of request and facts.
+    """What a launch will do: a pure function of request and facts.
 
     ``str(plan)`` is the text that `xmp plan` prints.
     """
 
     as_text: ClassVar[Callable[[JobPlan], str]] = repr
-    """How a plan is printed; ``_plan.plan_text`` sets it, which whatever makes plans imports."""
+    """The function that prints a plan; ``_plan.plan_text``, imported by all that plan, sets it."""
     runtime: str
     """The name of the runtime ("cuda")."""
     why: str
@@ -403,13 +406,13 @@ class JobPlan:
     hosts: tuple[HostPlan, ...]
     """The hosts whose facts were given; usually this host alone."""
     notes: tuple[str, ...] = ()
-    """What a person should know: inherited variables that are dropped, devices that stay idle."""
+    """Remarks for the user: inherited variables that are dropped, devices that stay idle."""
     others: tuple[str, ...] = ()
     """The other runtimes that are possible on this host."""
     choice: str = ""
-    """A line for errors: which runtime xmp chose among several, and why; empty where it did not."""
+    """A line for errors: which of several runtimes xmp chose, and why; empty if it chose none."""
     sources: Pairs = ()
-    """What determined the numbers of "replicas", "hosts" and "threads", in words."""
+    """Where the numbers of "replicas", "hosts" and "threads" come from, in words."""
     framework: str = ""
     """The import path of the module whose ``enter`` prepares a replica; empty for none."""
     preload: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Reads what this host is from sysfs, /dev, /proc, the environment and installed packages.
+"""Gathers the facts of this host from sysfs, /dev, /proc, the environment and installed packages.
 
 It initialises no device and imports no framework. What cannot change while this process lives is
 read once; environment, affinity and loaded modules are read at every call, once per launch.
@@ -27,7 +27,7 @@ from .initialised import initialised
 __all__ = ["facts", "variables_replaced"]
 
 _began_with: dict[str, str] | None = None
-"""What counts as the variables of this process's start, where it has got others since."""
+"""The variables that count as those of this process's start, if it was given new ones since."""
 
 
 def facts(
@@ -38,11 +38,11 @@ def facts(
     frameworks: Mapping[str, str | None] | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> HostFacts:
-    """The facts of this host, in a few milliseconds and without touching a device.
+    """Gather the facts of this host, in a few milliseconds and without touching a device.
 
     ``root`` stands for ``/`` and may be a recorded tree; ``env``, ``loaded``, ``frameworks`` and
-    ``attributes`` (of the metadata server) replace this process's own. Only a host with TPU chips
-    queries the metadata server, once per process and for at most 2 s.
+    ``attributes`` (of the metadata server) replace this process's own. The metadata server is
+    queried only on a host with TPU chips, once per process and for at most 2 s.
     """
     base = Path(root)
     variables = dict(os.environ if env is None else env)
@@ -72,7 +72,7 @@ def facts(
 
 
 def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What the variables that imports write were at this process's start, if they changed."""
+    """Return the values at this process's start of variables that imports write, if they changed."""
     began = _began(root) if _began_with is None else _began_with
     if not began:
         return {}
@@ -81,7 +81,7 @@ def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def variables_replaced() -> None:
-    """No import has written the present variables: this process has been given them."""
+    """Count the present variables as those of the start: this process was given them later."""
     global _began_with
     _began_with = dict(os.environ)
 
@@ -93,14 +93,14 @@ def _began(root: Path) -> dict[str, str]:
 
 
 def _meant(env: Mapping[str, str], at_start: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment without what ``import jax`` sets where it does not know these chips."""
+    """Return the environment without what ``import jax`` sets where it does not know the chips."""
     if loaded_framework("jax") is None or at_start.get(metadata.SKIP, "meant"):
         return env
     return {name: value for name, value in env.items() if name != metadata.SKIP}
 
 
 def _address() -> str:
-    """This host's address on its default route; loopback without one. Sends nothing."""
+    """Return this host's address on its default route; loopback without one. Send nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket only asks the routing table.

@@ -10,16 +10,13 @@ __all__ = ["addresses_of", "is_here", "own_addresses"]
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
-    """The IP addresses of a name, as the name service has them; of an address, itself.
-
-    Raises OSError for a name that is not known.
-    """
+    """Return the IP addresses of a name, as the name service has them; of an address, itself."""
     found = looked_up(host, kind=socket.SOCK_DGRAM)
     return tuple(dict.fromkeys(str(place[0]) for *_, place in found))
 
 
 def is_here(address: str) -> bool:
-    """Whether an IP address is one of this host's: the kernel binds a socket to no other."""
+    """Return whether an IP address is one of this host's: the kernel binds a socket to no other."""
     try:
         found = looked_up(address, kind=socket.SOCK_DGRAM)
     except OSError:
@@ -37,13 +34,13 @@ def _binds(family: int, place: object) -> bool:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """This host's addresses and its name, for people; not those that hold on one link (fe80)."""
+    """Return this host's addresses and its name, for people; without link-local ones (fe80)."""
     name = socket.gethostname()
     return tuple(dict.fromkeys((*_of_interfaces(), *_named(name), name)))
 
 
 def _of_interfaces() -> list[str]:
-    """Those of all interfaces, where psutil is installed: on Linux xmp does not require it."""
+    """Return the addresses of all interfaces; none without psutil, which xmp needs only off Linux."""
     try:
         import psutil
     except ModuleNotFoundError:

@@ -1,6 +1,6 @@
-"""How many replicas this host can carry at most, by its limits: more would fail half way.
+"""How many replicas this host can carry at most, by its limits: a larger launch fails half way.
 
-Upper bounds: what the user's function takes for itself comes on top.
+These are upper bounds: what the user's function takes for itself comes on top.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from . import limits, read
 __all__ = ["most_replicas", "too_many"]
 
 _SURELY = 128
-"""So many are only counted when they are made: to read the limits takes 0.3 ms."""
+"""Up to this number of replicas nothing is checked: reading the limits takes 0.3 ms."""
 _DESCRIPTORS = 4  # of one replica in its supervisor: connection, lifeline, standard error, pidfd
 _OTHER_DESCRIPTORS = 64
 _MEMORY = 1 << 20  # bytes: a forked replica that does nothing has written to as many pages
 
 
 def too_many(replicas: int, root: Path = Path("/")) -> str:
-    """Why this host cannot carry so many replicas, in words; "" where it may."""
+    """Return why this host cannot carry this many replicas; "" where it may."""
     if replicas <= _SURELY:
         return ""
     most, limit = most_replicas(root)
@@ -34,7 +34,7 @@ def too_many(replicas: int, root: Path = Path("/")) -> str:
 
 
 def most_replicas(root: Path) -> tuple[int, str]:
-    """The number that the tightest limit allows, and that limit."""
+    """Return the number of replicas that the tightest limit allows, and that limit in words."""
     return min(_bounds(root), default=(1 << 22, "the kernel's largest pid is 4194304"))
 
 

@@ -1,7 +1,8 @@
 """The marks that a process carries, and whether the kernel vouches for them.
 
-Any user may name a file like a mark and have a process map it; an environment is copied into jobs,
-containers and shells. Neither proves a descent. This does:
+A file name or an environment variable does not prove that a process descends from a launcher: any
+user may name a file like a mark and have a process map it, and an environment is copied into jobs,
+containers and shells. These prove it:
 
 - a page of a memory file, mapped shared and without access, as only ``launcher_mark`` maps one;
 - a resource limit that names the same launcher as the page or the variable.
@@ -25,7 +26,7 @@ from . import read
 __all__ = ["Claim", "claims", "runtime_of", "vouched"]
 
 _FIRST_LINE = b"from xmp._processes."
-"""In the command of an interpreter that xmp starts: ``system/interpreter``."""
+"""Part of the command line of each interpreter that xmp starts: ``system/interpreter``."""
 _RUNTIME = re.compile(rf"{re.escape(marks.RUNTIME)}([a-z0-9_]{{1,32}})\b", re.ASCII)
 
 
@@ -34,19 +35,19 @@ class Claim(NamedTuple):
 
     launcher: Launcher
     mark: Mark | None
-    """None for a limit without a text."""
+    """None for a limit without a text that names the same launcher."""
     doubt: str
-    """Why the mark proves nothing; empty where the kernel vouches for it."""
+    """What alone carries the mark and proves nothing; empty where the kernel vouches for it."""
 
 
 def vouched(pid: int, root: Path) -> set[Mark]:
-    """The marks of a process for which the kernel vouches."""
+    """Return the marks of a process for which the kernel vouches."""
     found = claims(pid, root)
     return {claim.mark for claim in found if claim.mark is not None and not claim.doubt}
 
 
 def claims(pid: int, root: Path) -> list[Claim]:
-    """Every mark that a process of this user carries."""
+    """Return every mark that a process of this user carries."""
     folder = root / f"proc/{pid}"
     try:
         if folder.stat().st_uid != os.geteuid():
@@ -69,7 +70,7 @@ def claims(pid: int, root: Path) -> list[Claim]:
 
 
 def runtime_of(pid: int, root: Path) -> str:
-    """The runtime of its launch, as its pages say; empty where none does."""
+    """Return the runtime of a process's launch, as its mapped pages say; empty where none does."""
     found = _RUNTIME.findall(read.text(root / f"proc/{pid}/maps"))
     return found[-1] if found else ""
 
@@ -78,7 +79,7 @@ def runtime_of(pid: int, root: Path) -> str:
 
 
 def _mapped(folder: Path) -> Iterator[tuple[Mark, bool]]:
-    """The marks that are names of mapped pages, and whether the page proves the descent."""
+    """Yield the marks that are names of mapped pages, and whether the page proves the descent."""
     # Not splitlines: of all that ends a line for Python, the kernel escapes only "\n" in a path.
     for line in read.text(folder / "maps").split("\n"):
         # address, access, offset, device, inode, path: proc_pid_maps(5)
@@ -95,7 +96,10 @@ def _parsed(name: str) -> Mark | None:
 
 
 def _is_page_of_ours(fields: list[str], folder: Path) -> bool:
-    """A program that is handed another user's memory file (a compositor) maps it to use it."""
+    """Return whether a mapped page with a mark's name was made by a launcher of this user.
+
+    A program that is handed another user's memory file (a compositor) maps it with access.
+    """
     address, access, _, device, _, path = fields
     if access != "---s" or device != _memory_device() or not path.startswith("/memfd:"):
         return False
@@ -111,7 +115,7 @@ def _is_page_of_ours(fields: list[str], folder: Path) -> bool:
 
 @functools.cache
 def _memory_device() -> str:
-    """The device of memory files as maps name it, on which no path leads to a file.
+    """Return the device of memory files as maps name it, on which no path leads to a file.
 
     The kernel keeps shared anonymous memory there, too:
     https://github.com/torvalds/linux/blob/v6.12/mm/shmem.c (shmem_zero_setup)
@@ -135,10 +139,11 @@ def _variable(folder: Path) -> Mark | None:
 
 
 def _may_descend(mark: Mark, folder: Path) -> bool:
-    """Not a job that a replica has submitted (sbatch, at), which has its environment only.
+    """Return whether a process whose environment has the mark may descend from the launch.
 
-    Children inherit the score, which a container may have given to all of its processes. An
-    interpreter of ours gets it later.
+    A job that a replica has submitted (sbatch, at) does not: it has its environment only. Children
+    inherit the OOM score, which a container may have given to all of its processes. An interpreter
+    that xmp starts gets it later, and is recognised by its command line.
     """
     score = read.text(folder / "oom_score_adj")
     raised = score.lstrip("-").isdecimal() and int(score) >= mark.score
@@ -146,7 +151,7 @@ def _may_descend(mark: Mark, folder: Path) -> bool:
 
 
 def _limited_by(folder: Path) -> Launcher | None:
-    """The launcher that the resource limit names."""
+    """Return the launcher that a process's resource limit names."""
     for line in read.text(folder / "limits").splitlines():
         if line.startswith("Max file locks"):
             soft = line.split()[3]

@@ -15,14 +15,14 @@ __all__ = ["hardware"]
 INTEL = 0x8086
 DISPLAY_CLASSES = (0x030000, 0x038000)
 OTHER_CLASSES = (0x01, 0x02, 0x03, 0x05, 0x06, 0x0C)
-"""Storage, network, display, memory, bridges, buses: the class's first byte."""
+"""Storage, network, display, memory, bridges, buses, by the first byte of the PCI class."""
 INTEGRATED = "0000:00:02.0"
 """The PCI address of the graphics in Intel's processors."""
 
 
 @functools.lru_cache(maxsize=8)
 def hardware(root: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The TPU chips and the GPUs of the host, as the ``tpu`` and ``gpus`` of its facts."""
+    """Return the TPU chips and the GPUs of the host, as the ``tpu`` and ``gpus`` of its facts."""
     functions = sorted(Path(root, "sys/bus/pci/devices").glob("*"))
     return _tpu(Path(root), functions), _gpus(Path(root), functions)
 
@@ -43,12 +43,12 @@ def _tpu(root: Path, functions: list[Path]) -> dict[str, Any]:
 
 
 def _accelerator(function: Path) -> bool:
-    """Google's PCI vendor id is also on network cards and disks; these have other classes."""
+    """Return whether a PCI function of Google's is an accelerator, not a network card or a disk."""
     return read.hexadecimal(function / "class") >> 16 not in OTHER_CLASSES
 
 
 def _chips(root: Path, generation: Generation, slots: list[str]) -> dict[str, Any]:
-    """The chips behind the PCI functions ``slots``; a container may own only some of them."""
+    """Count the chips behind the PCI functions ``slots``; a container may own only some of them."""
     accel = len(list(Path(root, "dev").glob("accel[0-9]*")))
     vfio = len(list(Path(root, "dev/vfio").glob("[0-9]*")))
     owned = accel or vfio or len(slots)
@@ -66,7 +66,10 @@ def _chips(root: Path, generation: Generation, slots: list[str]) -> dict[str, An
 
 
 def _one_function_each(generation: Generation, slots: list[str]) -> bool:
-    """Some 7x hosts show one function per chip: then all are ``.0``, and no more than chips fit."""
+    """Return whether each chip shows one function, as on some 7x hosts.
+
+    Then all functions are ``.0``, and there are no more than chips fit.
+    """
     return all(slot.endswith(".0") for slot in slots) and len(slots) <= max(generation.sizes)
 
 
@@ -82,7 +85,7 @@ def _gpus(root: Path, functions: list[Path]) -> dict[str, Any]:
     intel = [f for f in functions if _intel_gpu(f)]
     if intel and list(Path(root, "dev/dri").glob("renderD*")):
         return {"vendor": "intel", "count": len(intel)}
-    if Path(root, "dev/dxg").exists():  # Windows' subsystem shows all GPUs behind one node
+    if Path(root, "dev/dxg").exists():  # WSL shows all GPUs behind one node
         return {"vendor": "nvidia", "count": 1}
     return {}
 

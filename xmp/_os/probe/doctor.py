@@ -1,7 +1,7 @@
-"""``xmp doctor``: would a launch work here, and if not, what must the user do? One line for each.
+"""``xmp doctor``: whether a launch would work here, and if not, what to do. One line per finding.
 
-It starts nothing and opens no device. It tries a port by leasing it, and that of host 0, from
-another host, by connecting.
+It starts nothing and opens no device. It tries the ports of this host by leasing them, and from
+another host the port of host 0 by connecting.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def examine(
     load: Load = NOTHING,
     reach: Reach | None = None,
 ) -> list[Finding]:
-    """All findings of this host for a launch of ``request``, problems first.
+    """Return all findings of this host for a launch of ``request``, problems first.
 
     ``lease`` leases ports, to find out whether they are free; ``load`` is what must fit; ``reach``
     connects to the port of host 0, from another host of the job.
@@ -70,7 +70,7 @@ def examine(
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
-    """Problems first."""
+    """Return the findings sorted: problems, then warnings, then notes."""
     order = {"problem": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
@@ -133,7 +133,10 @@ def _tuned(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
-    """libtpu maps large buffers: on v5e and later it starts and ends slowly without huge pages."""
+    """Advise huge pages, without which libtpu starts and ends slowly on v5e and later.
+
+    libtpu maps large buffers.
+    """
     setting = read.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     if facts.tpu.get("generation") in ("v5e", "v6e", "7x") and "[always]" not in setting:
         advice = "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
@@ -150,7 +153,7 @@ def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
-    """Ports are fixed only where several hosts must agree on them; any free one does elsewhere."""
+    """Try the ports whose numbers several hosts must agree on; all other ports may be any free one."""
     fixed = [need for need in plan.needs if need.port]
     free = []
     for need in fixed:

@@ -9,7 +9,7 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``level``: a ``problem`` fails a launch, a ``warning`` may, a ``note`` informs."""
+    """One finding: a ``problem`` fails a launch, a ``warning`` may fail it, a ``note`` informs."""
 
     level: str
     text: str

@@ -23,7 +23,7 @@ TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 @dataclass(frozen=True)
 class Holder:
-    """One process, as a user would look for it."""
+    """A process that holds something, described so that a user can find it."""
 
     pid: int
     user: str
@@ -38,7 +38,7 @@ class Holder:
 
 
 def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
-    """Other processes with an open device file; of other users, as far as permissions allow."""
+    """Return other processes with an open device file; other users' as far as permissions allow."""
     found = []
     for process in _processes(root):
         held = sorted({t for t in open_files(process) if _matches(t, patterns)})
@@ -48,7 +48,7 @@ def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Hold
 
 
 def lock_holders(root: Path) -> list[Holder]:
-    """Processes that hold the record lock on libtpu's file; the file alone locks nothing."""
+    """Return processes that hold the record lock on libtpu's file; the file alone locks nothing."""
     lock = root / LOCK
     try:
         inode = str(lock.stat().st_ino)
@@ -68,7 +68,7 @@ def _processes(root: Path) -> Iterator[Path]:
 
 
 def open_files(process: Path) -> Iterator[str]:
-    """The targets of a process's descriptors (``process`` is its folder in /proc), if readable."""
+    """Yield the readable targets of a process's descriptors; ``process`` is its folder in /proc."""
     try:
         names = list((process / "fd").iterdir())
     except OSError:
@@ -85,7 +85,7 @@ def _matches(target: str, patterns: Sequence[str]) -> bool:
 
 
 def holder(root: Path, process: Path, what: str) -> Holder:
-    """The process with this folder in /proc, as the holder of ``what``."""
+    """Return the process with this folder in /proc as the holder of ``what``."""
     command = " ".join(read.text(process / "cmdline").split("\0")).strip()
     return Holder(
         pid=int(process.name),
@@ -115,7 +115,7 @@ def _running(root: Path, process: Path) -> int:
 
 
 def age(seconds: int) -> str:
-    """In the largest unit of which there are two."""
+    """Return a duration in words, in the largest unit of which it has at least two."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
@@ -123,5 +123,5 @@ def age(seconds: int) -> str:
 
 
 def plain(text: str, most: int = 120) -> str:
-    """The end of a text that any process may have written, without what a terminal obeys."""
+    """Return the end of a text that any process may have written, without terminal controls."""
     return "".join(each if each.isprintable() else "?" for each in text[-most:])

@@ -14,13 +14,13 @@ _LONGEST = 1 << 20  # bytes: 10,000 hosts with 8 slots each
 
 
 def host_files(env: Mapping[str, str]) -> dict[str, str]:
-    """The names of the hosts, each once, by the variable that names the file."""
+    """Return the names of the hosts, each once, by the variable that names the file."""
     found = {name: " ".join(dict.fromkeys(_text(env.get(name, "")).split())) for name in FILES}
     return {name: hosts for name, hosts in found.items() if hosts}
 
 
 def _text(path: str) -> str:
-    """What a regular file has; empty for anything else: a FIFO would wait for its writer."""
+    """Read a regular file; return "" for anything else: a FIFO would wait for its writer."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

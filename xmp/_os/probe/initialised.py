@@ -17,7 +17,7 @@ UNKNOWN = "another library"
 
 
 def initialised(patterns: Sequence[str]) -> tuple[str, ...]:
-    """``"jax:tpu"``, ``"torch:cuda"``, …: framework and device, in a fixed order.
+    """Return ``"jax:tpu"``, ``"torch:cuda"``, …: framework and device, in a fixed order.
 
     ``patterns`` are the device files of TPU chips, none where there are no chips; an open one that
     no framework accounts for is listed as well. The functions called are those of jax 0.10, torch

@@ -36,11 +36,11 @@ class Launch:
     members: frozenset[int]
     """Every process below the supervisor."""
     program: str = ""
-    """Whose it is, in the user's words: script or notebook, user, age, runtime, state."""
+    """A description for the user: script or notebook, user, age, runtime, state."""
 
 
 def processes(root: Path = ROOT) -> dict[int, Process]:
-    """All living processes that this user can see, by pid."""
+    """Return all living processes that this user can see, by pid."""
     numbers = (int(path.name) for path in (root / "proc").glob("[0-9]*") if path.name.isdigit())
     found = (alive(pid, root) for pid in numbers)
     return {process.pid: process for process in found if process is not None}
@@ -50,7 +50,7 @@ def processes(root: Path = ROOT) -> dict[int, Process]:
 
 
 def launches(root: Path = ROOT) -> list[Launch]:
-    """The running launches of this user, oldest first."""
+    """Return the running launches of this user, oldest first."""
     known = processes(root)
     found = [_launch(process, known, root) for process in known.values() if _leads(process, known)]
     there = (launch for launch in found if launch is not None)
@@ -58,7 +58,7 @@ def launches(root: Path = ROOT) -> list[Launch]:
 
 
 def _leads(process: Process, known: Mapping[int, Process]) -> bool:
-    """Not a replica that was forked a moment ago: it still has its supervisor's name."""
+    """Return whether it is a supervisor, and not a replica just forked that still has its name."""
     parent = known.get(process.parent)
     return process.name == SUPERVISOR and (parent is None or parent.name != SUPERVISOR)
 
@@ -94,7 +94,7 @@ def _described(supervisor: Process, program: str, root: Path) -> str:
 
 
 def ancestors(process: Process, known: Mapping[int, Process]) -> list[int]:
-    """The pids of its parent, of the parent's parent, …, as far as they are known."""
+    """Return the pids of its parent, of the parent's parent, …, as far as they are known."""
     above: list[int] = []
     while process.parent and process.parent not in above:
         above.append(process.parent)

@@ -1,7 +1,7 @@
-"""Leftovers: processes of earlier launches that no process of xmp's will end.
+"""Leftovers: processes of earlier launches that no process of xmp will end.
 
-Either the launcher is gone; or it lives, but the process is a descendant neither of it nor of an
-``ENGINE`` process, which adopt the orphans of their launches.
+Either their launcher is gone; or it lives, but they descend neither from it nor from an ``ENGINE``
+process of the launch: those adopt the orphans of their launches.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _STEP = 0.02
 
 
 class Doubtful(NamedTuple):
-    """A process that may be a stranger's: it is for its user to end."""
+    """A process that may be a stranger's: only its user should end it."""
 
     process: Process
     launcher: int
     doubt: str
-    """What alone names the launch."""
+    """The only thing that names the launch, such as its environment."""
 
     def __str__(self) -> str:
         return f"{self.doubt} alone names the launch of process {self.launcher}"
 
 
 class Leftovers(NamedTuple):
-    """What is left behind, oldest first."""
+    """The leftovers, oldest first."""
 
     proven: list[Process]
-    """With all their descendants."""
+    """Leftovers for which the kernel vouches, with all their descendants."""
     doubtful: list[Doubtful]
 
 
 def leftovers(root: Path = ROOT, settle: float = _SETTLE) -> Leftovers:
-    """The leftovers of this user's launches.
+    """Find the leftovers of this user's launches.
 
     A launch may be ending at this moment: only what is still there after ``settle`` seconds
     counts.
@@ -79,9 +79,10 @@ def _age(process: Process) -> tuple[int, int]:
 
 
 def described(process: Process, root: Path = ROOT) -> Holder:
-    """The same process, as a user would look for it: with the program that has launched it.
+    """Describe a process so that a user can find it: with the program that has launched it.
 
-    What xmp has started has its name in ``ps``; its command is the same for all programs.
+    A process that xmp has started has a name of xmp's in ``ps``, and the same command line for all
+    programs.
     """
     found = holder(root, root / "proc" / str(process.pid), "")
     marks = [claim.mark for claim in claims(process.pid, root) if claim.mark is not None]
@@ -118,7 +119,10 @@ def _look(root: Path) -> Leftovers:
 
 
 def _is_from_here(claim: Claim, here: Mark, process: Process, root: Path) -> bool:
-    """Pids are unique within one boot and one pid namespace; no descendant is the older one."""
+    """Return whether a claim names a launcher of this boot and pid namespace, older than the process.
+
+    Pids are unique only within these; no descendant is older than its ancestor.
+    """
     if claim.mark is None:
         space = f"proc/{process.pid}/ns/pid"
         same = proc.link(root / space) == proc.namespace("pid", root)

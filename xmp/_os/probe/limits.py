@@ -16,12 +16,12 @@ __all__ = ["affinity", "cgroups", "cpu_quota", "installed", "memory", "memory_fr
 
 
 def affinity() -> tuple[int, ...]:
-    """The CPUs that this process may run on."""
+    """Return the CPUs that this process may run on."""
     return proc.affinity() or tuple(range(os.cpu_count() or 1))
 
 
 def cpu_quota(root: Path) -> float | None:
-    """The tightest CPU quota of its control groups, in CPUs; None without a limit."""
+    """Return the tightest CPU quota of its control groups, in CPUs; None without a limit."""
     quotas = []
     for folder, unified in cgroups(root, "cpu"):
         if unified:
@@ -35,7 +35,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def memory(root: Path) -> int | None:
-    """Bytes this process may use: the machine's memory, or its control groups' tightest limit."""
+    """Return the bytes that this process may use: the machine's, or its control groups' limit."""
     machine = installed(root)
     limits = [] if machine is None else [machine]
     for folder, unified in cgroups(root, "memory"):
@@ -47,13 +47,13 @@ def memory(root: Path) -> int | None:
 
 @functools.lru_cache(maxsize=8)
 def installed(root: Path) -> int | None:
-    """Bytes of memory that the machine has."""
+    """Return the bytes of memory that the machine has; None where unknown."""
     found = re.search(r"MemTotal:\s+(\d+) kB", read.text(root / "proc/meminfo"))
     return int(found[1]) * 1024 if found else None
 
 
 def memory_free(root: Path) -> tuple[int, str] | None:
-    """Bytes that this process may still take, and what limits them; None where unknown."""
+    """Return the bytes that this process may still take, and their limit; None where unknown."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", read.text(root / "proc/meminfo"))
     rooms = [(int(found[1]) * 1024, "the machine")] if found else []
     for folder, unified in cgroups(root, "memory"):
@@ -66,14 +66,17 @@ def memory_free(root: Path) -> tuple[int, str] | None:
 
 
 def _given_back(folder: Path, unified: bool) -> int:
-    """Cached file pages, which the kernel drops before it kills; /dev/shm does not count."""
+    """Return the bytes of cached file pages, which the kernel drops before it kills.
+
+    Files in /dev/shm are not among them.
+    """
     name = "inactive_file" if unified else "total_inactive_file"
     found = re.search(rf"^{name} (\d+)$", read.text(folder / "memory.stat"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def cgroups(root: Path, controller: str) -> tuple[tuple[Path, bool], ...]:
-    """The folders of this process's control groups, leaf to root, and whether they are v2."""
+    """Return the folders of this process's control groups, leaf to root, and whether each is v2."""
     return _folders(root, read.text(root / "proc/self/cgroup"), controller)
 
 
@@ -99,13 +102,13 @@ def _walk(root: Path, groups: str, controller: str) -> Iterator[tuple[Path, bool
 
 @functools.lru_cache(maxsize=8)
 def numa(root: str) -> tuple[tuple[int, ...], ...]:
-    """The CPUs of each NUMA node, in the order of the nodes."""
+    """Return the CPUs of each NUMA node, in the order of the nodes."""
     nodes = sorted(Path(root, "sys/devices/system/node").glob("node[0-9]*"), key=read.number)
     return tuple(_cpu_list(read.text(node / "cpulist")) for node in nodes)
 
 
 def _cpu_list(text: str) -> tuple[int, ...]:
-    """``"0-3,8"`` as numbers."""
+    """Return ``"0-3,8"`` as numbers."""
     cpus: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -1,6 +1,6 @@
-"""The meeting of the launchers of several hosts, for ``xmp doctor``: where, and who could come.
+"""Findings of ``xmp doctor`` on where the launchers of several hosts meet, and who could join.
 
-The ports of host 0 are tried elsewhere, with all ports that must have a certain number.
+The ports of host 0 are tried elsewhere, together with all other ports of a fixed number.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ __all__ = ["OneOfSeveral", "Reach", "found", "verdict"]
 
 SECRET = "XMP_JOB_SECRET"
 SHORT = 16
-"""Characters; who has recorded a handshake can try guesses at home."""
+"""Characters; anyone who has recorded a handshake can try guesses offline."""
 
 Reach = Callable[[str, int], str]
-"""What is at an address and port: "xmp", "another program", or why it cannot be reached."""
+"""Returns what is at an address and port: "xmp", "another program", or why it is unreachable."""
 
 
 @dataclass(frozen=True)
 class OneOfSeveral(Finding):
-    """Which host of a job this is: what is found here says nothing of the others."""
+    """Which host of a job this is; its findings say nothing about the other hosts."""
 
     index: int = 0
     hosts: int = 1
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Whether a launch would work, as far as this host can know."""
+    """Return in words whether a launch would work, as far as this host can know."""
     if any(finding.level == "problem" for finding in findings):
         return "a launch would not work here"
     for found in findings:
@@ -45,7 +45,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def found(plan: JobPlan, facts: HostFacts, reach: Reach | None) -> Iterator[Finding]:
-    """Nothing where a launch would have one host."""
+    """Yield what can be said of the meeting; nothing where a launch would have one host."""
     meeting = plan.meeting
     if meeting is None:
         return
@@ -71,7 +71,7 @@ def _reached(meeting: HostMeeting, where: str, what: str) -> Finding:
 
 
 def _secret(secret: str, where: str) -> Finding:
-    """What a stranger could do; the secret itself is in no report."""
+    """Return what a stranger could do; the secret itself is in no report."""
     if len(secret) >= SHORT:
         return Finding("note", f"the hosts prove to each other that they know {SECRET}")
     advice = "set the same long random text on all hosts (docs/security.md)"

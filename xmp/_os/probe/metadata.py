@@ -25,10 +25,10 @@ FLAVOR = b"metadata-flavor: google"
 
 
 def attributes(env: Mapping[str, str]) -> dict[str, str]:
-    """The attributes in ``KEYS`` that this host has; none without a server.
+    """Query the attributes in ``KEYS`` that this host has, once per process; none without a server.
 
     ``GCE_METADATA_IP`` names another server. ``TPU_SKIP_MDS_QUERY``, with any value, means that
-    there is none, as it does for libtpu. Queried once per process.
+    there is none, as it does for libtpu.
     """
     if SKIP in env:
         return {}
@@ -53,7 +53,7 @@ def _asked(server: str) -> Mapping[str, str]:
 
 
 def _get(host: str, port: int, path: str, deadline: float) -> str | None:
-    """The body, None for an attribute that does not exist; OSError when time is up."""
+    """Return the attribute's text; None if there is none. Raise OSError when time is up."""
     with connected(host, port, _left(deadline)) as connection:
         # With HTTP/1.0 the answer ends where the connection does: it has no chunks.
         request = f"GET {path} HTTP/1.0\r\nHost: {host}\r\nMetadata-Flavor: Google\r\n\r\n"

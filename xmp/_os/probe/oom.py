@@ -23,19 +23,19 @@ class Counted:
     peak: int | None = None
     """The most bytes that the group has used since it was made, where the kernel counts that."""
     everywhere: bool = False
-    """Kills on the whole machine, since no group of this process can be read."""
+    """Whether these are the whole machine's kills, since no group of this process can be read."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The limit of this process's memory in bytes, and whether it is a control group's."""
+    """The limit of this process's memory in bytes, and whether a control group sets it."""
 
     size: int
     of_group: bool
 
 
 def count(root: Path = Path("/")) -> Counted | None:
-    """The counters as they are now; None where they cannot be read."""
+    """Return the counters as they are now; None where they cannot be read."""
     for folder, unified in limits.cgroups(root, "memory"):
         names = ("events", "peak") if unified else ("oom_control", "max_usage_in_bytes")
         kills = _kills(folder / f"memory.{names[0]}")
@@ -52,6 +52,6 @@ def _kills(path: Path) -> int | None:
 
 
 def bound(root: Path = Path("/")) -> Bound | None:
-    """The tightest limit of the control groups, or the machine's memory; None where unknown."""
+    """Return the control groups' tightest limit, or the machine's memory; None where unknown."""
     size, machine = limits.memory(root), limits.installed(root)
     return None if size is None else Bound(size, size != machine)

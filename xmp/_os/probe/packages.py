@@ -31,7 +31,7 @@ PACKAGES = {
     "libneuronxla": ("libneuronxla",),
     "paddle": ("paddlepaddle", "paddlepaddle-gpu"),
 }
-"""Import name, and the distributions that install it."""
+"""The distributions that install each package, by import name."""
 
 LOADED = (
     "torch",
@@ -50,14 +50,14 @@ LOADED = (
 
 
 def loaded() -> tuple[str, ...]:
-    """The frameworks that this process has imported, not modules of the user's of such names."""
+    """Return the frameworks that this process has imported, without the user's modules so named."""
     names = [name for name in LOADED if name in sys.modules]
     own = {root for root in names if "." not in root and is_the_programs_own(root)}
     return tuple(name for name in names if name.partition(".")[0] not in own)
 
 
 def installed() -> dict[str, str | None]:
-    """Versions by package; looked up again when a folder on ``sys.path`` has changed."""
+    """Return versions by package; look them up again when a folder on ``sys.path`` has changed."""
     path = tuple(sys.path)
     return dict(_versions(path, tuple(_modified(entry) for entry in path)))
 
@@ -68,7 +68,7 @@ def _versions(path: tuple[str, ...], modified: tuple[int, ...]) -> Mapping[str, 
 
 
 def foreign_owners() -> list[str]:
-    """Distributions of other projects that are called ``xmp`` or have files in that package."""
+    """Return other projects' distributions that are named ``xmp`` or have files in that package."""
     found = set()
     for each in importlib.metadata.distributions():
         if "Name" not in each.metadata:  # a broken or half-removed installation
@@ -99,7 +99,7 @@ def _version(name: str, distributions: tuple[str, ...]) -> str | None:
 
 
 def _torch_build(version: str) -> str:
-    """The version with its build ("+cpu", "+cu128"), which wheels of an index leave out."""
+    """Return torch's version with its build ("+cpu", "+cu128"), which an index's wheels leave out."""
     spec = importlib.util.find_spec("torch")
     if "+" in version or spec is None or not spec.submodule_search_locations:
         return version

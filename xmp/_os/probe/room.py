@@ -1,4 +1,4 @@
-"""Whether a launch fits into the free memory and /dev/shm of this host.
+"""Findings on whether a launch fits into the free memory and /dev/shm of this host.
 
 Arguments and results travel in memory files. The size of /dev/shm does not limit these, but a
 control group counts them as memory, as it counts files in /dev/shm.
@@ -18,12 +18,13 @@ __all__ = ["Load", "memory", "shared", "shared_memory"]
 
 MIB, GIB = 1 << 20, 1 << 30
 LEAST = GIB
-"""A fresh interpreter with torch and a device plugin takes half of it, without a model."""
+"""The least memory per replica without a warning: half of it goes to a fresh interpreter with torch
+and a device plugin, without a model."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a launch will take, as the user says, in bytes; 0 is unknown."""
+    """What a launch will take, in bytes, as given by the user; 0 is unknown."""
 
     each: int = 0
     """What every replica takes for itself: its model, gradients, batches."""
@@ -31,12 +32,12 @@ class Load:
     """The arguments of all replicas together."""
 
     def total(self, replicas: int) -> int:
-        """The total: arguments count twice, as the launcher's own and as one packed copy."""
+        """Return the total; arguments count twice, as the launcher's own and as one packed copy."""
         return replicas * self.each + 2 * self.arguments
 
 
 def memory(root: Path, installed: int | None, replicas: int, load: Load) -> Iterator[Finding]:
-    """Whether ``replicas`` fit into free memory; ``installed`` is used where that is unknown."""
+    """Yield whether ``replicas`` fit into free memory, or if that is unknown, ``installed`` bytes."""
     free, bound = limits.memory_free(root) or (installed, "")
     if free is None:
         return
@@ -62,7 +63,7 @@ def _fits(free: int, what: str, replicas: int, load: Load) -> Finding:
 
 
 def shared_memory(root: Path) -> tuple[int, int] | None:
-    """The size of /dev/shm and its free part, in bytes; None without /dev/shm."""
+    """Return the size of /dev/shm and its free part, in bytes; None without /dev/shm."""
     try:
         state = os.statvfs(root / "dev/shm")
     except OSError:
@@ -71,7 +72,10 @@ def shared_memory(root: Path) -> tuple[int, int] | None:
 
 
 def shared(found: tuple[int, int] | None, load: Load) -> Iterator[Finding]:
-    """A container has 64 MiB by default; tensors in arguments and data loaders need /dev/shm."""
+    """Yield what is too small in /dev/shm: tensors in arguments and data loaders need it.
+
+    In a container it has 64 MiB by default.
+    """
     if found is None:
         yield Finding("warning", "this host has no /dev/shm", "mount one: tensors are shared there")
         return
