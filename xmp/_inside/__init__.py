@@ -1,4 +1,4 @@
-"""What user code calls in a replica: its ``identity``, its ``groups``, and ``collectives``."""
+"""The functions that user code calls in a replica: ``identity``, ``groups``, ``collectives``."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def breakpoint(rank: int = 0) -> None:
 
     Every replica makes the same call. The debugger has the launcher's terminal (or reads its
     standard input where that is a pipe or a file) until the program continues; meanwhile no other
-    process reads it. ``timeout=``, ``hang_timeout=``, ``grace=`` and ``join(timeout)`` pause as
-    long. Other time-outs do not: torch's process groups give up after their own (30 minutes for
+    process reads it, and ``timeout=``, ``hang_timeout=``, ``grace=`` and ``join(timeout)`` are
+    paused. Other time-outs are not: torch's process groups give up after their own (30 minutes for
     gloo, 10 for nccl, unless you pass ``init_process_group(timeout)``), and so do the barriers of
     JAX's coordination service.
 
@@ -64,7 +64,7 @@ def breakpoint(rank: int = 0) -> None:
 
 
 def does_nothing(hook: Callable[..., Any]) -> bool:
-    """Whether this ``sys.breakpointhook`` is debugpy's and no client of debugpy is attached.
+    """Return whether a ``sys.breakpointhook`` is debugpy's and no client of debugpy is attached.
 
     ipykernel imports debugpy, whose import sets the hook (debugpy/_vendored/force_pydevd.py);
     without a client it returns at once (https://github.com/microsoft/debugpy/wiki/API-Reference).
@@ -77,9 +77,9 @@ def does_nothing(hook: Callable[..., Any]) -> bool:
 
 @contextmanager
 def in_this_process() -> Iterator[None]:
-    """While the function runs in a notebook's kernel itself: ``breakpoint()`` stops there.
+    """Make ``breakpoint()`` stop in a notebook's kernel while the function runs in it.
 
-    In a script that listens for debugpy's clients, a breakpoint does nothing until one is there.
+    In a script that listens for debugpy's clients, a breakpoint does nothing until one is attached.
     """
     before = sys.breakpointhook
     if not ("ipykernel" in sys.modules and does_nothing(before)):

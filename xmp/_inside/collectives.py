@@ -1,4 +1,4 @@
-"""What replicas do together: collectives of their framework, ``once_per_host``, heartbeats."""
+"""What replicas do together: their framework's collectives, ``once_per_host``, heartbeats."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ _making = _Making()
 def init_process_group(
     backend: str | None = None, *, timeout: float | timedelta | None = None
 ) -> None:
-    """Form torch's default process group by env://; does nothing if it exists already.
+    """Form torch's default process group by env://; do nothing if it exists already.
 
     A world of one forms a group of one, without a port. With JAX the mesh is up when the function
     starts, and this does nothing.
 
     Args:
-        backend: "gloo", "nccl", "cpu:gloo,cuda:nccl" … as torch names it; None or "auto" for that
-            of the launch (``spawn(backend=…)``), or else the runtime's own.
+        backend: a name of torch's, such as "gloo", "nccl" or "cpu:gloo,cuda:nccl"; None or "auto"
+            for that of the launch (``spawn(backend=…)``), or else the runtime's own.
         timeout: a number of seconds or a ``timedelta``, for this and for every collective of the
             group; None for torch's own default.
 
     Raises:
-        TypeError: an argument of a wrong type.
-        ValueError: ``timeout`` is not positive, torch does not have ``backend``, the group is there
-            already with another one, or the runtime connects the replicas without torch (JAX).
+        TypeError: an argument has a wrong type.
+        ValueError: ``timeout`` is not positive, torch does not have ``backend``, the group already
+            exists with another one, or the runtime connects the replicas without torch (JAX).
         RuntimeError: there is no framework to connect the replicas, or this is a child of one.
     """
     if backend is not None and not isinstance(backend, str):
@@ -107,7 +107,7 @@ def _seconds(timeout: float | timedelta) -> float:
 
 
 def on_heartbeat(call: Callable[[], None]) -> None:
-    """Call this at every sign of progress of the program."""
+    """Have ``call`` called at every sign of progress of the program."""
     global _on_heartbeat
     _on_heartbeat = call
 
@@ -116,9 +116,9 @@ def heartbeat() -> None:
     """Report that this replica makes progress: the clock of ``hang_timeout=`` starts again.
 
     For programs whose main thread stays in one native call, or waits for another thread, for
-    longer than that. Call it from any thread, as often as you like: it costs a microsecond, and
-    does nothing without ``hang_timeout=``. In a child of the replica, such as a worker of a data
-    loader, it counts as the replica's.
+    longer than that limit. Call it from any thread, as often as you like: it costs a microsecond,
+    and does nothing without ``hang_timeout=``. In a child of the replica, such as a worker of a
+    data loader, it counts as the replica's.
     """
     if _on_heartbeat is not None:
         _on_heartbeat()
@@ -127,10 +127,14 @@ def heartbeat() -> None:
 
 
 def barrier(group: Any = None) -> None:
-    """Wait until every replica of the launch, or of a process group of torch's, has called this.
+    """Wait until every replica of the launch, or of a process group, has called this.
+
+    Args:
+        group: a process group of torch's: only its replicas take part.
 
     Raises:
-        TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
+        TypeError: ``group`` is not a process group.
+        ValueError: this replica is not in ``group``.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
@@ -140,14 +144,17 @@ def barrier(group: Any = None) -> None:
 
 
 def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
-    """``value`` reduced over all replicas; nothing is changed in place.
+    """Reduce ``value`` over all replicas and return the result; change nothing in place.
 
     Args:
         value: a tensor, array or number, or a tree (dict, list, tuple) of them, of the same
-            shapes on every replica; leaves of other types come back unchanged. The mean of
-            integers is a float. Tensors come back detached from autograd's graph.
+            shapes on every replica.
         op: "sum", "mean", "min", "max" or "prod".
         group: a process group of torch's, to reduce over its replicas alone.
+
+    Returns:
+        The reduced value, in the form of ``value``; leaves of other types come back unchanged.
+        The mean of integers is a float. Tensors come back detached from autograd's graph.
 
     Raises:
         ValueError: ``op`` is another word, or this replica is not in the group.
@@ -165,20 +172,20 @@ def all_reduce(value: T, op: Op = "sum", group: Any = None) -> T:
 
 
 def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
-    """The value of the replica of rank ``src``; what the others pass does not matter.
+    """Return the value of the replica of rank ``src``; what the others pass does not matter.
 
     Args:
         obj: any picklable object; tensors and arrays in it travel as they lie in memory. Over
             several hosts, and in processes of torchrun, Slurm or MPI, only plain values, arrays
             and tensors, unless all have the same XMP_JOB_SECRET (docs/security.md). A module's
             ``state_dict()`` then comes as an OrderedDict without its attribute ``_metadata``.
-        src: 0 … ``world_size() - 1``; with ``group`` too a global rank, as in torch.
-        group: a process group of torch's: its replicas alone take part.
+        src: 0 … ``world_size() - 1``; a global rank even with ``group``, as in torch.
+        group: a process group of torch's: only its replicas take part.
 
     Raises:
         TypeError: ``src`` is not an integer, or ``group`` not a process group; ``obj`` needs the
             secret.
-        ValueError: ``src`` is not a rank of this launch, or it or this replica not in the group.
+        ValueError: ``src`` is not a rank of this launch, or it or this replica is not in the group.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
@@ -198,16 +205,19 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
 
 
 def all_gather(obj: T, group: Any = None) -> list[T]:
-    """The values of all replicas, in rank order.
+    """Return the values of all replicas, in rank order.
 
     Args:
         obj: any picklable object, as for ``broadcast``; tensors and arrays may differ in shape
             between replicas.
-        group: a process group of torch's: the values of its replicas, in the order of their ranks
-            in it.
+        group: a process group of torch's: only its replicas take part.
+
+    Returns:
+        One value per replica; with ``group`` in the order of the ranks in it.
 
     Raises:
-        TypeError: ``group`` is not a process group. ValueError: this replica is not in it.
+        TypeError: ``group`` is not a process group.
+        ValueError: this replica is not in ``group``.
         RuntimeError: the runtime has no groups, or no framework connects the replicas; or this is a
             child of a replica, such as a worker of a data loader.
     """
@@ -222,16 +232,22 @@ def once_per_host(fn: Callable[[], T]) -> T:
 
     For what a host needs once: a download, a tokenised data set. Every replica of a host must
     make the same calls of ``once_per_host`` in the same order. Large arrays in the value are
-    mapped, not copied. What ``fn`` raises, a ``BaseException`` too, is raised on every replica.
+    mapped, not copied. What ``fn`` raises, even a ``BaseException``, is raised on every replica.
     A call within ``fn`` just calls its own function.
 
     In children of the replicas (workers of a data loader, whatever their start method), in threads
     that a replica starts and in signal handlers there is no common order. A call there is known by
     its function: the code of ``fn`` and the plain values that it holds (its closure, defaults, the
     arguments of a ``partial``, the attributes of a method's object). The first to ask calls ``fn``,
-    all others of this host get the value, and so do later calls of the same function: it is kept
-    (the last 64 are). What ``fn`` raises there is raised in those that wait, and not kept. These
+    all others of this host get the value, and so do later calls of the same function: the last 64
+    values are kept. What ``fn`` raises there is raised in those that wait, and not kept. These
     calls do not count among those of the replica itself.
+
+    Args:
+        fn: a function without arguments, whose value can be pickled.
+
+    Returns:
+        The value of ``fn`` on this host.
 
     Raises:
         RuntimeError: the first replica has left its function without this call; or ``fn`` has
@@ -266,7 +282,7 @@ def _shared(channel: Channel, key: str, fn: Callable[[], T], **how: Any) -> T:
 
 
 def rank_zero_only(fn: Callable[P, T]) -> Callable[P, T | None]:
-    """Decorator: the function runs on rank 0; on all others it returns None at once."""
+    """Decorate a function to run on rank 0 only; on all other ranks it returns None at once."""
 
     @functools.wraps(fn)
     def on_rank_zero(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -318,7 +334,7 @@ def _sent_within(state: ReplicaState, obj: Any, source: int, group: Any) -> Any:
 
 
 def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:
-    """Who takes part in a collective; asking counts as a heartbeat."""
+    """Return the replicas that take part in a collective; asking counts as a heartbeat."""
     if group is None:
         return _needed(state, what)
     heartbeat()
@@ -326,6 +342,6 @@ def _scope(state: ReplicaState, what: str, group: Any) -> Framework | Members:
 
 
 def _needed(state: ReplicaState, what: str) -> Framework:
-    """The framework for a collective; asking for it counts as a heartbeat."""
+    """Return the framework for a collective; asking for it counts as a heartbeat."""
     heartbeat()
     return needed(state, what)

@@ -13,16 +13,17 @@ __all__ = ["local_group", "members", "needed", "rank", "refuse_in_child", "world
 
 
 def rank(group: Any = None) -> int:
-    """This replica's index among all replicas of all hosts: 0 … ``world_size() - 1``.
+    """Return this replica's index among all replicas of all hosts: 0 … ``world_size() - 1``.
 
     In a child of a replica (a worker of a data loader, a process of multiprocessing with any start
-    method) this and all that describes the replica is what it is in the replica.
+    method) this and all else that describes the replica has the same value as in the replica.
 
     Args:
         group: a process group of torch's: the index among its replicas, -1 outside of it.
 
     Raises:
-        TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+        TypeError: ``group`` is not a process group.
+        ValueError: torch does not know ``group``.
         RuntimeError: the runtime has no groups; or, with ``group``, this is a child of a replica.
     """
     state = current()
@@ -30,13 +31,14 @@ def rank(group: Any = None) -> int:
 
 
 def world_size(group: Any = None) -> int:
-    """The number of replicas on all hosts together; 1 outside a launch.
+    """Return the number of replicas on all hosts together; 1 outside a launch.
 
     Args:
         group: a process group of torch's: the number of its replicas, -1 outside of it.
 
     Raises:
-        TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+        TypeError: ``group`` is not a process group.
+        ValueError: torch does not know ``group``.
         RuntimeError: the runtime has no groups; or, with ``group``, this is a child of a replica.
     """
     state = current()
@@ -47,10 +49,11 @@ def world_size(group: Any = None) -> int:
 
 
 def local_group() -> Any:
-    """The process group of this host's replicas, for ``group=`` of xmp's and torch's collectives.
+    """Return the process group of this host's replicas, for ``group=`` of collectives.
 
-    The first call forms it, and the default group where there is none yet: all replicas make it
-    together. Later calls return the same group. On a single host it is the default group itself.
+    These are xmp's and torch's. The first call forms the group, and the default group if there is
+    none yet: all replicas make it together. Later calls return the same group. On a single host it
+    is the default group itself.
 
     Raises:
         RuntimeError: the runtime has no groups, there is no framework, or this is a child of a
@@ -66,7 +69,7 @@ def local_group() -> Any:
 
 
 def members(state: ReplicaState, what: str, group: Any) -> Members:
-    """The collectives of ``group``, for ``xmp.<what>(group=…)``.
+    """Return the collectives of ``group``, for ``xmp.<what>(group=…)``.
 
     Raises:
         ValueError: this replica is not in the group.
@@ -81,7 +84,11 @@ def members(state: ReplicaState, what: str, group: Any) -> Members:
 
 
 def needed(state: ReplicaState, what: str) -> Framework:
-    """The framework; RuntimeError, for ``xmp.<what>()``, where there is none, and in children."""
+    """Return the framework, for ``xmp.<what>()``.
+
+    Raises:
+        RuntimeError: there is none, or this is a child of a replica.
+    """
     refuse_in_child(what)
     framework = framework_of(state)
     if framework is not None:

@@ -2,8 +2,8 @@
 
 The engine calls ``install`` in every replica. Before that, and in processes that other launchers
 started, the same functions describe a world of one or that launcher's world, so that one script
-runs with and without xmp. A context variable comes before the value of the process, because two
-replicas may be threads of one process.
+runs with and without xmp. A context variable has precedence over the value of the process, because
+two replicas may be threads of one process.
 """
 
 from __future__ import annotations
@@ -62,34 +62,35 @@ __all__ = [
 T = TypeVar("T")
 
 FOR_CHILDREN = "xmp"
-"""Under this name a process object of multiprocessing has what its replica's children must know."""
+"""The key in a process object of multiprocessing under which children find out about their replica."""
 _TORCH = "xmp._inside.frameworks.torch_dist"
 _JAX = "xmp._inside.frameworks.jax"
 
 
 class Channel(Protocol):
-    """What a replica asks of its supervisor; the engine provides it."""
+    """A replica's requests to its supervisor; the engine provides it."""
 
     @property
     def door(self) -> socket.socket:
-        """What its children need to ask."""
+        """The socket that its children need to make requests."""
 
     def share(
         self, key: str, make: Callable[[], T], owner: int | None = None, kept: bool = False
     ) -> T:
-        """One local replica calls ``make`` (``owner``, or the first to ask); all get the value.
+        """Have one local replica call ``make`` and return the value in all.
 
-        It is dropped when each of them has it, unless it is ``kept``.
+        The one is ``owner``, or the first to ask. The value is dropped when each of them has it,
+        unless it is ``kept``.
         """
 
     def preempted(self, counts: bool) -> bool:
-        """Whether all replicas have agreed that they end at this call, which may not count."""
+        """Return whether all replicas have agreed to end at this call; it may not count as one."""
 
     def beat(self) -> None:
         """Report progress from a child that shares no memory with the replica."""
 
     def turn(self, key: str) -> AbstractContextManager[None]:
-        """Mutual exclusion between the local replicas; freed when its holder dies."""
+        """Return a lock between the local replicas; it is released when its holder dies."""
 
 
 class ReplicaState:
@@ -106,16 +107,16 @@ class ReplicaState:
         self.info = info
         self.framework = framework
         self.channel = channel
-        self.outside = outside  # no launch of xmp's made this process
-        self.key = key  # None: no launch of xmp's has given one
-        self.is_alone = False  # the caller itself, as nprocs=1 asks
-        self.is_apart = False  # a child of the replica that has none of its memory
+        self.outside = outside  # no launch of xmp made this process
+        self.key = key  # None: no launch of xmp has given one
+        self.is_alone = False  # the replica is the caller's process, as nprocs=1 asks
+        self.is_apart = False  # a child of the replica that shares none of its memory
         self.is_script = False  # it runs a script, as a process of torchrun does
         self.once_calls: Iterator[int] = itertools.count()
         self.pid, self.thread = _pid, _thread()
 
     def is_own(self) -> bool:
-        """Whether this is the thread of this replica itself: none of its others, and no child."""
+        """Return whether this is the replica's own thread, not another of its threads or a child."""
         return self.thread == _thread() and self.pid == _pid
 
 
@@ -125,7 +126,7 @@ _outside: ReplicaState | None = None
 _lock = threading.Lock()
 _thread = threading.get_ident
 _pid = os.getpid()
-"""Of this process: where a sandbox handles system calls, each costs a microsecond."""
+"""The pid of this process, kept: a system call costs a microsecond where a sandbox handles it."""
 
 
 def _note_pid() -> None:
@@ -143,7 +144,7 @@ def install(
     is_alone: bool = False,
     key: bytes | None = None,
 ) -> None:
-    """Make this context that replica, and the process too unless it is one already."""
+    """Make this context that replica, and also the process unless it is one already."""
     global _in_this_process
     state = ReplicaState(info, framework, channel, key=key)
     state.is_alone = is_alone
@@ -162,19 +163,19 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
 
 
 def take_over() -> None:
-    """In a replica that has inherited what ``install`` made: it is this process, no child of it."""
+    """Make a replica that inherited what ``install`` made this process itself, not a child of it."""
     state = _in_this_context.get()
     assert state is not None
     state.pid, state.thread = _pid, _thread()
 
 
 def begin_script() -> None:
-    """From here on this replica runs a script, which may launch its functions as this rank."""
+    """Note that from here on this replica runs a script, which may launch its functions as this rank."""
     current().is_script = True
 
 
 def is_in_function() -> bool:
-    """Whether this is a replica that runs a function: what launches itself elsewhere runs here."""
+    """Return whether this is a replica that runs a function: a launch within it runs here."""
     return is_replica() and not current().is_script
 
 
@@ -188,7 +189,7 @@ def uninstall() -> None:
 
 
 def replica() -> ReplicaInfo:
-    """Everything that is known about this replica, as one frozen value.
+    """Return everything that is known about this replica, as one frozen value.
 
     Its fields are those of ``ReplicaInfo``: ``rank``, ``world_size``, ``device`` …, and
     what follows from them: ``device_type``, ``device_id``, ``device_ordinal``, ``endpoint``,
@@ -205,43 +206,43 @@ def replica() -> ReplicaInfo:
 
 
 def synchronize() -> None:
-    """Wait until this replica's device has done what was given to it."""
+    """Wait until this replica's device has finished the work that it was given."""
     wait: Callable[[], None] | None = getattr(current().framework, "synchronize", None)
     if wait is not None:
         wait()
 
 
 def local_rank() -> int:
-    """This replica's index among those of its host: 0 … ``local_world_size() - 1``."""
+    """Return this replica's index among those of its host: 0 … ``local_world_size() - 1``."""
     return current().info.local_rank
 
 
 def local_world_size() -> int:
-    """The number of replicas on this host; 1 outside a launch."""
+    """Return the number of replicas on this host; 1 outside a launch."""
     return current().info.local_world_size
 
 
 def host_index() -> int:
-    """The index of this host among the launch's hosts, from 0."""
+    """Return the index of this host among the launch's hosts, from 0."""
     return current().info.host_index
 
 
 def restart_count() -> int:
-    """How often this launch has been restarted so far."""
+    """Return how often this launch has been restarted so far."""
     return current().info.restart_count
 
 
 def is_thread() -> bool:
-    """Whether this replica is one of several threads of a process, each of them a replica."""
+    """Return whether this replica is one of several threads of a process, each of them a replica."""
     return int(current().info.settings.get("threads_per_process", "1")) > 1
 
 
 def device() -> Any:
-    """This replica's device, as its framework names it.
+    """Return this replica's device, as its framework names it.
 
-    ``torch.device("cuda", 3)``, ``torch.device("cpu")``, a ``jax.Device``; without a framework in
-    the replica, and in its children with an interpreter of their own (multiprocessing's "spawn"
-    and "forkserver"), the name that the plan gives it (a string).
+    That is ``torch.device("cuda", 3)``, ``torch.device("cpu")`` or a ``jax.Device``. Without a
+    framework in the replica, and in its children with an interpreter of their own
+    (multiprocessing's "spawn" and "forkserver"), it is the name that the plan gives it (a string).
     """
     state = current()
     framework = framework_of(state)
@@ -249,29 +250,29 @@ def device() -> Any:
 
 
 def launch_key() -> bytes:
-    """The key that this replica shares with the others of its launch; empty: they share none."""
+    """Return the key that the replicas of this launch share; empty if they share none."""
     state = current()
     return of_environment(state.info) if state.key is None else state.key
 
 
 def channel() -> Channel | None:
-    """This replica's channel to the supervisor; None outside a replica."""
+    """Return this replica's channel to the supervisor; None outside a replica."""
     return current().channel
 
 
 def in_a_replica() -> bool:
-    """Whether a launch has made this process; reads no environment variable."""
+    """Return whether a launch has made this process, without reading an environment variable."""
     state = installed()
     return state is not None and state.channel is not None
 
 
 def is_replica() -> bool:
-    """Whether this thread is a replica, also one that ``nprocs=1`` runs in the caller."""
+    """Return whether this thread is a replica, even one that ``nprocs=1`` runs in the caller."""
     return installed() is not None
 
 
 def whose_child() -> str:
-    """Which child of which replica this process is, for messages; empty if it is none."""
+    """Return in words which child of which replica this process is; empty if it is none."""
     state = current()
     if state.pid == _pid:
         return ""
@@ -279,18 +280,18 @@ def whose_child() -> str:
 
 
 def child_apart() -> Channel | None:
-    """The channel of a child that shares no memory with its replica."""
+    """Return the channel of a child that shares no memory with its replica; None elsewhere."""
     state = installed()
     return state.channel if state is not None and state.is_apart else None
 
 
 def installed() -> ReplicaState | None:
-    """The replica that this thread is, or whose child; None outside a launch."""
+    """Return the replica that this thread is, or whose child it is; None outside a launch."""
     return _in_this_context.get() or _in_this_process or _of_the_parent()
 
 
 def _of_the_parent() -> ReplicaState | None:
-    """The replica that has made this process by multiprocessing, with an interpreter of its own."""
+    """Return the replica that made this process by multiprocessing, with its own interpreter."""
     global _in_this_process
     process = sys.modules.get("multiprocessing.process")
     config = getattr(process.current_process(), "_config", {}) if process is not None else {}
@@ -309,10 +310,10 @@ def _of_the_parent() -> ReplicaState | None:
 
 
 def for_children() -> dict[str, Any]:
-    """What a child of this replica must know, for the configuration of its process object.
+    """Return what a child of this replica must know, for the configuration of its process object.
 
-    Multiprocessing copies that to every child, and to theirs. The environment says who a replica is
-    as well, but programs get it, too.
+    Multiprocessing copies that to every child and to their children. The environment says who a
+    replica is as well, but other programs inherit it, too.
     """
     state = current()
     if state.channel is None:
@@ -323,7 +324,7 @@ def for_children() -> dict[str, Any]:
 
 
 def current() -> ReplicaState:
-    """The replica that this thread is; outside a launch, what the environment says."""
+    """Return the replica that this thread is; outside a launch, the one the environment describes."""
     global _outside
     state = installed()
     if state is not None:
@@ -341,7 +342,7 @@ def current() -> ReplicaState:
 
 
 def framework_of(state: ReplicaState) -> Framework | None:
-    """The replica's framework; outside a launch, the one that this process has or can load."""
+    """Return the replica's framework; outside a launch, the one that is loaded or can be."""
     if state.framework is None and state.outside:
         with signals.deferred():
             name = _loaded_or_installed()

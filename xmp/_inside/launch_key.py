@@ -1,6 +1,6 @@
 """The key that replicas of one launch share, and no other process.
 
-It comes in the order of the launch. Where another launcher has started the processes, and where the
+The launch's order contains it. Where another launcher has started the processes, and where the
 replicas are on several hosts, it is derived from the job's secret; without one there is no key.
 """
 
@@ -23,7 +23,7 @@ KEY_SIZE = 32
 
 
 def derived(secret: bytes, *about: object) -> bytes:
-    """The key of the launch that ``about`` describes; empty without a secret."""
+    """Return the key of the launch that ``about`` describes; empty without a secret."""
     if not secret:
         return b""
     with signals.deferred():
@@ -38,12 +38,12 @@ def derived(secret: bytes, *about: object) -> bytes:
 
 @functools.cache
 def _own() -> bytes:
-    """Of a process without others, or of its threads."""
+    """Return the key of a process that is alone in its launch, or of its threads."""
     return os.urandom(KEY_SIZE)
 
 
 def of_environment(info: ReplicaInfo, environment: Mapping[str, str] | None = None) -> bytes:
-    """The key of processes that another launcher has started for one device each."""
+    """Return the key of processes that another launcher has started, one for each device."""
     if info.world_size == 1:
         return _own()
     env = os.environ if environment is None else environment

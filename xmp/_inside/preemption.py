@@ -1,4 +1,4 @@
-"""``preempted()``: the launcher got SIGTERM; it turns true at the same call in all replicas."""
+"""``preempted()``: true once the launcher got SIGTERM, from the same call on in all replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _noted = False
 
 
 def preempted() -> bool:
-    """Whether this launch must end soon: save a checkpoint, and return.
+    """Return whether this launch must end soon; if so, save a checkpoint and return.
 
     Call it once a step, in the replica's main thread. After the launcher got SIGTERM it turns true
     in every replica at the same call, counted from the first, and stays true; no replica waits for
@@ -26,6 +26,6 @@ def preempted() -> bool:
 
 
 def note_preemption() -> None:
-    """In the launcher: the replicas of a launch know that they are preempted."""
+    """Note, in the launcher, that the replicas of a launch know that they are preempted."""
     global _noted
     _noted = True

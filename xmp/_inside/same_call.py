@@ -1,7 +1,7 @@
-"""What tells two calls of ``once_per_host`` apart that no order tells apart.
+"""Tells apart calls of ``once_per_host`` that have no order in common.
 
-The calls of a replica's own thread come in the same order in all replicas. In a child of a replica,
-in another thread and in a signal handler a call is known by its function: its code, and the values
+The calls of a replica's own thread come in the same order in all replicas. A call in a child of a
+replica, in another thread or in a signal handler is known by its function: its code, and the values
 that it holds, as far as they are plain.
 """
 
@@ -18,12 +18,12 @@ __all__ = ["name_of"]
 
 _DEPTH = 6
 _LONGEST = 1000
-"""Of a longer container the first and the last items count, and the length."""
+"""The most items of a container that count; of a longer one the first, the last and the length."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, os.PathLike)
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """The name of a call of ``fn``; the same in all processes of a launch that make this call."""
+    """Return the name of a call of ``fn``, the same in all processes of a launch that make it."""
     digest = hashlib.blake2b(digest_size=16)
     for part in _parts(fn, _DEPTH):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -32,7 +32,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def _parts(value: Any, depth: int) -> Iterator[str]:
-    """A description of a value, in pieces; of what is not plain and has no attributes, its type."""
+    """Yield a description of a value in pieces; only its type if nothing plain is in it."""
     yield f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, _PLAIN):
         yield repr(value)

@@ -1,4 +1,4 @@
-"""What a replica of ``xmp run`` does: it is the script, as a fresh interpreter would run it."""
+"""Runs the script of ``xmp run`` in a replica, as a fresh interpreter would run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from . import begin_script, restart_count, world_size
 __all__ = ["ScriptRun", "run_in_replica", "script_folder"]
 
 _BEFORE = _registry.every("scripts")
-"""What readies libraries for a script; loaded here, in the template."""
+"""Functions that prepare libraries for a script; loaded here, in the template."""
 _MAIN = "__main__"
 _AT_START = frozenset(
     {
@@ -35,7 +35,7 @@ _AT_START = frozenset(
         *("zipimport", "_collections_abc", "_sitebuiltins"),
     }
 )
-"""Modules that an interpreter has imported before it looks into the script's folder."""
+"""Modules that an interpreter has imported before it searches the script's folder."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +46,30 @@ class ScriptRun:
     """"path" of a script, "folder" (or zip file) with a ``__main__.py``, "module" (``-m``), or
     "program" (``--no-python``)."""
     target: str
-    """As it was given: the script's ``sys.argv[0]``."""
+    """The target as the user gave it: the script's ``sys.argv[0]``."""
     args: tuple[str, ...] = ()
     run_id: str = ""
-    """``TORCHELASTIC_RUN_ID``, where the user has named one."""
+    """``TORCHELASTIC_RUN_ID``, if the user has named one."""
     unique: str = ""
-    """Its value otherwise, where this host is the only one."""
+    """The value of that variable if not, where this host is the only one."""
     max_restarts: int = 0
     error_file: str = ""
-    """``TORCHELASTIC_ERROR_FILE`` of the command: also that of a replica in its process."""
+    """``TORCHELASTIC_ERROR_FILE`` of the command; a replica that runs in its process has the same."""
     started: float = 0.0
-    """When the user called: seconds since 1970."""
+    """When the user called, in seconds since 1970."""
     source: bytes | None = None
-    """The script itself, for hosts that need not have its file, and where it can be read once."""
+    """The script's text, for hosts that may lack its file, or if it can be read only once."""
     origin: str = ""
-    """Where it was read: an absolute path of the driver's host."""
+    """The absolute path on the driver's host from which it was read."""
     folder: str = ""
-    """That which stands first in ``sys.path`` then."""
+    """The folder that is first in ``sys.path`` in that case."""
 
 
 def run_in_replica(rank: int, run: ScriptRun) -> None:
     """Become the script, whose ``__main__`` stays to the end of this process.
 
-    runpy would take ``__main__`` back when the script has run to its end, and exit handlers and
-    threads of the script would find another module there. Raises what the script raises.
+    runpy would put the old ``__main__`` back when the script has run to its end, and exit handlers
+    and threads of the script would find that module. Raises what the script raises.
     """
     begin_script()
     os.environ.update(_torchruns_variables(run, rank))
@@ -89,14 +89,14 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
     main = types.ModuleType(_MAIN)
     code = _CODE[run.kind](run, main)
     sys.modules[_MAIN] = main
-    # To a script it makes a difference: some do their work in the main process alone.
+    # It matters to scripts: some do their work in the main process alone.
     process.current_process().name = "MainProcess"
     process._parent_process = None  # type: ignore[attr-defined]
     exec(code, main.__dict__)
 
 
 def _command(run: ScriptRun) -> list[str]:
-    """The command of a fresh interpreter, with which some programs start themselves once more."""
+    """Return the command of a fresh interpreter, which some programs use to start themselves again."""
     module = ["-m"] if run.kind == "module" else []
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *options, *module, run.target, *run.args]
@@ -111,20 +111,20 @@ def _first_in_path(run: ScriptRun) -> str:
 
 
 def _is_here(run: ScriptRun) -> bool:
-    """Whether this host has the script's file; otherwise its path is that of the driver's."""
+    """Return whether this host has the script's file; otherwise it lies on the driver's host."""
     return run.source is None or is_kept(run.target)
 
 
 def script_folder(path: str) -> str:
-    """What a fresh interpreter puts first into ``sys.path`` for a script: links are followed."""
+    """Return what a fresh interpreter puts first into ``sys.path`` for a script, links resolved."""
     return os.path.dirname(os.path.realpath(path))
 
 
 def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
-    """What torchrun sets beside the ranks (torch 2.13, elastic/agent/server).
+    """Return the variables that torchrun sets beside the ranks (torch 2.13, elastic/agent/server).
 
     No agent hosts a store here: with ``TORCHELASTIC_USE_AGENT_STORE=True`` torch would make every
-    rank the client of a port of the script's own that nothing serves, and hang.
+    rank a client of the store that the script makes at its own port, where nothing serves, and hang.
     """
     return {
         "TORCHELASTIC_RUN_ID": run.run_id or _run_id(run),
@@ -141,7 +141,7 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
 
 
 def _run_id(run: ScriptRun) -> str:
-    """One that all replicas have, on all hosts; "none", as torchrun's, where nothing is known."""
+    """Return a run id that all hosts agree on; "none", as torchrun's, where nothing is known."""
     if os.environ.get("NNODES", "1") == "1":
         return run.unique
     meeting = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
@@ -166,8 +166,8 @@ def _script_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
 
 
 def _module_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
-    """The code of a module, or of the ``__main__`` of a package; imports its parent packages."""
-    sys.argv[0] = "-m"  # while the parents are imported, as Python has it
+    """Return the code of a module, or of a package's ``__main__``; import its parent packages."""
+    sys.argv[0] = "-m"  # while the parents are imported, as in Python
     spec = importlib.util.find_spec(run.target)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{run.target}.{_MAIN}")
@@ -180,7 +180,7 @@ def _module_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
 
 
 def _folder_code(run: ScriptRun, main: types.ModuleType) -> types.CodeType:
-    """The code of the ``__main__`` in a folder or zip file."""
+    """Return the code of the ``__main__`` in a folder or zip file."""
     finder: Any = pkgutil.get_importer(run.target)
     spec = finder.find_spec(_MAIN) if finder is not None else None
     code = _code_of(spec)
@@ -208,7 +208,7 @@ _CODE = {"path": _script_code, "module": _module_code, "folder": _folder_code}
 
 
 def _forget_shadowed(folder: str) -> None:
-    """Forget the modules that this process has from elsewhere, and the script from its folder.
+    """Forget the modules imported from elsewhere that the script would find in its own folder.
 
     The template has imported installed packages, and what these import: a script with a folder
     ``datasets`` beside it means its own.
@@ -224,7 +224,7 @@ def _forget_shadowed(folder: str) -> None:
 
 
 def _modules_in(folder: str) -> Iterator[str]:
-    """The top-level modules and packages in a folder; one without __init__.py hides no other."""
+    """Yield the top-level modules and packages in a folder; one without __init__.py hides no other."""
     try:
         entries = os.listdir(folder)
     except OSError:
@@ -247,7 +247,7 @@ def _execute(command: list[str]) -> NoReturn:
     signal.signal(signals.DUMP_SIGNAL, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Before exec closes the connection: by its name the supervisor knows a replica of xmp's.
+    # Before exec closes the connection: the supervisor recognises a replica of xmp by its name.
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write(os.path.basename(command[0]))
     os.execvp(command[0], command)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class _Made(threading.local):
-    """How many objects each line has made in this thread, which may be a replica."""
+    """The number of objects that each line has made in this thread, which may be a replica."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -43,8 +43,8 @@ class MpSerialExecutor:
     """Runs a function in one replica of this host after the other, never in two at once.
 
     As in torch_xla, make it at module level (or pass it to ``spawn`` as an argument) and use it
-    within the replicas' function; here it works under every start method. For what replicas must
-    not do at the same time, such as a download that only the first one has to make::
+    within the replicas' function; here it works under every start method. It is for what replicas
+    must not do at the same time, such as a download that only the first one has to make::
 
         SERIAL_EXEC = xmp.MpSerialExecutor()
 
@@ -59,8 +59,11 @@ class MpSerialExecutor:
         """Call ``fn`` when it is this replica's turn, and return its value.
 
         The turn of a replica that dies ends. Threads and children of replicas take turns of their
-        own: a worker of a data loader waits for the turn of its replica, too, so ``fn`` must not
-        wait for a worker that calls ``run`` of the same object.
+        own: a worker of a data loader also waits while its replica has the turn, so ``fn`` must
+        not wait for a worker that calls ``run`` of the same object.
+
+        Args:
+            fn: a function without arguments.
 
         Raises:
             RuntimeError: ``run`` of the same object was called within ``fn``, or by a signal
@@ -101,7 +104,7 @@ class MpModelWrapper:
             device: what ``model.to`` takes; for trees of arrays what ``jax.device_put`` takes.
 
         Returns:
-            The module itself, moved in place; of a tree of arrays the moved tree. Where replicas
+            The module itself, moved in place; for a tree of arrays, the moved tree. Where replicas
             are threads of one process (TPU v2 and v3), each gets its own copy.
 
         Raises:
@@ -123,7 +126,7 @@ class MpModelWrapper:
         return self._model
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Weights travel as private memory, also where tensors would be put in shared memory."""
+        """Send weights as private memory, even where tensors would be put in shared memory."""
         with signals.deferred():  # `import xmp` does not load cloudpickle
             from xmp._payload.pickler import OutcomePickler
 
@@ -145,7 +148,7 @@ def _arrive(kind: type[MpModelWrapper], key: str, stream: bytes, buffers: Any) -
 
 
 def _key(frame: FrameType) -> str:
-    """Module, function and line that make an object, and how many they have made."""
+    """Return the module, function and line that make an object, and how many they have made."""
     module = frame.f_globals.get("__name__", "?")
     module = "__main__" if module == "__mp_main__" else module
     place = f"{module}:{frame.f_code.co_name}:{frame.f_lineno}"
@@ -181,7 +184,10 @@ def _first_weights(model: Any, key: str, channel: _inside.Channel) -> Any:
 
 
 def _tensors(model: Any) -> dict[str, Any]:
-    """Parameters and buffers by name, tied ones once; not those of lazy modules, still empty."""
+    """Return parameters and buffers by name, tied ones once; without those of lazy modules.
+
+    Those are still empty.
+    """
     is_lazy = sys.modules["torch"].nn.parameter.is_lazy
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor for name, tensor in named if not is_lazy(tensor)}

@@ -1,7 +1,7 @@
 """``sys.excepthook``: kept where a replica runs in this process, and short for xmp's own errors.
 
 ``init_process_group`` replaces it by one that writes the rank before each line, and
-``destroy_process_group`` leaves that (torch 2.13, distributed_c10d.py).
+``destroy_process_group`` leaves that in place (torch 2.13, distributed_c10d.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _last: weakref.ref[XmpError] | None = None
 
 @contextmanager
 def excepthook_kept() -> Iterator[None]:
-    """Undo torch's replacement at the end; a hook that the function has set stays."""
+    """Undo torch's replacement at the end of the block; a hook that the function has set stays."""
     before = sys.excepthook
     try:
         yield
@@ -37,9 +37,10 @@ def excepthook_kept() -> Iterator[None]:
 
 
 def shown_short(error: E) -> E:
-    """If ``error`` ends the program, have Python show the user's frames and the error's text alone.
+    """If ``error`` ends the program, have Python show only the user's frames and the error's text.
 
-    Only where the program has no hook of its own. When the error is gone, Python's is back.
+    Does nothing where the program has a hook of its own. When ``error`` is garbage collected,
+    Python's hook is put back.
     """
     global _last
     if sys.excepthook is sys.__excepthook__:
@@ -66,7 +67,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
 
 @contextmanager
 def said_once(error: BaseException) -> Iterator[None]:
-    """Meanwhile, without the cause that a replica has raised: the error's text says it twice."""
+    """Hide, within the block, the cause that a replica has raised: the error's text contains it."""
     cause, suppressed = error.__cause__, error.__suppress_context__
     from_replica = isinstance(error, XmpError) and cause is not None and not cause.__traceback__
     try:
@@ -79,7 +80,7 @@ def said_once(error: BaseException) -> Iterator[None]:
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of xmp; as it is, if it has no others."""
+    """Return the traceback without the frames of xmp; unchanged if it has no others."""
     whole, kept = traceback, list[TracebackType]()
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(_FOLDER):

@@ -1,7 +1,7 @@
 """The variables of a failed replica's innermost frames of the user, as text.
 
 No code of the user runs for it: ``repr`` may wait for a device, enter a collective or take
-gigabytes. Values of exact built-in types are read, arrays by shape and dtype, all else by type.
+gigabytes. Values of exact built-in types are shown, arrays by shape and dtype, all else by type.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MODULE: Any = type.__dict__["__module__"]
 
 
 def taken(error: BaseException, library_of: Callable[[str], str]) -> str:
-    """The frames as JSON, innermost first: [[where, [[name, value], …]], …]; "" without one.
+    """Return the frames as JSON, innermost first: [[where, [[name, value], …]], …]; "" without one.
 
-    The user's are those in files of no library.
+    The user's frames are those in files of no library, which ``library_of`` tells.
     """
     ends = time.monotonic() + _SECONDS
     frames = [
@@ -62,7 +62,7 @@ def taken(error: BaseException, library_of: Callable[[str], str]) -> str:
 def _users_frames(
     error: BaseException, library_of: Callable[[str], str]
 ) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-    """("train.py:12 in step", its variables) of the innermost three, innermost first."""
+    """Yield ("train.py:12 in step", its variables) of the innermost three, innermost first."""
     traceback, found = error.__traceback__, list[types.TracebackType]()
     while traceback is not None:
         if not library_of(traceback.tb_frame.f_code.co_filename):
@@ -81,7 +81,7 @@ def _users_frames(
 
 
 def _secrets(frames: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """The texts that stand under names of secrets: they are hidden under other names too."""
+    """Return the texts found under names of secrets: they are hidden under other names too."""
     environment = os.environ if type(os.environ) is os._Environ else {}
     found = [value for name, value in environment.items() if is_secret(name)]
     for names in frames:
@@ -113,12 +113,12 @@ _NAMES, _VALUES = ("name", "key", "Name", "Key"), ("value", "Value")
 
 
 def _is_described_secret(value: dict[Any, Any]) -> bool:
-    """Whether it is {"name": "db_password", "value": ...}, as in a pod's environment."""
+    """Return whether it is {"name": "db_password", "value": ...}, as in a pod's environment."""
     return any(_named_secret(value.get(each)) for each in _NAMES)
 
 
 def _after_names(items: list[Any], kind: type) -> list[bool]:
-    """Which items are the value of a secret: after a flag ("--token"), or the second of a pair."""
+    """Return which items are a secret's value: after a flag ("--token"), or second in a pair."""
     if kind not in (list, tuple):
         return [False] * len(items)
     is_pair = len(items) == 2 and _named_secret(items[0]) and "=" not in items[0]
@@ -133,7 +133,7 @@ def _after_names(items: list[Any], kind: type) -> list[bool]:
 
 
 class _Writer:
-    """Values as JSON: [type, content] for all that JSON has no type for."""
+    """Writes values as JSON: [type, content] for types that JSON does not have."""
 
     def __init__(self, secrets: frozenset[str]) -> None:
         self._secrets = secrets
@@ -191,7 +191,7 @@ class _Writer:
 
 
 def _described(value: Any) -> str:
-    """The type, and shape and dtype of an array."""
+    """Return the type of a value, with the shape and dtype of an array."""
     kind = type(value)
     name, module = _NAME.__get__(kind), _MODULE.__get__(kind)
     full = f"{module}.{name}" if type(module) is str and module != "builtins" else name
@@ -210,7 +210,7 @@ _ARRAYS = {
     "Parameter": ("torch.nn.parameter",),
     "ArrayImpl": ("jax._src.array",),
 }
-"""The modules in which each class is found; a class of the user's of this name is another one."""
+"""The modules in which each class is found; a class of the user's with this name is no array."""
 
 
 def _has(module: str, name: str, kind: type) -> bool:

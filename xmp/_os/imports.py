@@ -1,7 +1,7 @@
 """Hooks that run when a module is imported, and imports without garbage collections.
 
 A replica that does not use torch must not pay for importing it, and one that does must find it
-prepared. So what xmp does to a library waits until the import system loads it.
+prepared. So xmp changes a library only when the import system loads it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def on_import(name: str, hook: Hook) -> Callable[[], None]:
 
 
 def imported(name: str) -> Any:
-    """Return the module, imported where code of the program is on the way to its first use.
+    """Return the module; import it where the program has come to its first use.
 
-    What a signal handler raises while it is imported is raised, whole, afterwards: see ``public``.
+    What a signal handler raises meanwhile is raised, unchanged, after the import: see ``public``.
     """
     if name in sys.modules:
         return importlib.import_module(name)
@@ -59,9 +59,10 @@ def imported(name: str) -> Any:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Turn the garbage collector off: what an import makes stays, and collections find nothing.
+    """Turn the garbage collector off within the block: what an import makes stays in use.
 
-    They are 14 % of the time of ``import torch``; one collection afterwards takes 36 ms.
+    Collections find nothing then. They are 14 % of the time of ``import torch``; one collection
+    afterwards takes 36 ms.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -73,7 +74,7 @@ def without_collections() -> Iterator[None]:
 
 
 def site_folders() -> tuple[str, ...]:
-    """The folders of installed packages, each with a separator at its end."""
+    """Return the folders of installed packages, each with a separator at its end."""
     import sysconfig  # 2 ms, which `import xmp` need not take
 
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
@@ -84,9 +85,9 @@ def site_folders() -> tuple[str, ...]:
 
 
 def is_no_package_of_others(origin: str | None) -> bool:
-    """Whether a module of a framework's name comes from the user's files, such as ``jax.py``.
+    """Return whether a module named like a framework is the user's own file, such as ``jax.py``.
 
-    Not so a checkout of the framework: those of torch, torch_xla, JAX and Paddle have a module or
+    A checkout of the framework is not: those of torch, torch_xla, JAX and Paddle have a module or
     package ``version``.
     """
     folder, name = os.path.split(origin or "")
@@ -97,7 +98,7 @@ def is_no_package_of_others(origin: str | None) -> bool:
 
 
 def is_the_programs_own(name: str) -> bool:
-    """Whether the program's module of this name is not the installed one, which it hides."""
+    """Return whether the program has a module of this name that hides the installed one."""
     try:
         module = sys.modules.get(name)
         spec = PathFinder.find_spec(name) if module is None else None
@@ -107,13 +108,13 @@ def is_the_programs_own(name: str) -> bool:
 
 
 def loaded_framework(name: str) -> Any:
-    """The framework, if it is loaded: not a module of the user's of that name, nor None."""
+    """Return the framework if it is loaded; None if not, or if a module of the user's hides it."""
     module = sys.modules.get(name)
     return None if module is None or is_the_programs_own(name) else module
 
 
 def why_missing(name: str, package: str, error: ImportError) -> str:
-    """Why a replica cannot import this framework, and what to do; ``package`` is pip's word."""
+    """Return why a replica cannot import this framework, and what to do. pip knows ``package``."""
     hiding = getattr(sys.modules.get(name), "__file__", None)
     if is_the_programs_own(name) and hiding:
         return f"and the program has imported {hiding} in its place: rename that"
@@ -127,7 +128,7 @@ def _hides(name: str, origin: str | None) -> bool:
 
 
 class _Finder:
-    """Finds nothing itself: asks the other finders and adds the hook to what they find."""
+    """A finder that finds nothing itself: it adds the hook to what the other finders find."""
 
     def __init__(self, name: str, hook: Hook) -> None:
         self._name = name

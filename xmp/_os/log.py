@@ -1,6 +1,6 @@
 """xmp's log: ``logging.getLogger("xmp")`` for programs, standard error for people.
 
-xmp does not import ``logging``: in a process that has not loaded it no handler waits for a record.
+xmp does not import ``logging``: a process that has not loaded it has no handler for a record.
 Standard error shows warnings and errors as ``xmp: …``. ``XMP_LOG=debug`` (or info, warning, error)
 shows all records from that level on, with time and process. xmp does not write what a handler of
 the program already writes to standard output or error.
@@ -38,19 +38,19 @@ _make_room: Callable[[], None] | None = None
 
 
 def before_each_line(make_room: Callable[[], None]) -> None:
-    """Call this before a line is written: a status line has to leave its row."""
+    """Have ``make_room`` called before each line: a status line has to leave its row."""
     global _make_room
     _make_room = make_room
 
 
 def debug(text: str, *values: Any, process: str = _LAUNCHER) -> None:
-    """What xmp has decided, and why. ``process``: the engine's name for the one that runs this."""
+    """Log what xmp has decided, and why. ``process`` is the engine's name for this process."""
     if VARIABLE in os.environ or "logging" in sys.modules:
         _record("debug", text, values, process)
 
 
 def warning(text: str, *values: Any, once: bool = False) -> None:
-    """What the user should know of; ``once``: not again in this process with the same values."""
+    """Warn the user; with ``once``, not again in this process with the same values."""
     if once:
         key = text % values if values else text
         if key in _once:
@@ -60,16 +60,16 @@ def warning(text: str, *values: Any, once: bool = False) -> None:
 
 
 def error(text: str, *values: Any) -> None:
-    """What went wrong and will not be raised."""
+    """Log an error that will not be raised."""
     _record("error", text, values)
 
 
 def warn_caller(
     text: str, *, category: type[Warning] = RuntimeWarning, beyond: tuple[str, ...] = ()
 ) -> None:
-    """A warning about the program's own line: ``warnings`` filters decide about it.
+    """Issue a warning about the program's own line, subject to the filters of ``warnings``.
 
-    ``beyond``: how the names of modules begin that may lie between xmp and the program.
+    ``beyond``: prefixes of the names of modules that may lie between xmp and the program.
     """
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and (
@@ -80,13 +80,13 @@ def warn_caller(
 
 
 def is_of_xmp(frame: FrameType) -> bool:
-    """Whether a frame belongs to xmp and not to the program."""
+    """Return whether a frame belongs to xmp and not to the program."""
     module = str(frame.f_globals.get("__name__"))
     return module.startswith("xmp.") or module == "contextlib"  # of which xmp makes decorators
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first frame on; None where all frames are of xmp."""
+    """Return the traceback from the program's first frame on; None where all frames are xmp's."""
     while traceback is not None and is_of_xmp(traceback.tb_frame):
         traceback = traceback.tb_next
     return traceback
@@ -99,8 +99,8 @@ def say(line: str) -> None:
     try:
         sys.stderr.write(f"{line}\n")
     except (OSError, ValueError, AttributeError, RuntimeError):
-        # None, closed, or in the middle of another line, if a signal handler says this: what xmp
-        # does is more important than what it says about it.
+        # stderr is None, closed, or in the middle of another line if a signal handler writes this:
+        # what xmp does matters more than the line.
         pass
 
 
@@ -126,7 +126,7 @@ def _record(name: str, text: str, values: tuple[Any, ...], process: str = _LAUNC
 
 
 def _threshold() -> int:
-    """The level that the user wants to see; 0 where the variable is not set."""
+    """Return the level that the user wants to see; 0 where the variable is not set."""
     wanted = os.environ.get(VARIABLE, "")
     if not wanted:
         return 0
@@ -141,7 +141,7 @@ def _threshold() -> int:
 
 
 def _is_shown(logger: Any, level: int) -> bool:
-    """Whether a handler of the program writes such a record where xmp would write it."""
+    """Return whether a handler of the program writes such a record where xmp would write it."""
     standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     while logger is not None:
         for handler in logger.handlers:

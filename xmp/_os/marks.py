@@ -1,9 +1,9 @@
 """The mark that every process of a launch carries: it names the launcher.
 
-It has no file and ends with the process. Its text is the name of a mapped page, which forks
-inherit, and a variable, which the programs get that they exec. Both can be copied: the kernel
-vouches for a page (``probe/carried``), and for either text by a resource limit with the same
-launcher, which forks and programs inherit and no other process gives them.
+It has no file and ends with the process. Its text is the name of a mapped page, which forked
+processes inherit, and a variable, which the programs that they exec inherit. Both can be copied:
+the kernel vouches for a page (``probe/carried``), and for either text by a resource limit that
+names the same launcher, which only descendants inherit.
 """
 
 from __future__ import annotations
@@ -24,24 +24,21 @@ PAGE = "xmp-launcher."
 RUNTIME = "xmp-runtime."
 """The page that a supervisor adds: the runtime of its launch."""
 _MOST = 80
-"""Bytes of a program in a mark: the kernel takes 249 for the name of a memory file."""
+"""The most bytes of a program in a mark: the kernel takes 249 for the name of a memory file."""
 LOCKS = 10
-"""RLIMIT_LOCKS: Linux keeps it for each process, but enforces it no more: getrlimit(2). The mark
-is its soft limit, which every process may change back."""
+"""RLIMIT_LOCKS: Linux still keeps it for each process but no longer enforces it: getrlimit(2). The
+mark is its soft limit, which every process may change back."""
 _PID_BITS, _START_BITS = 22, 36  # the kernel's PID_MAX_LIMIT; twenty years in clock ticks
-_TAG = 0b10101 << (_PID_BITS + _START_BITS)  # with it no limit that a person sets
+_TAG = 0b10101 << (_PID_BITS + _START_BITS)  # distinguishes it from limits that people set
 Launcher = tuple[int, int]
-"""Pid and start: what a mark says besides where that holds."""
+"""Pid and start, which name a launcher within one boot and pid namespace."""
 ADDED_SCORE = 300
-"""By how much a replica's score exceeds its launcher's: the kernel kills the replica first."""
+"""How much a replica's score exceeds its launcher's: the kernel kills the replica first."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The process that launched; ``parse`` reads what ``str`` returns.
-
-    A pid alone is no name: the kernel reuses it, and other boots and containers have it too.
-    """
+    """The process that launched, as text by ``str``, which ``parse`` reads."""
 
     pid: int
     started: int
@@ -52,7 +49,7 @@ class Mark:
     score: int
     """``oom_score_adj`` of its replicas: the kernel prefers them when memory runs out."""
     program: str = ""
-    """What the user has started, for people: any process of this user may write any text here."""
+    """The user's program, for people: any process of this user may write any text here."""
 
     def __str__(self) -> str:
         text = f"{self.pid}.{self.started}.{self.boot}.{self.space}.{self.score}"
@@ -60,7 +57,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
-        """The mark that this text is; None for any other text."""
+        """Return the mark that this text is; None for any other text."""
         parts = text.split(".")
         try:
             pid, started, boot, space, score, *more = parts
@@ -85,13 +82,13 @@ class Mark:
 
 
 def launcher_of(limit: int) -> Launcher | None:
-    """The launcher that a resource limit names; None for any other limit."""
+    """Return the launcher that a resource limit names; None for any other limit."""
     started, pid = divmod(limit ^ _TAG, 1 << _PID_BITS)
     return (pid, started) if 0 < started < 1 << _START_BITS and pid else None
 
 
 def mine(root: str = "/") -> Mark:
-    """The mark of this process as a launcher (``root`` stands for ``/``)."""
+    """Return the mark of this process as a launcher (``root`` stands for ``/``)."""
     own = proc.process("self", root)
     score = proc.text(os.path.join(root, "proc/self/oom_score_adj"))
     return Mark(
@@ -105,7 +102,7 @@ def mine(root: str = "/") -> Mark:
 
 
 def program() -> str:
-    """What the user has started, as far as this process knows; never its arguments."""
+    """Return what the user has started, as far as this process knows; never its arguments."""
     main = sys.modules.get("__main__")
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     name = str(getattr(spec, "name", None) or "").removesuffix(".__main__")
@@ -121,5 +118,5 @@ def program() -> str:
 
 
 def _fitting(text: str) -> str:
-    """As much of it as a mark holds: of a path the end says most."""
+    """Return the end of a text, as much as a mark holds: the end of a path says most."""
     return text.encode(errors="replace")[-_MOST:].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Looks names of hosts up, and connects to them, for at most so many seconds.
+"""Looks up names of hosts and connects to them, within a limit of time.
 
 getaddrinfo(3) waits in C for name servers, for minutes where none answers (resolv.conf(5)), and
 nothing ends it: no limit, no Ctrl-C. So a thread asks, and is left behind when the time is over.
@@ -18,15 +18,16 @@ from . import signals
 __all__ = ["SECONDS", "Found", "connected", "looked_up"]
 
 SECONDS = 10.0
-"""For a look-up on which no limit of the user's is set."""
+"""The limit of a look-up for which the user has set none."""
 Found: TypeAlias = "list[tuple[Any, Any, int, str, tuple[Any, ...]]]"
 """What ``socket.getaddrinfo`` returns."""
 
 
 def looked_up(host: str, port: int = 0, kind: int = 0, seconds: float = SECONDS) -> Found:
-    """``socket.getaddrinfo``; raises OSError for a name that is not known, or cannot be one.
+    """Look a host up with ``socket.getaddrinfo``, within ``seconds``.
 
-    Raises TimeoutError, which is an OSError as well, where the name service does not answer.
+    Raises OSError for a name that is not known, or cannot be one, and TimeoutError (also an
+    OSError) where the name service does not answer.
     """
     if _is_address(host):
         return socket.getaddrinfo(host, port, type=kind)
@@ -43,7 +44,7 @@ def looked_up(host: str, port: int = 0, kind: int = 0, seconds: float = SECONDS)
 
 
 def connected(host: str, port: int, seconds: float) -> socket.socket:
-    """``socket.create_connection``, with one limit for the look-up and the connection together."""
+    """Connect as ``socket.create_connection``, with one limit for look-up and connection."""
     end = time.monotonic() + seconds
     error: OSError | None = None
     for *_, place in looked_up(host, port, socket.SOCK_STREAM, seconds):
@@ -68,7 +69,7 @@ def _is_address(host: str) -> bool:
 
 
 class _Lookup:
-    """One question, asked by a thread: nothing waits for that at the end of the program."""
+    """One look-up, done by a daemon thread: the end of the program does not wait for it."""
 
     def __init__(self, *question: Any) -> None:
         self._question = question
@@ -93,7 +94,7 @@ class _Lookup:
             os.close(self._done)
 
     def ready(self, seconds: float) -> bool:
-        """Whether there is an answer within that time; False, earlier, when a signal came."""
+        """Wait that long for an answer; return False without one, earlier if a signal has come."""
         poller = select.poll()
         poller.register(self._asked, select.POLLIN)
         left = signals.step(max(0.0, seconds)) or 0.0

@@ -1,4 +1,4 @@
-"""What xmp does at a signal for which the program has no handler: Ctrl-C, Ctrl-Z, Ctrl-\\.
+"""xmp's handlers of signals for which the program has none: Ctrl-C, Ctrl-Z, Ctrl-\\.
 
 These handlers stand in the table of ``signals``, and so run where xmp waits.
 """
@@ -16,14 +16,12 @@ from .signals import Handler, SigAction, guard, in_main, sigaction
 __all__ = ["by_default", "handled"]
 
 _OF_LIBRARIES = ("ray._private.worker", "ray._private.node")
-"""``ray.init`` sets a handler of SIGTERM that ends the process (2.60): none of the program's."""
+"""Modules whose handlers are none of the program's: ``ray.init`` sets one of SIGTERM that ends the
+process (2.60)."""
 
 
 class handled:  # noqa: N801 - used like a function
-    """While inside, xmp's own handlers for signals for which the program has none.
-
-    Does nothing outside the main thread, where Python allows no handler to be set.
-    """
+    """A block within which xmp's own handlers serve signals for which the program has none."""
 
     def __init__(self, wanted: Mapping[int, Handler]) -> None:
         self._wanted = wanted
@@ -44,8 +42,8 @@ class handled:  # noqa: N801 - used like a function
             guard.ours.pop(number, None)
             if number not in guard.theirs and _signal.getsignal(number) is guard.note:
                 _signal.signal(number, before)
-                # It came when xmp had no more to do: as without xmp, but for Ctrl-\, which was
-                # meant for the launch.
+                # It came when xmp had nothing left to do: let it act as it would without xmp,
+                # except Ctrl-\, which was meant for the launch.
                 if number in guard.noted and before == _signal.SIG_DFL:
                     del guard.noted[number]
                     if number != _signal.SIGQUIT:
@@ -54,7 +52,7 @@ class handled:  # noqa: N801 - used like a function
 
 
 def _is_free(number: int) -> bool:
-    """Whether the program has no handler, not even one that Python does not know of."""
+    """Return whether the program has no handler, not even one that Python does not know of."""
     handler = guard.theirs.get(number) or _signal.getsignal(number)
     if number == _signal.SIGINT:
         return handler is _signal.default_int_handler

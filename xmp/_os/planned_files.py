@@ -20,8 +20,9 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 def write(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobPlan:
     """Write the files of this host, the first of the plan, and name them to its replicas.
 
-    ``at_end`` takes what removes them (what SIGKILL ends leaves them). They lie in a folder of this
-    launch alone, which no other user may enter. Raises StartError where they cannot be written.
+    ``at_end`` is given the function that removes them (a launcher that SIGKILL ends leaves them).
+    They lie in a folder of this launch alone, which no other user may enter. Raises StartError
+    where they cannot be written.
     """
     host = plan.hosts[0]
     if not host.files:
@@ -36,7 +37,7 @@ def write(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobP
 
 
 def with_error_files(plan: JobPlan, at_end: Callable[[Callable[[], None]], object]) -> JobPlan:
-    """Name a file to each replica of this host in which torch's ``@record`` reports its failure.
+    """Give each replica of this host a file in which torch's ``@record`` reports its failure.
 
     Each has a folder of its own, as under torchrun. Raises StartError.
     """
@@ -76,7 +77,7 @@ def _written(path: str, text: str) -> str:
 
 
 def _named(replica: ReplicaPlan, paths: dict[str, str]) -> ReplicaPlan:
-    """The replica with the paths in its variables."""
+    """Return the replica with the paths in its variables."""
     given = tuple(sorted({**dict(replica.set), **paths}.items()))
     kept = tuple(name for name in replica.unset if name not in paths)
     return replace(replica, set=given, unset=kept)

@@ -24,7 +24,7 @@ from .names import looked_up
 __all__ = ["PortLease", "lease"]
 
 BACKLOG = 2048
-"""What torch's store asks for: all replicas of a large host may connect at once."""
+"""The backlog that torch's store uses: all replicas of a large host may connect at once."""
 PROBE_SECONDS = 0.5
 RELEASE_SECONDS = 65.0
 """The kernel keeps an ended connection for 60 s (TCP_TIMEWAIT_LEN, include/net/tcp.h)."""
@@ -45,7 +45,7 @@ class PortLease:
         self.descriptors = {name: sockets[name].fileno() for name in sorted(listening)}
 
     def handed_over(self) -> None:
-        """Close what listens: a replica has it, and once that ends clients must be refused."""
+        """Close the listening sockets: a replica has them; when it ends, clients must be refused."""
         for name in self.descriptors:
             if name in self._sockets:
                 self._sockets.pop(name).close()
@@ -68,7 +68,7 @@ class PortLease:
 
 
 def lease(needs: Sequence[PortNeed]) -> PortLease:
-    """Lease all ports of ``needs``, or none: raises PortError when one cannot be bound."""
+    """Lease all ports of ``needs``, or none; raise PortError when one cannot be bound."""
     sockets: dict[str, socket.socket] = {}
     with signals.deferred():
         try:
@@ -97,7 +97,7 @@ def _hold(need: PortNeed) -> socket.socket:
 
 
 def _at_its_address(need: PortNeed) -> PortNeed:
-    """The need with the address of its name; of IPv6 only where that has no other."""
+    """Return the need with its name's address; one of IPv6 only where there is no other."""
     try:
         found = [str(entry[4][0]) for entry in looked_up(need.address)]
     except OSError as error:
@@ -132,11 +132,7 @@ def _bind(sock: socket.socket, need: PortNeed) -> None:
 
 
 def _bind_after_its_last_user(sock: socket.socket, need: PortNeed, error: OSError) -> bool:
-    """Bind a fixed port to which only connections of ended programs are left; False if it is used.
-
-    They block the port for a minute unless they and ``sock`` have the same option; a program that
-    has not set SO_REUSEADDR leaves some that nothing but time ends.
-    """
+    """Bind a fixed port that only connections of ended programs block; False if it is in use."""
     if error.errno != errno.EADDRINUSE or not need.port:
         return False
     end, warned = time.monotonic() + RELEASE_SECONDS, False
@@ -153,7 +149,7 @@ def _bind_after_its_last_user(sock: socket.socket, need: PortNeed, error: OSErro
 
 
 def _bound(sock: socket.socket, need: PortNeed) -> bool:
-    """Whether ``sock`` could be bound; with both options, of which it keeps its own."""
+    """Bind ``sock`` with both options, then leave it its own; return False if that is refused."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((need.address, need.port))
@@ -167,7 +163,7 @@ def _bound(sock: socket.socket, need: PortNeed) -> bool:
 
 
 def _left_by_an_ended_program(port: int) -> bool:
-    """Whether the kernel has connections of this port that no process has (inode 0)."""
+    """Return whether the kernel has connections of this port that no process owns (inode 0)."""
     for name in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/self/net", name).read_text(encoding="ascii").splitlines()[1:]
@@ -186,7 +182,7 @@ def _said(need: PortNeed) -> str:
 
 
 def _advice(need: PortNeed) -> str:
-    """What to do about another program that uses the port."""
+    """Return what to do about another program that uses the port."""
     if not need.moved_by:
         return "end that program, or choose another port."
     return (
@@ -252,8 +248,11 @@ def _refuse_foreign_address(need: PortNeed, family: int) -> None:
 
 
 def _refuse_served(need: PortNeed, family: int) -> None:
-    """A server with SO_REUSEPORT would share the port with us: only connecting finds it."""
-    # Where launchers meet, a process of xmp's serves, which notices the end of its program soon.
+    """Refuse a port that another server serves: with SO_REUSEPORT it would share the port with us.
+
+    Only connecting finds such a server.
+    """
+    # Where launchers meet, a process of xmp serves, which soon notices the end of its program.
     end = time.monotonic() + (LINGER_SECONDS if need.purpose else 0.0)
     while _is_served(need, family):
         if time.monotonic() >= end:
@@ -268,11 +267,11 @@ def _refuse_served(need: PortNeed, family: int) -> None:
 def _is_served(need: PortNeed, family: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_SECONDS)
-        # A reset: the probe itself must not leave a connection that blocks the port.
+        # End by a reset: the probe itself must not leave a connection that blocks the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         try:
             probe.connect((need.address, need.port))
-            # If equal, TCP's simultaneous open: the kernel gave the probe this very port.
+            # If they are equal the kernel gave the probe this very port (TCP's simultaneous open).
             return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False

@@ -1,9 +1,4 @@
-"""What ``/proc`` says of processes (proc(5)); what cannot be read is empty, or None.
-
-A mount of ``/proc`` belongs to one pid namespace. A process of another one (``unshare --pid
---fork`` without ``--mount-proc``, a sandbox with its host's ``/proc``) finds itself under
-``/proc/self``, but its pids name strangers there. What is read by number is unknown then.
-"""
+"""Reads about processes in ``/proc`` (proc(5)); what cannot be read is empty, or None."""
 
 from __future__ import annotations
 
@@ -49,11 +44,11 @@ class Process(NamedTuple):
     group: int
     session: int
     started: int
-    """In clock ticks after the boot: together with the pid it is unique."""
+    """Clock ticks from the boot to its start: together with the pid this is unique."""
 
 
 def process(pid: int | str, root: str | os.PathLike[str] = "/") -> Process | None:
-    """The process with this pid; one that has ended, too, until its parent has reaped it."""
+    """Return the process with this pid, even one that has ended until its parent has reaped it."""
     if pid != "self" and os.fspath(root) == "/" and is_foreign():
         return None
     line = text(os.path.join(root, f"proc/{pid}/stat"))
@@ -69,13 +64,13 @@ def process(pid: int | str, root: str | os.PathLike[str] = "/") -> Process | Non
 
 
 def alive(pid: int, root: str | os.PathLike[str] = "/") -> Process | None:
-    """The process with this pid; None if it has ended, reaped or not."""
+    """Return the process with this pid; None if it has ended, reaped or not."""
     found = process(pid, root)
     return None if found is None or found.state in "ZX" else found
 
 
 def status(pid: int | str = "self") -> dict[str, str]:
-    """The lines of a process's status file, by name."""
+    """Return the lines of a process's status file, by name."""
     if pid != "self" and is_foreign():
         return {}
     lines = text(f"/proc/{pid}/status").split("\n")  # the name of a process may hold a "\r"
@@ -83,14 +78,15 @@ def status(pid: int | str = "self") -> dict[str, str]:
 
 
 def has_signal(status: dict[str, str], mask: str, number: int) -> bool:
-    """Whether a signal is in one of a process's masks: SigIgn, SigCgt, SigBlk."""
+    """Return whether a signal is in one of a process's masks: SigIgn, SigCgt, SigBlk."""
     return bool(int(status.get(mask, "0"), 16) >> (number - 1) & 1)
 
 
 def is_foreign() -> bool:
-    """Whether ``/proc`` is of another pid namespace; False where there is none.
+    """Return whether ``/proc`` is of another pid namespace; False where there is none.
 
-    One system call, not remembered: a fork may be in another namespace with the same pid.
+    It takes one system call and is not cached: a fork may be in another namespace with the same
+    pid.
     """
     try:
         return os.readlink("/proc/self") != str(os.getpid())
@@ -103,7 +99,7 @@ def is_foreign() -> bool:
 
 
 def sends_children_away() -> bool:
-    """Whether this thread's next child is in another pid namespace than this process."""
+    """Return whether this thread's next child goes to another pid namespace than this process."""
     folder = "/proc/thread-self/ns"
     try:
         own = os.readlink(f"{folder}/pid")
@@ -117,7 +113,7 @@ def sends_children_away() -> bool:
 
 
 def foreign() -> str:
-    """What to do where ``/proc`` is of another pid namespace; empty where it is not.
+    """Return what to do where ``/proc`` is of another pid namespace; "" where it is not.
 
     More exact than ``is_foreign``: two namespaces may have given a process the same pid.
     """
@@ -125,22 +121,22 @@ def foreign() -> str:
 
 
 def _own_pids() -> str:
-    """This process's pid in the namespace of ``/proc``, and in each below that it belongs to."""
+    """Return this process's pid in the namespace of ``/proc`` and in each below, to its own."""
     return " ".join(status().get("NSpid", "").split())
 
 
 def refusal() -> str:
-    """Why no launch may start here: a pid could name a stranger, who would get our signals."""
+    """Return why no launch may start here, or "": a pid could name a stranger, who got signals."""
     return foreign() or (_CHILDREN_LEAVE if sends_children_away() else "")
 
 
 def namespace(kind: str, root: str | os.PathLike[str] = "/") -> str:
-    """This process's namespace of a kind: ``pid:[4026531836]``."""
+    """Return this process's namespace of a kind: ``pid:[4026531836]``."""
     return link(os.path.join(root, f"proc/self/ns/{kind}"))
 
 
 def link(path: str | os.PathLike[str]) -> str:
-    """Where a symbolic link leads."""
+    """Return the target of a symbolic link."""
     try:
         return os.readlink(path)
     except OSError:
@@ -148,7 +144,7 @@ def link(path: str | os.PathLike[str]) -> str:
 
 
 def text(path: str | os.PathLike[str]) -> str:
-    """A file's text without surrounding blanks."""
+    """Return a file's text without surrounding blanks."""
     try:
         with open(path, "rb", buffering=0) as file:
             return (file.readall() or b"").decode(errors="replace").strip()
@@ -157,7 +153,7 @@ def text(path: str | os.PathLike[str]) -> str:
 
 
 def limit(which: int) -> tuple[int, int]:
-    """The soft and the hard limit of this process: none where a sandbox hides them (seccomp)."""
+    """Return this process's soft and hard limit; infinite where a sandbox hides them (seccomp)."""
     try:
         return resource.getrlimit(which)
     except OSError:
@@ -165,7 +161,7 @@ def limit(which: int) -> tuple[int, int]:
 
 
 def affinity() -> tuple[int, ...]:
-    """The CPUs that this process may run on; empty where the system, or a sandbox, hides them."""
+    """Return the CPUs that this process may run on; none where the system or a sandbox hides it."""
     try:
         return tuple(sorted(os.sched_getaffinity(0)))
     except (AttributeError, OSError):

@@ -1,9 +1,9 @@
-"""When the program's signal handlers run while xmp works in the main thread.
+"""Decides when the program's signal handlers run while xmp works in the main thread.
 
 Python runs a handler between any two bytecodes of the main thread, and the handler may raise
-(KeyboardInterrupt, pytest-timeout's exception) or use xmp itself. An exception there would tear
-what xmp does: a descriptor whose number no variable has yet stays open for ever. So the handlers
-of the program are replaced while xmp works, by one that notes the signal, and run
+(KeyboardInterrupt, pytest-timeout's exception) or use xmp itself. An exception there would break
+off what xmp does half way: a descriptor that no variable holds yet would stay open for ever. So
+while xmp works, the program's handlers are replaced by one that notes the signal, and they run
 
 ``deferred``  where xmp waits: nothing is half done, no lock is held;
 ``blocked``   later: xmp cleans up, for a bounded time;
@@ -11,11 +11,12 @@ of the program are replaced while xmp works, by one that notes the signal, and r
 ``apart``     at once, and in their own places: the program's function runs, which may ask for its
               handlers, keep them and take its time.
 
-What was noted runs at the latest when the outermost of these ends. CPython does not offer this
+The handlers of noted signals run at the latest when the outermost of these blocks ends. CPython
+does not offer this
 (https://docs.python.org/3/library/signal.html#note-on-signal-handlers-and-exceptions); blocking the
 signals in the kernel would not help, as a thread of a library may receive them.
 
-In other threads than the main one no handler runs, and all of this does nothing.
+In threads other than the main one no handler runs, and all of this does nothing.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ Handler = Callable[[int, Any], object]
 
 # SIGUSR1 and SIGUSR2 belong to Slurm, Lightning and users; libraries leave this one alone.
 DUMP_SIGNAL = int(getattr(_signal, "SIGRTMIN", _signal.SIGUSR2)) + 6
-"""Asks a replica for its stacks."""
+"""The signal that asks a replica for its stacks."""
 held_ends: list[int] = []
-"""The SIGTERMs that have come to a replica which has failed, and ends by itself."""
+"""SIGTERMs received by a replica that has failed and is ending by itself."""
 _AS_USUAL, _DEFERRED, _BLOCKED = range(3)
 _LOOK_SECONDS = 1.0
 _NUMBERS = tuple(
@@ -71,13 +72,13 @@ sigaction = ctypes.CDLL(None).sigaction
 
 
 class _Noted(BaseException):
-    """A signal came while xmp waits: ends the wait."""
+    """A signal came while xmp waits: this ends the wait."""
 
 
 def _set(number: int, handler: Any) -> None:
     """Set Python's handler, and leave the kernel's as it is.
 
-    It may be one that faulthandler has put before Python's, and has flags (siginterrupt).
+    That may be one that faulthandler has put before Python's, and it has flags (siginterrupt).
     """
     action = SigAction()
     known = sigaction(number, None, action) == 0
@@ -91,7 +92,7 @@ def in_main() -> bool:
 
 
 def in_handler() -> bool:
-    """Whether this thread runs a handler of a signal now; in the main thread alone any runs."""
+    """Return whether this thread runs a handler of a signal now; only the main thread does."""
     if not in_main():
         return False
     codes = {_code_of(handler) for handler in map(_signal.getsignal, _NUMBERS) if callable(handler)}
@@ -102,7 +103,7 @@ def in_handler() -> bool:
 
 
 def _code_of(handler: Any) -> Any:
-    """The code of a function or method, or of the function behind a ``partial`` or an object."""
+    """Return the code of a function or method, or of the one behind a ``partial`` or an object."""
     while hasattr(handler, "func"):
         handler = handler.func
     known = getattr(handler, "__code__", None)
@@ -110,7 +111,7 @@ def _code_of(handler: Any) -> Any:
 
 
 class _Guard:
-    """The state of the main thread: there is one, ``guard``."""
+    """The state of the main thread; ``guard`` is its only instance."""
 
     def __init__(self) -> None:
         self.mode = _AS_USUAL
@@ -119,10 +120,10 @@ class _Guard:
         self.theirs: dict[int, Any] = {}
         """The program's handlers that are replaced."""
         self.ours: dict[int, Handler] = {}
-        """What xmp itself does at a signal for which the program has no handler."""
+        """xmp's own handlers, of signals for which the program has none."""
         self.waiting = False
         self.raised: BaseException | None = None
-        """What a handler of the program raised last."""
+        """The last exception that a handler of the program raised."""
         self.note: Handler = self._note
         self.set = _set
 
@@ -148,9 +149,11 @@ class _Guard:
             raise
 
     def _keep(self, number: int) -> None:
-        """Stay in the place of a handler that has set its successor, as signal(2) once required.
+        """Keep xmp's handler in place where the program's handler has just set its successor.
 
-        What the successor raises would pass for an error of what it has interrupted.
+        The successor takes the handler's place in ``theirs``: what it raises must be known as a
+        handler's, and not pass for an error of what it has interrupted. signal(2) once reset a
+        handler at each signal, so that handlers set themselves or a successor.
         """
         handler = _signal.getsignal(number)
         if number in self.theirs and callable(handler) and handler is not self.note:
@@ -158,7 +161,7 @@ class _Guard:
             self.set(number, self.note)
 
     def deliver(self) -> None:
-        """Run the handlers of what was noted; the exception of the first that raises goes on."""
+        """Run the handlers of the noted signals; raise the exception of the first that raises."""
         before, self.mode = self.mode, _AS_USUAL
         try:
             self._run_noted(sys._getframe(2))
@@ -178,7 +181,7 @@ class _Guard:
     # --- handlers come and go ------------------------------------------------------------------
 
     def replace(self) -> None:
-        """Put ours in the place of every handler that is a function of Python."""
+        """Put xmp's handler in the place of every handler that is a Python callable."""
         raised: BaseException | None = None
         left = True
         while left:
@@ -195,7 +198,7 @@ class _Guard:
             raise raised
 
     def restore(self, but: Collection[int] = ()) -> None:
-        """Put the program's handlers back, but for those that it has replaced meanwhile."""
+        """Put the program's handlers back, but not those in ``but`` nor those that it replaced."""
         raised: BaseException | None = None
         while left := [number for number in self.theirs if number not in but]:
             try:
@@ -215,10 +218,10 @@ _main = threading.main_thread
 
 
 class _Scope:
-    """One of the three ways, for the time of a ``with`` block.
+    """A ``with`` block within which the program's handlers run in one of the module's ways.
 
-    The way changes by one assignment: before it, and after it, an exception of a handler leaves
-    nothing half done.
+    The mode changes by one assignment: an exception of a handler before or after it leaves nothing
+    half done.
     """
 
     def __init__(self, mode: int, apart: bool = False) -> None:
@@ -274,27 +277,27 @@ class _Scope:
 
 
 def deferred() -> _Scope:
-    """While inside, handlers run where xmp waits, and at the end."""
+    """Within the block, run the program's handlers only where xmp waits, and at its end."""
     return _Scope(_DEFERRED)
 
 
 def blocked() -> _Scope:
-    """While inside, handlers do not run; for cleaning up, which must be done within seconds."""
+    """Within the block, run no handlers; for cleaning up, which must be done within seconds."""
     return _Scope(_BLOCKED)
 
 
 def as_usual() -> _Scope:
-    """While inside, code of the program runs: its handlers run at once."""
+    """Within the block, run handlers at once: it runs code of the program."""
     return _Scope(_AS_USUAL)
 
 
 def apart() -> _Scope:
-    """While inside, the program's function runs as it would without xmp."""
+    """Within the block, run the program's function as it would run without xmp."""
     return _Scope(_AS_USUAL, apart=True)
 
 
 def keep_deferred() -> None:
-    """Note signals from here on until the process ends: for the last lines of a replica."""
+    """Only note signals from here on until the process ends: for the last lines of a replica."""
     if in_main():
         guard.set = _signal.signal  # a call of ctypes would write into 100 pages of a fork
         guard.mode = _BLOCKED
@@ -302,37 +305,33 @@ def keep_deferred() -> None:
 
 
 def step(seconds: float | None) -> float | None:
-    """How long one wait may take: where handlers run at waits, at most a second.
-
-    A signal that comes just before a system call does not interrupt it, and Python looks for
-    signals only after it: https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
-    """
+    """Return how long one wait may take: where handlers run at waits, at most a second."""
     if guard.mode != _DEFERRED or not in_main():
         return seconds
     return _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
 
 
 def returning(end: Callable[[], object]) -> None:
-    """A handle is on its way to the caller; ``end`` ends what nothing else could end without it."""
+    """Note a handle on its way to the caller: if it is lost, only ``end`` can end its launch."""
     if in_main():
         _handles.append(end)
 
 
 def returned() -> None:
-    """The caller has its handle, or gets it with the next instruction."""
+    """Forget the handle: the caller has it, or gets it with the next instruction."""
     del _handles[:]  # unlike after a call of clear(), Python runs no handler here
 
 
 def give_up() -> None:
-    """The caller gets an exception instead."""
+    """End the launch whose handle is on its way: the caller gets an exception instead."""
     while _handles and in_main():
         _handles.pop()()
 
 
 def interruptible(call: Callable[..., T], *args: Any) -> T | None:
-    """Wait by a call that loses nothing when it is interrupted; None when a signal was noted.
+    """Wait by a call that loses nothing when interrupted; return None when a signal was noted.
 
-    The caller lets go of what others may need, and then calls ``deliver``.
+    The caller must then release what others may need, and call ``deliver``.
     """
     if guard.mode != _DEFERRED or not in_main():
         return call(*args)
@@ -349,28 +348,28 @@ def interruptible(call: Callable[..., T], *args: Any) -> T | None:
             guard.waiting = False
             raise
     except _Noted:
-        pass  # it came while an exception was on its way; the next call raises that again
+        pass  # the signal came while an exception was raised; the next call raises that again
     return result
 
 
 def is_noted(number: int) -> bool:
-    """Whether this signal waits for its handler; the main thread alone has any that wait."""
+    """Return whether this signal waits for its handler; only in the main thread can one wait."""
     return number in guard.noted and in_main()
 
 
 def deliver() -> None:
-    """Run the handlers of what was noted, where handlers run at waits."""
+    """Run the handlers of the noted signals, if handlers run at waits now."""
     if guard.noted and guard.mode == _DEFERRED and in_main():
         guard.deliver()
 
 
 def from_handler(error: BaseException | None) -> bool:
-    """Whether an exception comes from a signal handler of the program, and not from what ran."""
+    """Return whether an exception comes from a signal handler of the program, not from what ran."""
     return error is not None and error is guard.raised
 
 
 def _after_fork() -> None:
-    """In a child: its program knows nothing of what xmp does in the parent."""
+    """Reset a forked child's state: its program knows nothing of xmp's work in the parent."""
     if guard.theirs or guard.ours:
         for number in [n for n in guard.ours if n not in guard.theirs]:
             _signal.signal(number, _signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""A test that is skipped in a replica: how pytest's outcomes travel, and which of them are skips.
+"""The outcomes of tests that run in replicas: how pytest's travel, and which of them are skips.
 
-xmp imports no test runner. pytest's outcomes cannot be pickled, since the classes say that they are
+xmp imports no test runner. pytest's outcomes cannot be pickled, since their classes claim to be
 built in (pytest 9, _pytest/outcomes.py): they travel as ``Sent``.
 """
 
@@ -20,7 +20,7 @@ class Sent(Exception):
 
 
 def sent(error: BaseException) -> BaseException:
-    """What to pickle in the place of ``error``."""
+    """Return what to pickle for ``error``: a ``Sent`` for pytest's outcomes, else the error."""
     base = _loaded(_PYTEST, "OutcomeException")
     kind = type(error)
     if base is None or not isinstance(error, base) or _loaded(_PYTEST, kind.__name__) is not kind:
@@ -29,7 +29,7 @@ def sent(error: BaseException) -> BaseException:
 
 
 def received(error: BaseException) -> BaseException | None:
-    """What ``sent`` was given; None where this process has not loaded pytest."""
+    """Return the error that ``sent`` was given; None for pytest's if pytest is not loaded here."""
     if not isinstance(error, Sent):
         return error
     name, reason, pytrace = error.args
@@ -38,9 +38,10 @@ def received(error: BaseException) -> BaseException | None:
 
 
 def is_skip(error: BaseException | None) -> bool:
-    """Whether a test runner that this process has loaded counts it as no failure.
+    """Return whether a test runner that this process has loaded does not count it as a failure.
 
-    That is what ``pytest.skip``, ``importorskip`` and ``xfail`` raise, and ``unittest.SkipTest``.
+    That holds for what ``pytest.skip``, ``importorskip`` and ``xfail`` raise, and for
+    ``unittest.SkipTest``.
     """
     return isinstance(error, tuple(_kinds()))
 

@@ -41,7 +41,7 @@ class Image:
     descriptor: int = -1
 
     def close(self) -> None:
-        """Close the file; what was mapped from it stays."""
+        """Close the file; mappings of it stay."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -54,12 +54,12 @@ class Packed:
     image: Image
     descriptors: list[int] = field(default_factory=list)
     touches_device: bool = False
-    """Loading it initialises a device: only a replica may do so."""
+    """Whether loading it initialises a device: only a replica may do so."""
     keep: Any = None
-    """The objects themselves: only they keep their shared memory, which the launch needs."""
+    """The objects themselves, which keep alive the shared memory that the launch needs."""
 
     def sent(self) -> None:
-        """The receiver has its own file and descriptors: close ours, keep the objects.
+        """Close the file and the descriptors, of which the receiver has its own; keep the objects.
 
         Otherwise a pipe's other end would see no end-of-file when its last *user* closes it.
         """
@@ -78,7 +78,7 @@ class Packed:
 
 
 def _lay_out(stream: bytes, buffers: Sequence[memoryview]) -> tuple[bytes, list[int], int]:
-    """The table, the offset of every part and the total size."""
+    """Return the table, the offset of every part and the total size."""
     parts = [len(stream), *(view.nbytes for view in buffers)]
     position = _HEAD.size + _ENTRY.size * len(parts)
     offsets, table = [], [_HEAD.pack(len(parts))]
@@ -144,7 +144,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def load_image(image: Image) -> Any:
-    """The value of an image; large buffers lie in the mapped file, writable and private."""
+    """Return the value of an image; large buffers lie in the mapped file, writable and private."""
     if image.data is not None:
         whole = memoryview(bytearray(image.data))
     else:
@@ -187,12 +187,12 @@ class Descriptor:
         self.index = index
 
     def detach(self) -> int:
-        """The descriptor's number here; the caller owns it."""
+        """Return the descriptor's number here; the caller owns it."""
         return _arrived[self.index]
 
 
 class Collector:
-    """Collects the descriptors of what is pickled: to multiprocessing it is a ``Popen``."""
+    """Collects the descriptors of pickled objects; multiprocessing takes it for a ``Popen``."""
 
     DupFd = Descriptor
 
@@ -210,7 +210,7 @@ class Collector:
 
 
 class HostsCollector(Collector):
-    """Refuses descriptors: what they lead to is on one host."""
+    """Refuses descriptors: what they refer to exists on one host only."""
 
     def duplicate_for_child(self, descriptor: int) -> int:
         raise TypeError(
@@ -242,9 +242,10 @@ def pack(
     """Pack a call once, for any number of replicas.
 
     CPU tensors reached through ``args`` and ``kwargs`` become shared memory, as under
-    torch.multiprocessing; those that only ``fn`` refers to are private copies. ``for_hosts``: the
-    image has all that it needs, without descriptors, and becomes shared memory where it is loaded.
-    Raises TypeError, which names the argument that cannot be sent.
+    torch.multiprocessing; those that only ``fn`` refers to are private copies. With ``for_hosts``
+    the image contains all that it needs, without descriptors, and the arguments' tensors become
+    shared memory where it is loaded. Raises TypeError, which names the argument that cannot be
+    sent.
     """
     from .pickler import CallPickler, HostsCallPickler, Rest, by_value_modules, rewriting
 
@@ -273,7 +274,7 @@ def pack(
 
 
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function, its positional and keyword arguments; takes over the descriptors."""
+    """Load a call: return the function and its arguments; take over the descriptors."""
     global _loading
     _arrived[:] = descriptors
     _loading = True
@@ -286,5 +287,5 @@ def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...]
 
 
 def loading() -> bool:
-    """Whether this process is loading a call, and with it the modules of its function."""
+    """Return whether this process is loading a call, and with it the modules of its function."""
     return _loading

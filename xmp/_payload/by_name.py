@@ -1,4 +1,4 @@
-"""What another process finds by name: in a module that it can import, or in the script.
+"""Finds what another process can find by name: in a module that it can import, or in the script.
 
 A decorator gives the name of a function to its wrapper, which has the function as ``__wrapped__``
 (functools.wraps).
@@ -21,9 +21,9 @@ _DEEPEST = 20  # decorators above each other
 
 
 def found_in(module: types.ModuleType, obj: Any, names: frozenset[str] | None) -> bool:
-    """Whether ``module`` has the object under its qualified name, here and imported again.
+    """Return whether ``module`` has the object under its qualified name, here and imported again.
 
-    An import finds these ``names``; None where all that is here is there.
+    ``names`` are what an import of it finds; None where that is all that it has here.
     """
     return obj.__module__ in _SCRIPT and _named(module, obj.__qualname__, names) is obj
 
@@ -31,9 +31,10 @@ def found_in(module: types.ModuleType, obj: Any, names: frozenset[str] | None) -
 def wrapped_in(
     obj: Any, main: types.ModuleType | None, names: frozenset[str] | None
 ) -> tuple[types.FunctionType, int] | None:
-    """The wrapper that another process finds under the name of this function, and how deep it is.
+    """Return the wrapper that another process finds under a function's name, and how deep it is.
 
-    ``main`` is the script, if what it defines travels by reference.
+    The depth counts the decorators between. None if there is no such wrapper. ``main`` is the
+    script, if what it defines travels by reference.
     """
     if not isinstance(obj, types.FunctionType):
         return None
@@ -57,14 +58,14 @@ def wrapped_in(
 
 
 def unwrapped(wrapper: Any, depth: int) -> Any:
-    """The function that this one wraps, so many decorators below."""
+    """Return the function that ``wrapper`` wraps, ``depth`` decorators below."""
     for _ in range(depth):
         wrapper = getattr(wrapper, "__wrapped__", wrapper)
     return wrapper
 
 
 def _named(module: types.ModuleType, name: str, names: frozenset[str] | None) -> Any:
-    """What the module has under this qualified name, where an import finds it; else None."""
+    """Return what the module has under this qualified name, if an import finds it; else None."""
     if "<" in name or (names is not None and name.partition(".")[0] not in names):
         return None
     found: Any = module
@@ -74,7 +75,7 @@ def _named(module: types.ModuleType, name: str, names: frozenset[str] | None) ->
 
 
 def _by_reference(module: types.ModuleType) -> bool:
-    """Whether what is in the module travels by reference, as cloudpickle decides that."""
+    """Return whether cloudpickle sends what is in the module by reference."""
     if not importable(module):
         return False
     registered = cloudpickle.list_registry_pickle_by_value()
@@ -93,7 +94,7 @@ def of_pytest(module: Any) -> bool:
 
 
 def importable(module: types.ModuleType) -> bool:
-    """Whether another process, which has this one's ``sys.path``, finds the same file by name."""
+    """Return whether another process with this ``sys.path`` finds the same file by this name."""
     name = module.__name__
     if name in ("__main__", "__mp_main__", "builtins"):
         return True
@@ -112,7 +113,7 @@ def importable(module: types.ModuleType) -> bool:
 
 
 def _origin(finder: Any, name: str, path: Any) -> str:
-    """The file that a finder has for a module; pytest's own works in its process only."""
+    """Return the file that a finder has for a module; "" for pytest's, which works only here."""
     if type(finder).__module__ == "_pytest.assertion.rewrite":
         return ""
     try:

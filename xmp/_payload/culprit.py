@@ -1,6 +1,6 @@
 """Which part of a call or a result cannot be pickled: its path, as ``args[0].cfg['lock']``.
 
-Found by pickling each part alone. Only a launch that fails imports this.
+It is found by pickling each part alone. Only a launch that fails imports this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .pickler import (
 
 __all__ = ["of_call", "of_result", "users_part"]
 
-_SECONDS = 2.0  # then the part that is known by now has to do
+_SECONDS = 2.0  # after that, the innermost part known so far is named
 _DEEPEST = 20
 _LONGEST_KEY = 40
 
@@ -43,7 +43,7 @@ _CAPTURED = (
 
 Part = tuple[str, Any]
 Reason = Callable[[Any], BaseException | None]
-"""Pickles a value alone; returns what that raises."""
+"""Pickles a value alone and returns the error that this raises, or None."""
 
 
 class Culprit(NamedTuple):
@@ -54,16 +54,16 @@ class Culprit(NamedTuple):
     reason: BaseException
 
     def __str__(self) -> str:
-        """The path, and the type of what is there."""
+        """Return the path, and the type of what is there."""
         return f"{self.path} ({type(self.value).__name__})"
 
 
 def of_call(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], for_hosts: bool
 ) -> tuple[str, BaseException] | None:
-    """An error's text, which names what of a call cannot be pickled, and why it cannot.
+    """Return an error's text, which names the part that cannot be pickled, and the reason.
 
-    None if each part of it can. ``for_hosts``: as ``pack`` has it.
+    None if each part can be pickled. ``for_hosts`` is as in ``pack``.
     """
     parts = [("fn", fn), *((f"args[{i}]", a) for i, a in enumerate(args))]
     parts += [(f"kwargs[{name!r}]", value) for name, value in kwargs.items()]
@@ -78,12 +78,12 @@ def of_call(
 
 
 def of_result(value: Any) -> str:
-    """What of a result cannot be pickled, in words."""
+    """Return in words what part of a result cannot be pickled."""
     return str(_find("the result", value, _leaving) or f"the result ({type(value).__name__})")
 
 
 def users_part(error: BaseException) -> BaseException | None:
-    """The error with the frames of the user's reducers alone; None where no code of theirs ran."""
+    """Return the error with the frames of the user's reducers alone; None if no such code ran."""
     frames = error.__traceback__
     while frames is not None:
         if not str(frames.tb_frame.f_globals.get("__name__")).startswith(_PICKLING):
@@ -96,7 +96,7 @@ def users_part(error: BaseException) -> BaseException | None:
 
 
 def _entering(sharing: bool, for_hosts: bool, value: Any) -> BaseException | None:
-    """As arguments are (``sharing`` tensors), or the function."""
+    """Pickle a value as an argument (``sharing`` tensors) or the function is; return the error."""
     collector = HostsCollector() if for_hosts else Collector()
     pickler = HostsCallPickler if for_hosts else CallPickler
     try:
@@ -123,7 +123,7 @@ def _leaving(value: Any) -> BaseException | None:
 
 
 def _find(path: str, value: Any, reason_of: Reason) -> Culprit | None:
-    """The innermost part of ``value`` that cannot be pickled; None if all of it can."""
+    """Return the innermost part of ``value`` that cannot be pickled; None if all of it can be."""
     reason = reason_of(value)
     if reason is None:
         return None
@@ -136,17 +136,17 @@ def _find(path: str, value: Any, reason_of: Reason) -> Culprit | None:
 
 
 class _Search(NamedTuple):
-    """The search for the innermost part."""
+    """A search for the innermost part that cannot be pickled."""
 
     reason_of: Reason
     seen: set[int]
-    """The ids of the parts that cannot be pickled and have been looked into."""
+    """The ids of parts that cannot be pickled and have been searched."""
     end: float
 
     def innermost(self, found: Culprit, levels: int) -> Culprit | None:
-        """The part to blame within ``found``, or itself; None where it refers back to one seen.
+        """Return the part to blame within ``found``, or itself; None if it refers to one seen.
 
-        An object that cannot be pickled for the sake of what contains it is not to blame.
+        An object that cannot be pickled only because of what contains it is not to blame.
         """
         if not levels:
             raise RecursionError  # nested too deeply for pickle: no part of it is to blame
@@ -206,7 +206,7 @@ def _short(key: Any) -> str:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Part]:
-    """What travels with a function by value: captured variables, globals that it uses, defaults."""
+    """Yield what travels with a function by value: captured variables, used globals, defaults."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     for name, cell in cells:
         if cell != types.CellType():  # an empty one has no contents yet
@@ -224,7 +224,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Part]:
 
 
 def _of_object(value: Any) -> Iterator[Part]:
-    """What its class gives to pickle: attributes, items, arguments of a constructor."""
+    """Yield what its class gives to pickle: attributes, items, arguments of a constructor."""
     try:
         reduced = without_its_run(value) if is_test_case(value) else value.__reduce_ex__(5)
     except Exception:  # it says itself that it cannot be pickled

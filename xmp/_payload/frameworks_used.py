@@ -1,4 +1,4 @@
-"""Which framework a script uses whose top does not say so, read from source without running it.
+"""Finds in a script's source, without running it, a framework that its top does not name.
 
 A script may import JAX by way of a library (``from flax import nnx``), in its own modules, or
 inside a function. The nearest of these places that names a framework decides.
@@ -32,12 +32,13 @@ _LIBRARIES = {
 }
 """Libraries that import nothing but this framework."""
 _FILES = 100
-"""Modules of the user's own that are read."""
+"""The most modules of the user's own that are read."""
 _BYTES = 1 << 20
-"""Of all of them: half a second of work where they are tables of numbers, less where not."""
+"""The most bytes of all of them: half a second of work where they are tables of numbers, less
+otherwise."""
 _BODIES = (ast.stmt, ast.excepthandler, ast.match_case)
 _NAMES = 5000
-"""Imports that are looked up."""
+"""The most imports that are looked up."""
 
 
 class _Names(NamedTuple):
@@ -45,24 +46,24 @@ class _Names(NamedTuple):
 
     top: list[str]
     inside: list[str]
-    """Those that only functions import."""
+    """The modules that only functions import."""
 
 
 class Uses(NamedTuple):
-    """What a script uses; nothing where that cannot be read."""
+    """What a script uses; empty where it cannot be read."""
 
     frameworks: tuple[str, ...] = ()
     late: bool = False
-    """It changes a variable that an import reads (``JAX_ENABLE_X64``)."""
+    """Whether it changes a variable that an import reads (``JAX_ENABLE_X64``)."""
 
 
 def frameworks_used(path: str, folder: str, package: str = "", source: bytes | None = None) -> Uses:
-    """The frameworks that the script of this folder uses, which is of this package under ``-m``."""
+    """Return the frameworks that a script of this folder uses, of this package under ``-m``."""
     try:
         tree = parsed(path, source=source)
         late = any(map(changes_what_imports_read, at_the_top(tree)))
         return Uses(_nearest(_names(tree, package), folder, package), late)
-    except Exception:  # it is another's text: a launch must not end by it
+    except Exception:  # the text is the user's: a launch must not fail because of it
         return Uses()
 
 
@@ -78,7 +79,7 @@ def _nearest(script: _Names, folder: str, package: str) -> tuple[str, ...]:
 
 
 def _frameworks(names: list[str], folder: str) -> tuple[str, ...]:
-    """Those that are named; if none is, those of the named libraries."""
+    """Return the frameworks among these names; if there are none, those of the named libraries."""
     roots = list(dict.fromkeys(name.partition(".")[0] for name in names))
     known = [r for r in roots if r in (*_FRAMEWORKS, *_LIBRARIES) and not _is_own(r, folder)]
     named = [root for root in known if root in _FRAMEWORKS]
@@ -86,7 +87,7 @@ def _frameworks(names: list[str], folder: str) -> tuple[str, ...]:
 
 
 def _is_own(root: str, folder: str) -> bool:
-    """Whether the program has a module of this name itself: a ``jax.py`` beside the script."""
+    """Return whether the program has its own module of this name: a ``jax.py`` beside the script."""
     spec = find_module(root, [folder])
     return spec is not None and is_no_package_of_others(spec.origin)
 
@@ -106,7 +107,7 @@ def _names(tree: ast.Module, package: str) -> _Names:
 
 
 def _of(node: ast.AST, package: str) -> Iterable[str]:
-    """What it imports, relative imports by their whole names."""
+    """Return what a node imports, relative imports by their whole names."""
     if not isinstance(node, ast.ImportFrom) or not node.level:
         return imported_modules(node)
     parts = package.split(".")
@@ -116,7 +117,7 @@ def _of(node: ast.AST, package: str) -> Iterable[str]:
 
 
 def _own_modules(script: _Names, folder: str, package: str) -> Iterator[_Names]:
-    """What the modules beside the script import that it imports, and that these import."""
+    """Yield what the user's modules import that the script imports directly or by way of others."""
     waiting = [package, *script.top, *script.inside]
     names: set[str] = set()
     files: set[str] = set()
@@ -137,13 +138,13 @@ def _own_modules(script: _Names, folder: str, package: str) -> Iterator[_Names]:
 
 
 def _with_parents(name: str) -> Iterator[str]:
-    """``a``, ``a.b``, ``a.b.c``: an import of the last runs the others first."""
+    """Return ``a``, ``a.b``, ``a.b.c`` for the last: an import of it runs the others first."""
     parts = name.split(".") if name else []
     return (".".join(parts[: count + 1]) for count in range(len(parts)))
 
 
 def _read(file: str, package: str, most: int) -> tuple[_Names, int]:
-    """What a file imports, and how many bytes that were; nothing where it cannot be read."""
+    """Return what a file imports, and how many bytes it has; nothing where it cannot be read."""
     try:
         tree, size = parsed(file, most), 0
         if tree.body:

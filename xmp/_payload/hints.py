@@ -1,7 +1,7 @@
 """The names in a function's code: a guess at what it will import.
 
-No code of the user runs for it, so that nothing blocks before a process exists: isinstance asks
-``__class__``, and an attribute may be a descriptor, or answered by a metaclass.
+None of the user's code runs for this, so that nothing can block before a process exists:
+isinstance asks ``__class__``, and an attribute may be a descriptor, or answered by a metaclass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CALLED: Any = vars(functools.partial)["func"]
 
 
 def names_used(fn: Callable[..., Any]) -> set[str]:
-    """The names in the code of ``fn`` and of the functions beside it that it may call.
+    """Return the names in the code of ``fn`` and of the functions beside it that it may call.
 
     Imports inside functions are among them. A guess is enough: one name too many costs an import
     in the template, one too few an import in every replica of the first launch.
@@ -31,7 +31,7 @@ def names_used(fn: Callable[..., Any]) -> set[str]:
 
 
 def modules_imported(fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The modules that ``fn``, and the functions beside it, import inside their bodies."""
+    """Return the modules that ``fn``, and the functions beside it, import inside their bodies."""
     import dis  # here: a launch that asks for nothing need not load it
 
     steps = (step for code in _codes_used(fn) for step in dis.get_instructions(code))
@@ -39,7 +39,7 @@ def modules_imported(fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _codes_used(fn: Callable[..., Any]) -> Iterator[types.CodeType]:
-    """The code of ``fn``, of the functions inside it, and of those beside it that it may call."""
+    """Yield the code of ``fn``, of functions inside it, and of those beside it that it may call."""
     seen: set[int] = set()
     waiting: list[Any] = [fn]
     while waiting and len(seen) < _MOST:
@@ -55,7 +55,7 @@ def _codes_used(fn: Callable[..., Any]) -> Iterator[types.CodeType]:
 
 
 def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
-    """The code objects of a function, method, partial, class or callable object."""
+    """Yield the code objects of a function, method, partial, class or callable object."""
     value = _inner(value)
     if type(value) is types.FunctionType:
         yield value.__code__, value.__globals__
@@ -67,7 +67,7 @@ def _codes(value: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
 
 
 def _inner(value: Any) -> Any:
-    """What a method, a partial or a decorated function calls."""
+    """Return what a method, a partial or a decorated function calls."""
     if type(value) is types.MethodType:
         value = value.__func__
     elif issubclass(type(value), functools.partial):
@@ -77,7 +77,7 @@ def _inner(value: Any) -> Any:
 
 
 def _own_dict(value: Any) -> Any:
-    """The ``__dict__`` of an object, not that of a property of this name."""
+    """Return the ``__dict__`` of an object, not that of a property of this name."""
     for kind in _BASES.__get__(type(value)):
         found = _MEMBERS.__get__(kind).get("__dict__")
         if type(found) is types.GetSetDescriptorType:
@@ -86,7 +86,7 @@ def _own_dict(value: Any) -> Any:
 
 
 def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """This code and that of the functions inside it."""
+    """Yield this code and that of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -94,7 +94,7 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _beside(value: Any, scope: dict[str, Any]) -> bool:
-    """Whether a global is a function or class of the same module."""
+    """Return whether a global is a function or class of the same module."""
     if type(value) is types.FunctionType:
         module = value.__module__
     elif issubclass(type(value), type):

@@ -1,7 +1,7 @@
 """The picklers of calls and outcomes: what travels by reference, by value, in shared memory.
 
-What the other side can import by name travels by reference, the script's ``__main__`` included
-(which is imported there as ``__mp_main__``); everything else by value, through cloudpickle.
+What the other side can import by name travels by reference, including the script's ``__main__``
+(which is imported there as ``__mp_main__``); everything else travels by value, through cloudpickle.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _rebuild_storage(buffer: Any) -> Any:
 
 
 class _HostStorage(_Storage):
-    """A tensor's memory in the arguments of a launch over hosts: each host shares its own copy."""
+    """A tensor's memory in a call to several hosts: each host shares its own copy."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, parts = super().__reduce__()
@@ -100,7 +100,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _code(code: types.CodeType) -> Any:
-    """Reduce code as cloudpickle does, with the name of its file: tracebacks show the line by it.
+    """Reduce code as cloudpickle does, but keep its file name, by which tracebacks show the line.
 
     cloudpickle 3.1.3 drops the name (cloudpickle.py, _code_reduce).
     """
@@ -127,7 +127,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     @functools.cached_property
     def _script(self) -> tuple[types.ModuleType | None, frozenset[str] | None]:
-        """The script, if what it defines travels by reference, and its names that others find.
+        """The script, if its definitions travel by reference, and its names that others find.
 
         Looked up at the first function or class, since it reads and parses the script.
         """
@@ -172,7 +172,7 @@ def _identity(value: Any) -> Any:
 
 
 class OutcomePickler(_Pickler):
-    """For what leaves a replica: without devices and shared memory."""
+    """Pickles what leaves a replica: without devices and shared memory."""
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_jax_array(obj):
@@ -199,11 +199,12 @@ def _as_numpy(array: Any) -> Any:
 
 
 _ACCELERATE, _OF_THE_WORLD = "accelerate.state", ("PartialState", "AcceleratorState")
-"""An unpickled one keeps the world that it had, apart from what ``Accelerator()`` shares (1.15)."""
+"""Classes that are refused: unpickled, they keep the world that they had, apart from the state that
+``Accelerator()`` shares (1.15)."""
 
 
 class CallPickler(_Pickler):
-    """For what enters the replicas: notes what touches a device, shares CPU tensors."""
+    """Pickles what enters the replicas: notes what touches a device, shares CPU tensors."""
 
     touches_device = False
 
@@ -245,7 +246,7 @@ class CallPickler(_Pickler):
 
 
 class HostsCallPickler(CallPickler):
-    """For what enters the replicas of several hosts, which share neither memory nor locks."""
+    """Pickles what enters the replicas of several hosts, which share neither memory nor locks."""
 
     def _tensor(self, tensor: Any) -> Any:
         if tensor.device.type not in ("cpu", "meta"):
@@ -283,9 +284,10 @@ def is_test_case(value: Any) -> bool:
 def without_its_run(test: Any) -> Any:
     """Reduce a test, whose method is the function, without what its runner has put into it.
 
-    Its outcome leads to the whole runner (CPython 3.10 to 3.13, unittest/case.py), its cleanups are
-    to run once, in the launcher, and pytest sets the method that it runs as an attribute (pytest 9,
-    _pytest/unittest.py). IsolatedAsyncioTestCase has its loop in "_asyncio…" (async_case.py).
+    Its outcome leads to the whole runner (CPython 3.10 to 3.13, unittest/case.py), its cleanups
+    must run once, in the launcher, and pytest sets the method that it runs as an attribute
+    (pytest 9, _pytest/unittest.py). IsolatedAsyncioTestCase has its loop in "_asyncio…"
+    (async_case.py).
     """
     reduced = test.__reduce_ex__(5)
     if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
@@ -316,7 +318,7 @@ def _is_semaphore(value: Any) -> bool:
 
 
 def _check_semaphore(semaphore: Any) -> None:
-    """A semaphore of the fork context has no name, so that no other process can open it."""
+    """Refuse a semaphore of the fork context: it has no name by which others could open it."""
     if semaphore._semlock.name is None:
         raise RuntimeError(
             "it was made in multiprocessing's fork context, so only forked children can use it. "
@@ -326,11 +328,11 @@ def _check_semaphore(semaphore: Any) -> None:
 
 @contextmanager
 def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
-    """While packing, send by value what is in modules that no other process can import by name.
+    """Within the block, send by value what is in modules that others cannot import by name.
 
-    These are the function's module, and those that pytest's rewriting loader has imported, where
-    no other finder knows them. What a module makes at its top (a lock, a class) is in each process
-    then, and need not be sent.
+    These are the function's module, and those that pytest's rewriting loader has imported and no
+    other finder knows. What a module makes at its top (a lock, a class) then exists in each process
+    and need not be sent.
     """
     chosen = [m for m in list(sys.modules.values()) if of_pytest(m)] if _pytest_runs() else []
     chosen = [module for module in chosen if not importable(module)]
@@ -348,7 +350,7 @@ def by_value_modules(fn: Callable[..., Any]) -> Iterator[None]:
 
 
 def rewriting(fn: Callable[..., Any]) -> Iterator[Rewriting]:
-    """What a call begins with where pytest has imported modules: replicas rewrite them, too."""
+    """Yield what a call begins with if pytest has imported modules: replicas rewrite them, too."""
     if _pytest_runs():
         from .rewriting import Rewriting
 

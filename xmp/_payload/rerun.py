@@ -1,4 +1,4 @@
-"""The program of this command line, which ``run_script`` runs once more in replicas."""
+"""Finds the program of this command line, which ``run_script`` runs once more in replicas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Program", "program_of_this_process"]
 
 
 class Program(NamedTuple):
-    """What Python runs: ``kind`` is that of a ``ScriptRun``."""
+    """What Python runs; ``kind`` is that of a ``ScriptRun``."""
 
     kind: str
     target: str
     source: str
     """The path of its file."""
     package: str = ""
-    """That which it is part of, under ``-m``."""
+    """The package of which it is part, under ``-m``."""
 
 
 def program_of_this_process() -> Program | None:
-    """What ``__main__`` was started from; None for cells, ``-c``, standard input and the like."""
+    """Return what ``__main__`` was started from; None for cells, ``-c``, standard input etc."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
     if path is None or getattr(sys, "frozen", False) or belongs_to_an_app():
@@ -39,6 +39,6 @@ def program_of_this_process() -> Program | None:
 
 
 def _as_typed(path: str) -> str:
-    """The script's ``sys.argv[0]``, unless the program has changed that or its working folder."""
+    """Return the script's ``sys.argv[0]``; its path if the program changed that or its folder."""
     typed = sys.argv[0] if sys.argv else ""
     return typed if typed and os.path.abspath(typed) == path else path

@@ -1,4 +1,4 @@
-"""Test modules have in replicas the asserts that pytest gives them: those that show values.
+"""Gives test modules in replicas the asserts that pytest gives them, which show values.
 
 pytest's import hook belongs to its session and works in its own process only.
 """
@@ -25,9 +25,9 @@ _made: dict[str, bytes] = {}
 
 
 class Rewriting:
-    """In a packed call, before the function: from here on these modules' asserts are rewritten.
+    """Part of a packed call, before the function: loading it has these modules' asserts rewritten.
 
-    The code of the function's module is sent along. To rewrite 400 lines takes 30 ms, and most
+    The code of the function's module is sent along: to rewrite 400 lines takes 30 ms, and most
     launches need no other module of the tests.
     """
 
@@ -49,7 +49,7 @@ class Rewriting:
 
 
 def begin(files: dict[str, str], codes: dict[str, bytes]) -> None:
-    """Import these modules as pytest does, if this process comes to import them from there."""
+    """Have these modules imported as by pytest, where this process finds them in the same files."""
     for finder in sys.meta_path:
         if isinstance(finder, _Finder):
             finder.files, finder.codes = files, codes
@@ -88,7 +88,10 @@ class _Loader(SourceFileLoader):
 
 
 def _rewritten(path: Path) -> types.CodeType:
-    """As pytest has cached it, or made here (pytest 7 to 9, _pytest/assertion/rewrite.py)."""
+    """Return the rewritten code, cached by pytest or made here.
+
+    As in pytest 7 to 9, _pytest/assertion/rewrite.py.
+    """
     pytests: Any = importlib.import_module("_pytest.assertion.rewrite")
     cached = pytests.get_cache_dir(path) / (path.stem + pytests.PYC_TAIL)
     code = pytests._read_pyc(path, cached)
@@ -97,7 +100,7 @@ def _rewritten(path: Path) -> types.CodeType:
     source = path.read_bytes()
     tree = ast.parse(source, str(path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pytest has said it already
+        warnings.simplefilter("ignore")  # pytest has shown them already
         pytests.rewrite_asserts(tree, source, str(path))
         made: types.CodeType = compile(tree, str(path), "exec", dont_inherit=True)
     return made

@@ -1,6 +1,6 @@
 """The script's ``__main__``: where it came from, and how to import it again in another process.
 
-As in multiprocessing, the copy is imported under the name ``__mp_main__``, so that what is behind
+As in multiprocessing, the copy is imported under the name ``__mp_main__``, so that what is under
 ``if __name__ == "__main__":`` does not run. A script without that guard calls ``spawn`` again
 while it is imported: the import stops there, and what is above the call is enough.
 """
@@ -44,11 +44,11 @@ class MainSource(NamedTuple):
     value: str
     path: str
     package: str | None = None
-    """Which package a text belongs to, under ``python -m``: for relative imports."""
+    """The package that a text belongs to, under ``python -m``: for relative imports."""
 
 
 _DYNAMIC = frozenset({"exec", "globals", "locals", "setattr", "vars"})
-"""What may bind names that cannot be read in the source."""
+"""Functions that may bind names which cannot be read in the source."""
 
 
 class MainReached(BaseException):
@@ -57,13 +57,13 @@ class MainReached(BaseException):
 
 _importing = False
 _stops = 0
-"""The line of a launch outside of the guard: there an import of the script stops (MainReached)."""
+"""The line of a launch outside the guard: an import of the script stops there (MainReached)."""
 _shared = False
 _apart = False
 
 
 def main_is_shared(is_shared: bool | None = None) -> bool:
-    """Whether this process was forked from the launcher and has the very same ``__main__``.
+    """Return whether this process was forked from the launcher and has the very same ``__main__``.
 
     The code that forks sets it once; then everything in ``__main__`` travels by reference.
     """
@@ -75,7 +75,7 @@ def main_is_shared(is_shared: bool | None = None) -> bool:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Meanwhile nothing is imported from the script again: what it defines travels by value."""
+    """Within the block, import nothing from the script again: its definitions travel by value."""
     global _apart
     before, _apart = _apart, True
     try:
@@ -85,12 +85,12 @@ def apart() -> Iterator[None]:
 
 
 def importing_main() -> bool:
-    """Whether this process is importing a script for a launch."""
+    """Return whether this process is importing a script for a launch."""
     return _importing
 
 
 def main_source() -> MainSource | None:
-    """Where ``__main__`` came from; None for cells, ``-c``, standard input and the like."""
+    """Return where ``__main__`` came from; None for cells, ``-c``, standard input etc."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     path = getattr(main, "__file__", None)
@@ -109,9 +109,9 @@ def main_source() -> MainSource | None:
 
 
 def belongs_to_an_app() -> bool:
-    """Whether marimo or Streamlit runs the file, piece by piece: an import would not.
+    """Return whether marimo or Streamlit runs the file piece by piece, as an import would not.
 
-    A cell of marimo is a function in its file, and what is below ``if st.button(...):`` runs once
+    A cell of marimo is a function in its file, and what is under ``if st.button(...):`` runs once
     the user has pressed it.
     """
     in_marimo = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
@@ -123,11 +123,11 @@ def belongs_to_an_app() -> bool:
 
 
 def imported_names(path: str) -> frozenset[str] | None:
-    """What a process that imports the script finds in it; None where that cannot be known.
+    """Return the names that a process finds when it imports the script; None if unknown.
 
-    Not what the script defines under ``if __name__ == "__main__":``, below its first launch if that
-    is above the guard, in its functions (as marimo does for a cell) or by ``exec``: that travels by
-    value.
+    Left out is what travels by value: what the script defines under ``if __name__ ==
+    "__main__":``, below its first launch if that is above the guard, in its functions (as marimo
+    does for a cell) or by ``exec``.
     """
     global _stops
     _stops = _stops or line_outside_guard(path)
@@ -136,7 +136,7 @@ def imported_names(path: str) -> frozenset[str] | None:
 
 
 def line_outside_guard(path: str) -> int:
-    """The line of the script that is running now, as calling a function; 0 if under its guard."""
+    """Return the line of the script that is calling a function now; 0 if it is under the guard."""
     main, frame = sys.modules["__main__"].__dict__, sys._getframe()
     if os.path.abspath(main.get("__file__") or "") != path:
         return 0
@@ -153,7 +153,7 @@ def line_outside_guard(path: str) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _statements(path: str) -> tuple[ast.stmt, ...]:
-    """Those of the script; none where it cannot be read."""
+    """Return the script's statements; none where it cannot be read."""
     with signals.deferred():  # what a handler raises does not mean that it cannot be read
         try:
             with io.open_code(path) as file:
@@ -163,14 +163,14 @@ def _statements(path: str) -> tuple[ast.stmt, ...]:
 
 
 def is_below_guard(path: str, name: str) -> bool:
-    """Whether the launcher's ``__main__`` has this name and an import of the script has not."""
+    """Return whether the launcher's ``__main__`` has a name that an import of the script lacks."""
     known = imported_names(path)
     main = vars(sys.modules["__main__"])
     return known is not None and name not in known and name in main
 
 
 def is_guard(test: ast.expr) -> bool:
-    """Whether a condition is that of a script's main part."""
+    """Return whether a condition is that of a script's main part."""
     return isinstance(test, ast.Compare) and ast.unparse(test).replace("'", '"') in (
         '__name__ == "__main__"',
         '"__main__" == __name__',
@@ -178,7 +178,7 @@ def is_guard(test: ast.expr) -> bool:
 
 
 def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
-    """The names that these statements of a module bind above this line, but not under its guard."""
+    """Return the names that a module's statements bind above line ``end``, without its guard's."""
     names: set[str] = set()
     waiting: list[ast.AST] = [*body]
     while waiting:
@@ -190,7 +190,7 @@ def _defined(body: Sequence[ast.stmt], end: int) -> set[str]:
         elif isinstance(node, ast.If) and is_guard(node.test):
             waiting += node.orelse
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            # What ``*`` brings belongs to another module, and is found there.
+            # What ``*`` imports belongs to another module, and is found there.
             found = (each.asname or each.name for each in node.names if each.name != "*")
             names |= {name.partition(".")[0] for name in found}
         elif isinstance(node, ast.Name):

@@ -1,6 +1,6 @@
-"""Sources of the user's that xmp reads without running them: within limits, whatever they are.
+"""Reads the user's sources without running them, within limits, whatever is in them.
 
-What this cannot read, Python reads later in a replica, and says what is wrong with it.
+What cannot be read here, Python reads later in a replica, and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from xmp._os.imports import without_collections
 __all__ = ["MOST", "is_kept", "parsed"]
 
 MOST = 1 << 19
-"""Bytes of a file; a generated one of 1 MB takes seconds, and gigabytes where it is one of 10."""
+"""The most bytes of a file that is read; a generated one of 1 MB takes seconds to parse, and one of
+10 MB gigabytes."""
 
 
 def is_kept(path: str) -> bool:
-    """Whether another process can read it there, too, and a second time: no FIFO, no descriptor.
+    """Return whether another process can read this path, and again: no FIFO, no descriptor.
 
     /dev/stdin is a file where the shell has redirected it, and another one in each process.
     """
@@ -27,16 +28,16 @@ def is_kept(path: str) -> bool:
 
 
 def parsed(path: str, most: int = MOST, source: bytes | None = None) -> ast.Module:
-    """The file, which may lie in a zip file; without statements if it is longer than ``most``.
+    """Parse a file, which may lie in a zip file; longer than ``most``, it counts as empty.
 
-    ``source``: what was read of it before. Raises OSError, and SyntaxError or ValueError for what
-    is no Python.
+    ``source`` is what was read of it before. Raises OSError, and SyntaxError or ValueError for
+    what is no Python.
     """
     source = _read(path, most + 1) if source is None else source
     if len(source) > most:
         return ast.Module([], [])
     with warnings.catch_warnings(), without_collections():
-        warnings.simplefilter("ignore")  # the program says them itself
+        warnings.simplefilter("ignore")  # the program shows them itself
         try:
             return ast.parse(source, os.path.abspath(path))
         except (RecursionError, MemoryError):  # nested too deeply for a tree
@@ -44,7 +45,7 @@ def parsed(path: str, most: int = MOST, source: bytes | None = None) -> ast.Modu
 
 
 def _read(path: str, most: int) -> bytes:
-    """The first bytes of a file."""
+    """Return the first bytes of a file."""
     archive, inner = _archive(path)
     if not inner:
         with open(path, "rb") as file:
@@ -57,7 +58,7 @@ def _read(path: str, most: int) -> bytes:
 
 
 def _archive(path: str) -> tuple[str, str]:
-    """The file that the path names or leads through, and the rest of the path."""
+    """Return the file that the path names or leads through, and the rest of the path."""
     outer, inner = path, ""
     while not os.path.exists(outer):
         outer, _, last = outer.rpartition(os.sep)

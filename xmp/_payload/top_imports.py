@@ -27,16 +27,19 @@ _WRITES = ("setdefault", "update", "putenv", "pop")
 
 
 def imports_of_file(path: str, folder: str, source: bytes | None = None) -> tuple[str, ...]:
-    """As ``installed_imports``; raises OSError, and SyntaxError or ValueError for no Python."""
+    """Return ``installed_imports`` of a file.
+
+    Raises OSError where it cannot be read, and SyntaxError or ValueError where it is no Python.
+    """
     return installed_imports(parsed(path, source=source), folder)
 
 
 def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
-    """The installed modules that a script of this folder imports, in its order.
+    """Return the installed modules that a script of this folder imports, in its order.
 
-    Not the user's own modules, which may read a rank when they are imported, nor what is imported
-    only in functions, nor what follows a change of a variable that an import may read: a process
-    that imports these modules beforehand has the variable's old value.
+    Left out are the user's own modules, which may read a rank when they are imported; what is
+    imported only in functions; and what follows a change of a variable that an import may read: a
+    process that imports these modules beforehand has the variable's old value.
     """
     path, places = [folder, *sys.path[1:]], site_folders()
     found: dict[str, None] = {}
@@ -51,10 +54,10 @@ def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
 
 
 def find_module(name: str, path: Sequence[str], skip: int = 0) -> ModuleSpec | None:
-    """Where a module would be imported from; unlike importlib's, it imports no parent package.
+    """Return the spec by which a module would be imported; import no parent, unlike importlib's.
 
     ``path`` is where its part number ``skip`` is looked for: of ``a.b`` that is ``a``, or ``b``.
-    None too where a finder fails: finders may be those of other packages.
+    None also where a finder fails: finders may be those of other packages.
     """
     parts, places = name.split("."), list(path)
     spec = None
@@ -73,8 +76,8 @@ def _spec(parts: Sequence[str], places: Sequence[str]) -> ModuleSpec | None:
     try:
         return PathFinder.find_spec(".".join(parts), places)
     except KeyError:
-        # A package without __init__.py asks its parent in sys.modules, and that is not imported
-        # (CPython's _NamespacePath). Finders of files and zip files look at the last part alone.
+        # A package without __init__.py asks for its parent in sys.modules, and that is not imported
+        # (CPython's _NamespacePath). Finders of files and zip files use only the last part.
         return PathFinder.find_spec(parts[-1], places)
 
 
@@ -84,9 +87,9 @@ def _may_be_installed(name: str) -> bool:
 
 
 def at_the_top(tree: ast.Module) -> Iterator[ast.AST]:
-    """What runs with the module, in the order of the source: no body of a function.
+    """Yield what runs with the module, in the order of the source: no body of a function.
 
-    Without recursion: long chains of ``elif`` or ``+`` are deep trees.
+    Does not recurse: long chains of ``elif`` or ``+`` are deep trees.
     """
     waiting: list[ast.AST] = [*tree.body[::-1]]
     while waiting:
@@ -98,20 +101,20 @@ def at_the_top(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def runs_later(node: ast.AST) -> bool:
-    """Whether what is inside runs at a call, or is read by type checkers alone."""
+    """Return whether what is inside runs only at a call, or is read by type checkers alone."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
         return True
     return isinstance(node, ast.If) and _is_for_types(node.test)
 
 
 def _is_for_types(test: ast.expr) -> bool:
-    """Whether the condition names ``TYPE_CHECKING``."""
+    """Return whether the condition names ``TYPE_CHECKING``."""
     names = (getattr(node, "id", None) or getattr(node, "attr", "") for node in ast.walk(test))
     return "TYPE_CHECKING" in names
 
 
 def imported_modules(node: ast.AST) -> Iterable[str]:
-    """What an import statement imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    """Return what an import statement imports; of ``from a import b`` both ``a`` and ``a.b``."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -120,7 +123,7 @@ def imported_modules(node: ast.AST) -> Iterable[str]:
 
 
 def changes_what_imports_read(node: ast.AST) -> bool:
-    """Whether it writes ``os.environ``, and a variable that an import is known to read, or any."""
+    """Return whether a node writes to ``os.environ`` what an import reads, or may read."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
         return _is_environ(node.value) and _is_read_at_import([node.slice])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -140,7 +143,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _is_read_at_import(names: Iterable[ast.expr]) -> bool:
-    """Whether one of them is, or may be, such a variable: what is no constant may be any."""
+    """Return whether an import may read one of these variables; any, if a name is no constant."""
     for name in names:
         value = name.value if isinstance(name, ast.Constant) else None
         if not isinstance(value, str):

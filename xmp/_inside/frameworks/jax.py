@@ -46,12 +46,12 @@ def enter(info: ReplicaInfo) -> Jax:
 
 
 def attach(info: ReplicaInfo) -> Jax:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the same collectives in a process that another launcher started; change nothing."""
     return Jax(info)
 
 
 def jax_module() -> Any:
-    """jax, imported when it is first needed.
+    """Return jax, imported when it is first needed.
 
     Raises:
         RuntimeError: it is not installed, or hidden by a module of the program's.
@@ -84,14 +84,14 @@ class Jax:
         self._wire = JaxWire(info.rank, info.world_size)
 
     def device(self) -> Any:
-        """The first of ``jax.local_devices()``; this initialises the devices."""
+        """Return the first of ``jax.local_devices()``; this initialises the devices."""
         return jax_module().local_devices()[0]
 
     def synchronize(self) -> None:
-        """Wait until this process's devices have done what was given to them.
+        """Wait until this process's devices have finished the work that they were given.
 
-        A device does its work in order, and ``effects_barrier`` waits for prints and callbacks
-        alone (JAX 0.10): the result of one more computation comes last.
+        A device works in order, and ``effects_barrier`` waits only for prints and callbacks
+        (JAX 0.10): so this waits for the result of one more computation, which comes last.
         """
         jax = jax_module()
         from jax._src import xla_bridge
@@ -150,14 +150,14 @@ class Jax:
 
 
 class _Late(Jax):
-    """For a script that sets a variable which JAX's import reads: it joins when that is done."""
+    """For a script that sets a variable which JAX's import reads: it joins when JAX is imported."""
 
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, None, planned_rendezvous(info))
         on_import("jax", self._join)
 
     def leave(self) -> None:
-        """Leave together; first join those that wait for this replica, if it has not used JAX."""
+        """Leave together; if this replica has not used JAX, first join the others, which wait for it."""
         jax_module()
         super().leave()
 
@@ -181,7 +181,7 @@ def _configure(jax: Any, settings: Any) -> None:
 
 
 def _joined(info: ReplicaInfo) -> JaxWorld | None:
-    """The planned world, joined; a world of one is joined when the program asks for it."""
+    """Return the planned world, joined; a world of one is joined when the program asks for it."""
     coordinator = info.settings.get("coordinator")
     if not coordinator:
         return None
@@ -199,7 +199,7 @@ def _joined(info: ReplicaInfo) -> JaxWorld | None:
 
 
 def _as_numpy(leaf: Any) -> Any:
-    """A torch tensor as numpy array; any other value unchanged."""
+    """Return a torch tensor as a numpy array; any other value unchanged."""
     if not _is_tensor(leaf):
         return leaf
     tensor = leaf.detach().cpu()
@@ -225,7 +225,7 @@ def _is_jax_number(leaf: Any) -> bool:
 
 
 def _like(result: Any, leaf: Any) -> Any:
-    """The result in the form of ``leaf``: a tensor or an array on the leaf's devices."""
+    """Return the result in the form of ``leaf``: a tensor or an array on the leaf's devices."""
     if _is_jax_number(leaf):
         return jax_module().device_put(result, leaf.sharding)
     if _is_tensor(leaf):

@@ -72,7 +72,7 @@ def facts(
 
 
 def _at_start(root: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the values at this process's start of variables that imports write, if they changed."""
+    """Return the start values of those variables that imports write and that have changed."""
     began = _began(root) if _began_with is None else _began_with
     if not began:
         return {}

@@ -40,7 +40,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def _of_interfaces() -> list[str]:
-    """Return the addresses of all interfaces; none without psutil, which xmp needs only off Linux."""
+    """Return the addresses of all interfaces; none without psutil, which is optional on Linux."""
     try:
         import psutil
     except ModuleNotFoundError:

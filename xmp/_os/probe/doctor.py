@@ -153,7 +153,7 @@ def _plan(plan: JobPlan, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _fixed_ports(plan: JobPlan, lease: Lease) -> Iterator[Finding]:
-    """Try the ports whose numbers several hosts must agree on; all other ports may be any free one."""
+    """Try the ports whose numbers several hosts must agree on; the others may be any free port."""
     fixed = [need for need in plan.needs if need.port]
     free = []
     for need in fixed:

@@ -119,7 +119,7 @@ def _look(root: Path) -> Leftovers:
 
 
 def _is_from_here(claim: Claim, here: Mark, process: Process, root: Path) -> bool:
-    """Return whether a claim names a launcher of this boot and pid namespace, older than the process.
+    """Return whether a claim's launcher is of this boot and pid namespace, and began earlier.
 
     Pids are unique only within these; no descendant is older than its ancestor.
     """

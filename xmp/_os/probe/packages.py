@@ -99,7 +99,7 @@ def _version(name: str, distributions: tuple[str, ...]) -> str | None:
 
 
 def _torch_build(version: str) -> str:
-    """Return torch's version with its build ("+cpu", "+cu128"), which an index's wheels leave out."""
+    """Return torch's version with its build ("+cpu", "+cu128"), which an index's wheels lack."""
     spec = importlib.util.find_spec("torch")
     if "+" in version or spec is None or not spec.submodule_search_locations:
         return version

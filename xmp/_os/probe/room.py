@@ -37,7 +37,7 @@ class Load:
 
 
 def memory(root: Path, installed: int | None, replicas: int, load: Load) -> Iterator[Finding]:
-    """Yield whether ``replicas`` fit into free memory, or if that is unknown, ``installed`` bytes."""
+    """Yield whether ``replicas`` fit into free memory; if unknown, into ``installed`` bytes."""
     free, bound = limits.memory_free(root) or (installed, "")
     if free is None:
         return
