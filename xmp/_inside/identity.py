@@ -62,7 +62,7 @@ __all__ = [
 T = TypeVar("T")
 
 FOR_CHILDREN = "xmp"
-"""The key in a process object of multiprocessing under which children find out about their replica."""
+"""The key under which a process object of multiprocessing holds what its children must know."""
 _TORCH = "xmp._inside.frameworks.torch_dist"
 _JAX = "xmp._inside.frameworks.jax"
 
@@ -116,7 +116,7 @@ class ReplicaState:
         self.pid, self.thread = _pid, _thread()
 
     def is_own(self) -> bool:
-        """Return whether this is the replica's own thread, not another of its threads or a child."""
+        """Return whether this is the replica's own thread, not another thread or a child of it."""
         return self.thread == _thread() and self.pid == _pid
 
 
@@ -163,14 +163,14 @@ def settle(info: ReplicaInfo, framework: Framework | None) -> None:
 
 
 def take_over() -> None:
-    """Make a replica that inherited what ``install`` made this process itself, not a child of it."""
+    """Make this process the replica that it has inherited from ``install``, and not its child."""
     state = _in_this_context.get()
     assert state is not None
     state.pid, state.thread = _pid, _thread()
 
 
 def begin_script() -> None:
-    """Note that from here on this replica runs a script, which may launch its functions as this rank."""
+    """Note that this replica runs a script from here on, which may launch functions as its rank."""
     current().is_script = True
 
 
@@ -233,7 +233,7 @@ def restart_count() -> int:
 
 
 def is_thread() -> bool:
-    """Return whether this replica is one of several threads of a process, each of them a replica."""
+    """Return whether this replica is one of several threads of a process, each one a replica."""
     return int(current().info.settings.get("threads_per_process", "1")) > 1
 
 
@@ -324,7 +324,7 @@ def for_children() -> dict[str, Any]:
 
 
 def current() -> ReplicaState:
-    """Return the replica that this thread is; outside a launch, the one the environment describes."""
+    """Return the replica that this thread is; outside a launch, what the environment describes."""
     global _outside
     state = installed()
     if state is not None:
@@ -342,7 +342,7 @@ def current() -> ReplicaState:
 
 
 def framework_of(state: ReplicaState) -> Framework | None:
-    """Return the replica's framework; outside a launch, the one that is loaded or can be."""
+    """Return the replica's framework; outside a launch, attach one that is loaded or installed."""
     if state.framework is None and state.outside:
         with signals.deferred():
             name = _loaded_or_installed()

@@ -40,7 +40,7 @@ _AT_START = frozenset(
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """What each replica runs."""
+    """The script or program that each replica runs."""
 
     kind: str
     """"path" of a script, "folder" (or zip file) with a ``__main__.py``, "module" (``-m``), or
@@ -54,7 +54,7 @@ class ScriptRun:
     """The value of that variable if not, where this host is the only one."""
     max_restarts: int = 0
     error_file: str = ""
-    """``TORCHELASTIC_ERROR_FILE`` of the command; a replica that runs in its process has the same."""
+    """``TORCHELASTIC_ERROR_FILE`` of the command, which a replica in its process shares."""
     started: float = 0.0
     """When the user called, in seconds since 1970."""
     source: bytes | None = None
@@ -96,7 +96,7 @@ def run_in_replica(rank: int, run: ScriptRun) -> None:
 
 
 def _command(run: ScriptRun) -> list[str]:
-    """Return the command of a fresh interpreter, which some programs use to start themselves again."""
+    """Return the command of a fresh interpreter, by which some programs start themselves again."""
     module = ["-m"] if run.kind == "module" else []
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *options, *module, run.target, *run.args]
@@ -124,7 +124,7 @@ def _torchruns_variables(run: ScriptRun, rank: int) -> dict[str, str]:
     """Return the variables that torchrun sets beside the ranks (torch 2.13, elastic/agent/server).
 
     No agent hosts a store here: with ``TORCHELASTIC_USE_AGENT_STORE=True`` torch would make every
-    rank a client of the store that the script makes at its own port, where nothing serves, and hang.
+    rank a client of the port that the script itself names, where nothing serves, and hang.
     """
     return {
         "TORCHELASTIC_RUN_ID": run.run_id or _run_id(run),
@@ -224,7 +224,7 @@ def _forget_shadowed(folder: str) -> None:
 
 
 def _modules_in(folder: str) -> Iterator[str]:
-    """Yield the top-level modules and packages in a folder; one without __init__.py hides no other."""
+    """Yield a folder's top-level modules and packages; one without __init__.py hides no other."""
     try:
         entries = os.listdir(folder)
     except OSError:

@@ -114,7 +114,7 @@ def loaded_framework(name: str) -> Any:
 
 
 def why_missing(name: str, package: str, error: ImportError) -> str:
-    """Return why a replica cannot import this framework, and what to do. pip knows ``package``."""
+    """Return why a replica cannot import a framework, and what to do; ``package`` is for pip."""
     hiding = getattr(sys.modules.get(name), "__file__", None)
     if is_the_programs_own(name) and hiding:
         return f"and the program has imported {hiding} in its place: rename that"

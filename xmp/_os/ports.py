@@ -45,7 +45,7 @@ class PortLease:
         self.descriptors = {name: sockets[name].fileno() for name in sorted(listening)}
 
     def handed_over(self) -> None:
-        """Close the listening sockets: a replica has them; when it ends, clients must be refused."""
+        """Close our listening sockets: a replica has them, and clients must be refused after it."""
         for name in self.descriptors:
             if name in self._sockets:
                 self._sockets.pop(name).close()
@@ -248,7 +248,7 @@ def _refuse_foreign_address(need: PortNeed, family: int) -> None:
 
 
 def _refuse_served(need: PortNeed, family: int) -> None:
-    """Refuse a port that another server serves: with SO_REUSEPORT it would share the port with us.
+    """Refuse a port on which another program listens: with SO_REUSEPORT it would share the port.
 
     Only connecting finds such a server.
     """

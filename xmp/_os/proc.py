@@ -126,7 +126,7 @@ def _own_pids() -> str:
 
 
 def refusal() -> str:
-    """Return why no launch may start here, or "": a pid could name a stranger, who got signals."""
+    """Return why no launch may start here, else "": signals to a pid could reach a stranger."""
     return foreign() or (_CHILDREN_LEAVE if sends_children_away() else "")
 
 
@@ -161,7 +161,7 @@ def limit(which: int) -> tuple[int, int]:
 
 
 def affinity() -> tuple[int, ...]:
-    """Return the CPUs that this process may run on; none where the system or a sandbox hides it."""
+    """Return the CPUs that this process may run on; empty where system or sandbox hides them."""
     try:
         return tuple(sorted(os.sched_getaffinity(0)))
     except (AttributeError, OSError):

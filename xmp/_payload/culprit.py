@@ -1,6 +1,6 @@
-"""Which part of a call or a result cannot be pickled: its path, as ``args[0].cfg['lock']``.
+"""Finds what part of a call or a result cannot be pickled: its path, as ``args[0].cfg['lock']``.
 
-It is found by pickling each part alone. Only a launch that fails imports this.
+Each part is pickled alone. Only a launch that fails imports this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds in a script's source, without running it, a framework that its top does not name.
+"""Finds the framework that a script uses, from its source alone, where its top does not name one.
 
 A script may import JAX by way of a library (``from flax import nnx``), in its own modules, or
 inside a function. The nearest of these places that names a framework decides.
@@ -87,7 +87,7 @@ def _frameworks(names: list[str], folder: str) -> tuple[str, ...]:
 
 
 def _is_own(root: str, folder: str) -> bool:
-    """Return whether the program has its own module of this name: a ``jax.py`` beside the script."""
+    """Return whether the program has its own module of this name: a ``jax.py`` by the script."""
     spec = find_module(root, [folder])
     return spec is not None and is_no_package_of_others(spec.origin)
 

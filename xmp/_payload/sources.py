@@ -15,12 +15,12 @@ from xmp._os.imports import without_collections
 __all__ = ["MOST", "is_kept", "parsed"]
 
 MOST = 1 << 19
-"""The most bytes of a file that is read; a generated one of 1 MB takes seconds to parse, and one of
-10 MB gigabytes."""
+"""The most bytes of a file that is read; to parse a generated one takes seconds at 1 MB, and
+gigabytes of memory at 10 MB."""
 
 
 def is_kept(path: str) -> bool:
-    """Return whether another process can read this path, and again: no FIFO, no descriptor.
+    """Return whether another process can read this file too, and twice: no FIFO, no descriptor.
 
     /dev/stdin is a file where the shell has redirected it, and another one in each process.
     """

@@ -54,10 +54,11 @@ def installed_imports(tree: ast.Module, folder: str) -> tuple[str, ...]:
 
 
 def find_module(name: str, path: Sequence[str], skip: int = 0) -> ModuleSpec | None:
-    """Return the spec by which a module would be imported; import no parent, unlike importlib's.
+    """Return the spec by which a module would be imported, without importing its parents.
 
-    ``path`` is where its part number ``skip`` is looked for: of ``a.b`` that is ``a``, or ``b``.
-    None also where a finder fails: finders may be those of other packages.
+    importlib's would import them. ``path`` is where its part number ``skip`` is looked for: of
+    ``a.b`` that is ``a``, or ``b``. None also where a finder fails: finders may be those of other
+    packages.
     """
     parts, places = name.split("."), list(path)
     spec = None
@@ -123,7 +124,7 @@ def imported_modules(node: ast.AST) -> Iterable[str]:
 
 
 def changes_what_imports_read(node: ast.AST) -> bool:
-    """Return whether a node writes to ``os.environ`` what an import reads, or may read."""
+    """Return whether a node sets in ``os.environ`` a variable that an import reads, or may read."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
         return _is_environ(node.value) and _is_read_at_import([node.slice])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -143,7 +144,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _is_read_at_import(names: Iterable[ast.expr]) -> bool:
-    """Return whether an import may read one of these variables; any, if a name is no constant."""
+    """Return whether an import may read one of these variables; a name not constant may be any."""
     for name in names:
         value = name.value if isinstance(name, ast.Constant) else None
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The half of ``_exchange.Wire`` that is alike where bytes travel as flat numpy arrays."""
+"""The half of ``_exchange.Wire`` that all wires share whose bytes travel as flat numpy arrays."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class ArrayWire:
 
     @cached_property
     def seal(self) -> Seal:
-        """Made at the first collective: the key is that of the replica, and not of its parent."""
+        """The seal, made at the first collective: the key is the replica's, not its parent's."""
         return Seal(launch_key(), "all")
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """None: all arrays are numpy's when they travel."""
+        """Return None: all arrays are numpy's when they travel."""
         return None
 
     def restore(self, description: Any, part: Any) -> Any:
-        """Never called: nothing was kept."""
+        """Fail: this is never called, since nothing was kept."""
         raise AssertionError(description)
 
     def part(self, buffer: memoryview) -> Any:
-        """An array over ``buffer``."""
+        """Return an array over ``buffer``."""
         import numpy
 
         return numpy.frombuffer(buffer, numpy.uint8)
 
     def buffer(self, part: Any) -> Any:
-        """The array's memory, which is writable."""
+        """Return the array's memory, which is writable."""
         return part.data

@@ -12,7 +12,7 @@ _KINDS = "biufcMmSU"
 
 
 def described(value: Any) -> tuple[tuple[Any, ...], memoryview] | None:
-    """Description and memory of a numpy array or number; None for any other value."""
+    """Return the description and memory of a numpy array or number; None for any other value."""
     numpy = loaded_framework("numpy")
     if numpy is None:
         return None
@@ -30,7 +30,7 @@ def described(value: Any) -> tuple[tuple[Any, ...], memoryview] | None:
 
 
 def array_of(description: tuple[Any, ...], memory: Any) -> Any:
-    """The array over this writable memory, or the number.
+    """Return the array over this writable memory, or the number.
 
     Raises ValueError or TypeError where the description fits no array of numbers or texts.
     """
@@ -42,7 +42,7 @@ def array_of(description: tuple[Any, ...], memory: Any) -> Any:
 
 
 def _name(dtype: Any) -> str:
-    """The name of a type without references, which ``_dtype`` knows; else an empty string."""
+    """Return the name of a type without references, which ``_dtype`` knows; "" for other types."""
     if dtype.type.__module__ == "ml_dtypes":  # bfloat16, the floats of 8 bits
         return str(dtype.name)
     return str(dtype.str) if dtype.kind in _KINDS and dtype.itemsize else ""

@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 __all__ = ["BlockHeads"]
 
 _INLINE = 504
-"""Bytes of a head that fit beside its length in the block that every exchange starts with."""
+"""The bytes of a head that fit beside its length in the block that starts every exchange."""
 
 
 class BlockHeads(ABC):
     """Two methods of ``_exchange.Wire``, for collectives in which all send the same size."""
 
     def gather_heads(self, head: bytes) -> list[bytes]:
-        """One round when all heads are short, two otherwise."""
+        """Gather heads, in one round when all are short, in two otherwise."""
         blocks = self._gather(_block(head), 8 + _INLINE)
         sizes = [int.from_bytes(block[:8], "little") for block in blocks]
         longest = max(sizes)
@@ -25,7 +25,7 @@ class BlockHeads(ABC):
         ]
 
     def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """One round when the head is short, two otherwise."""
+        """Broadcast a head, in one round when it is short, in two otherwise."""
         block = self._broadcast(None if head is None else _block(head), 8 + _INLINE, src)
         size = int.from_bytes(block[:8], "little")
         if size <= _INLINE:
@@ -35,11 +35,11 @@ class BlockHeads(ABC):
 
     @abstractmethod
     def _gather(self, data: bytes, size: int) -> list[bytes]:
-        """The bytes of all replicas, padded to this size."""
+        """Return the bytes of all replicas, padded to this size."""
 
     @abstractmethod
     def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
-        """The bytes of ``src``, of this size."""
+        """Return the bytes of ``src``, of this size."""
 
 
 def _block(head: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Sends any picklable object between replicas: a small head, then large parts as raw bytes.
 
-The head is a pickle in which tensors and large arrays are only described, and has a code of
-authentication (``_seal``). A small head travels in one collective of fixed size, so that numbers
+The head is a pickle in which tensors and large arrays are only described, and has an authentication
+code (``_seal``). A small head travels in one collective of fixed size, so that numbers
 and short lists cost a single round. The parts follow as plain bytes, each in its own collective:
 they are the memory of arrays and tensors and nothing else, so a forged one is a wrong number at
 worst. Where the replicas have no common key, the head holds plain values, and no pickle.
@@ -27,7 +27,7 @@ _LARGE = 4096
 
 
 class Wire(Protocol):
-    """How a framework sends bytes. A *part* is a flat array of bytes of the framework's type."""
+    """The protocol by which a framework sends bytes; a *part* is a flat byte array of its type."""
 
     rank: int
     size: int
@@ -40,31 +40,31 @@ class Wire(Protocol):
         """The functions that ``reduce`` names."""
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """(description, part) of a value that travels outside the pickle; None: inside."""
+        """Return (description, part) of a value that travels outside the pickle; else None."""
 
     def restore(self, description: Any, part: Any) -> Any:
-        """The value again, from its description and its part."""
+        """Return the value again, from its description and its part."""
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """How to pickle a value that must not be pickled by its own method; None: by its own."""
+        """Return how to pickle a value, as (maker, arguments); None if by its own method."""
 
     def part(self, buffer: memoryview) -> Any:
-        """``buffer`` as a part; may share its memory."""
+        """Return ``buffer`` as a part, which may share its memory."""
 
     def buffer(self, part: Any) -> Any:
-        """A part as a writable buffer."""
+        """Return a part as a writable buffer."""
 
     def gather_heads(self, head: bytes) -> list[bytes]:
-        """The heads of all replicas in rank order."""
+        """Return the heads of all replicas in rank order."""
 
     def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """The head of rank ``src``; the others pass None."""
+        """Return the head of rank ``src``; the others pass None."""
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """The parts of all replicas, whose bytes are ``sizes``, in rank order."""
+        """Return the parts of all replicas in rank order; ``sizes`` are their bytes."""
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """The part of rank ``src``, of ``size`` bytes."""
+        """Return the part of rank ``src``, of ``size`` bytes."""
 
 
 def broadcast(value: Any, src: int, wire: Wire) -> Any:
@@ -100,13 +100,13 @@ def all_gather(value: Any, wire: Wire) -> list[Any]:
 
 
 class _Note(NamedTuple):
-    """How a value that is only described in the pickle comes back."""
+    """The instruction to restore a value that the pickle only describes."""
 
     of_wire: bool
     """Whether the wire restores it; else it is a numpy array."""
     description: Any
     size: int
-    """Bytes of its part; -1: it has none, but ``data``."""
+    """The bytes of its part; -1: it has no part, but ``data``."""
     data: bytes = b""
 
 
@@ -116,7 +116,7 @@ class _Packed(NamedTuple):
 
 
 def _sizes(notes: Sequence[_Note]) -> list[int]:
-    """Bytes of each part that follows."""
+    """Return the bytes of each part that follows."""
     return [note.size for note in notes if note.size >= 0]
 
 
@@ -160,14 +160,14 @@ class _Aside:
     """The arrays and tensors of a value, whose memory travels as it is."""
 
     def __init__(self, wire: Wire, least: int = _LARGE) -> None:
-        """Arrays of fewer bytes than ``least`` are pickled, as all that is no array."""
+        """Pickle arrays of fewer bytes than ``least``, as all that is no array."""
         self.notes: list[_Note] = []
         self.parts: list[Any] = []
         self._wire, self._least = wire, least
         self._seen: dict[int, tuple[int, Any]] = {}  # the value too, so that its id is not reused
 
     def take(self, value: Any) -> int | None:
-        """The number of the value's note; None for one that is pickled."""
+        """Return the number of the value's note; None for a value that is pickled."""
         if id(value) in self._seen:
             return self._seen[id(value)][0]
         kept = self._wire.keep(value)
@@ -209,7 +209,7 @@ def _dump(base: Any, value: Any, wire: Wire) -> tuple[bytes, _Aside]:
 
 
 def _opened(head: bytes, wire: Wire) -> tuple[bytes, list[_Note]]:
-    """The body and the notes of a head whose code is right."""
+    """Return the body and the notes of a head whose code is right."""
     body, notes = pickle.loads(head) if wire.seal.key else _plain_values.decoded(head)
     return body, [_Note(*note) for note in notes]
 

@@ -1,4 +1,4 @@
-"""By which addresses a program may know where JAX's replicas meet."""
+"""The addresses by which a program may know where JAX's replicas meet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["is_loopback", "leads_to", "meeting_places"]
 
 
 def meeting_places(coordinator: str) -> list[str]:
-    """Each as "address:port": JAX's coordinator, and torch's store."""
+    """Return the "address:port" of JAX's coordinator, and of torch's store where it is set."""
     store = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     return [coordinator, *([":".join(map(str, store))] if all(store) else [])]
 
 
 def is_loopback(place: str) -> bool:
-    """Whether an "address:port" is on this host alone."""
+    """Return whether an "address:port" is on this host alone."""
     host = _split(place)[0]
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -28,7 +28,7 @@ def is_loopback(place: str) -> bool:
 
 
 def leads_to(given: str, place: str) -> bool:
-    """Whether this is the place under any of its names: the host's own leads to loopback too."""
+    """Return whether ``given`` names ``place``; the host's own name counts as loopback too."""
     if given == place:
         return True
     (name, port), (host, number) = _split(given), _split(place)
@@ -50,7 +50,7 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _addresses(name: str) -> set[str]:
-    """Those that the name leads to; asks the resolver, for names alone."""
+    """Return the addresses of a name; the resolver is asked for names only."""
     try:
         return {str(found[4][0]) for found in looked_up(name)}
     except OSError as error:

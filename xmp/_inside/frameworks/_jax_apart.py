@@ -1,10 +1,10 @@
-"""JAX in a replica of another runtime: no world of one in silence.
+"""JAX in a replica of another runtime: it must not silently be a world of one.
 
-``jax.distributed.initialize()`` without a place connects the replicas then: all of them call it, as
-JAX wants it, and the first finds the port. With a coordinator's address, a number of processes or a
-way of detection the program has a world of its own, which is JAX's affair. A program that uses JAX
-without either gets a warning, where xmp has chosen the runtime and may have missed that JAX was
-meant (``settings["jax_apart"]``).
+There ``jax.distributed.initialize()`` without an address connects the replicas: all of them call
+it, as JAX wants it, and the first finds the port. With a coordinator's address, a number of
+processes or a way of detection the program has a world of its own, which is JAX's affair. A program
+that uses JAX without either gets a warning, where xmp has chosen the runtime and may have missed
+that JAX was meant (``settings["jax_apart"]``).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PLACES = (
 
 
 class JaxApart(JaxWorld):
-    """The world that JAX's replicas form if the program asks for it; patches JAX when it is there.
+    """The world that JAX's replicas form if the program asks for it; patches JAX once it is loaded.
 
-    It acts in the process that made it alone.
+    It acts only in the process that made it.
     """
 
     def __init__(self, info: ReplicaInfo) -> None:
         super().__init__(info, "")
-        if info.settings.get("device_type") in ("cuda", "rocm"):  # it sees those of all replicas
+        if info.settings.get("device_type") in ("cuda", "rocm"):  # JAX sees all replicas' devices
             self._ids = [int(info.settings.get("device_index", info.local_rank))]
         self._found = _client() is not None
         self._lease: ports.PortLease | None = None
@@ -50,7 +50,7 @@ class JaxApart(JaxWorld):
             self._hooks.append(on_import("jax._src.xla_bridge", self._watch))
 
     def join(self, **wishes: Any) -> None:
-        """Agree on a port at the first call; then as every world."""
+        """Agree on a port at the first call; then join as in every world."""
         import jax
 
         if not self._coordinator:
@@ -72,7 +72,8 @@ class JaxApart(JaxWorld):
     def _leave_own(self) -> None:
         """Leave the world that the program has formed by itself, as the interpreter's end would.
 
-        A replica ends without that (``os._exit``), and a coordinator's end would abort the others.
+        A replica ends without the interpreter's end (``os._exit``), and a coordinator that ends so
+        would abort the others.
         """
         if not self._found and _client() is not None and os.getpid() == self._pid:
             sys.modules["jax._src.distributed"].shutdown()
@@ -91,7 +92,7 @@ class JaxApart(JaxWorld):
         return not (os.environ.get("JAX_COORDINATOR_ADDRESS") or given.keys() & {*_PLACES})
 
     def _agreed(self) -> str:
-        """The address at which rank 0 has reserved a port."""
+        """Return the address at which rank 0 has reserved a port."""
         info, between = self._info, channel()
         if info.world_size == 1:
             return self._reserved()
@@ -110,7 +111,7 @@ class JaxApart(JaxWorld):
         return f"{_LOOPBACK}:{self._lease.ports['coordinator']}"
 
     def _warn(self) -> None:
-        """Once for each host: the other replicas would only repeat it."""
+        """Warn once per host: the other replicas would only repeat it."""
         if os.getpid() != self._pid or _client() is not None:
             return
         between = channel()
@@ -131,13 +132,13 @@ class JaxApart(JaxWorld):
 
 
 def _client() -> Any:
-    """JAX's connection to a coordinator, if it is loaded and has one."""
+    """Return JAX's connection to a coordinator, if it is loaded and has one."""
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     return getattr(state, "client", None)
 
 
 def _before_first(module: Any, name: str, call: Callable[[], None]) -> Callable[[], None]:
-    """Call this before the first call of the module's function; returns what takes it back."""
+    """Call ``call`` before the first call of the module's function; return what undoes this."""
     original = getattr(module, name)
 
     def restore() -> None:

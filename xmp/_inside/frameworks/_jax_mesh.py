@@ -28,7 +28,7 @@ class Mesh:
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def reduces(self, leaf: Any, op: str) -> bool:
-        """Whether compiled code can reduce this array: XLA's collectives know its type."""
+        """Return whether compiled code can reduce this array: XLA's collectives know its type."""
         import jax
         import numpy
 
@@ -56,7 +56,7 @@ class Mesh:
         return [results[i] for i in range(len(arrays))]
 
     def run(self, op: str, arrays: Sequence[Any]) -> list[Any]:
-        """Numpy arrays in, new and writable numpy arrays out."""
+        """Run ``op`` on numpy arrays; return new and writable numpy arrays."""
         import numpy
 
         if not arrays:
@@ -66,7 +66,7 @@ class Mesh:
             return [numpy.array(result.addressable_data(0)) for result in results]
 
     def _spread(self, array: Any) -> Any:
-        """A global array with one row per process; ``array`` is the row of this one."""
+        """Return a global array with one row per process, of which ``array`` is this one's."""
         import jax
         import numpy
 

@@ -24,14 +24,14 @@ _SMALLEST = 1 << 12
 
 
 def coordination_client() -> Any:
-    """JAX's connection to its coordinator; None where ``jax.distributed`` is not in use."""
+    """Return JAX's connection to its coordinator; None where ``jax.distributed`` is not in use."""
     from jax._src import distributed  # there is no public API; orbax uses this too
 
     return distributed.global_state.client
 
 
 class JaxWire(ArrayWire):
-    """See ``_exchange.Wire``."""
+    """JAX's wire; see ``_exchange.Wire``."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -45,7 +45,7 @@ class JaxWire(ArrayWire):
     # --- objects: see _exchange.Wire -----------------------------------------------------------
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """jax arrays travel as numpy arrays, and are put on the receiver's default device."""
+        """Reduce jax arrays to numpy arrays, which the receiver puts on its default device."""
         import jax
         import numpy
 
@@ -58,7 +58,7 @@ class JaxWire(ArrayWire):
         return _on_device, (numpy.asarray(value),)
 
     def gather_heads(self, head: bytes) -> list[bytes]:
-        """Through the key-value store; the rest of a long head in blocks."""
+        """Gather heads through the key-value store; the rest of a long head in blocks."""
         client = self._client()
         round_ = self._next_round()
         mine = f"{round_}/{self.rank}"
@@ -75,7 +75,7 @@ class JaxWire(ArrayWire):
         return [short[8:] + tail.tobytes() for short, tail in zip(shorts, tails)]
 
     def broadcast_head(self, head: bytes | None, src: int) -> bytes:
-        """Through the key-value store; the rest of a long head in blocks."""
+        """Broadcast a head through the key-value store; the rest of a long one in blocks."""
         client = self._client()
         key = f"{self._next_round()}/{src}"
         if self._round % 64 == 0:
@@ -94,7 +94,7 @@ class JaxWire(ArrayWire):
         return bytes(short[8:]) + bytes(tail.tobytes())
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Block by block, padded to the length of the longest part."""
+        """Gather parts block by block, padded to the length of the longest part."""
         import numpy
 
         longest = max(sizes)
@@ -107,7 +107,7 @@ class JaxWire(ArrayWire):
         return columns
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """As a sum, to which the other ranks add zeros."""
+        """Broadcast as a sum, to which the other ranks add zeros."""
         import numpy
 
         received: Any = numpy.empty(size, numpy.uint8)
@@ -153,7 +153,7 @@ class JaxWire(ArrayWire):
 
 
 def _blocks(part: Any | None, size: int) -> Iterator[tuple[int, Any]]:
-    """(start, block) of ``part`` padded to ``size``; the blocks' lengths are powers of two."""
+    """Yield (start, block) of ``part`` padded to ``size``; blocks' lengths are powers of two."""
     import numpy
 
     for start in range(0, size, _BLOCK):
@@ -180,7 +180,10 @@ def _key_from(data: Any, implementation: Any) -> Any:
 
 
 def _in_rank_order(found: Sequence[tuple[str, bytes]], size: int) -> list[bytes]:
-    """What each rank has stored, of what lies there: a stranger may delete and add keys."""
+    """Return what each rank has stored, by the keys of this round's ranks alone.
+
+    A stranger may add keys, and delete them: RuntimeError if one is missing.
+    """
     by_rank = {key.rpartition("/")[2]: value for key, value in found}
     missing = [rank for rank in range(size) if str(rank) not in by_rank]
     if missing:

@@ -1,12 +1,12 @@
 """A replica's part in ``jax.distributed``: it joins as planned, and answers ``initialize()``.
 
-A program that calls ``jax.distributed.initialize()`` itself finds that done: what agrees with the
-launch does nothing, what contradicts it is refused with both values. xmp replaces ``initialize`` in
-the two modules that have it and, for a program that has imported the function itself, the method
-behind it, in the replica alone. ``leave`` puts them back.
+A program that calls ``jax.distributed.initialize()`` itself finds that done: arguments that agree
+with the launch do nothing, those that contradict it are refused with both values. xmp replaces
+``initialize`` in the two modules that have it and, for a program that has imported the function
+itself, the method behind it, in the replica alone. ``leave`` puts them back.
 
-The parameters are those of ``jax/_src/distributed.py`` of jax 0.10.2; what another version adds is
-passed on.
+The parameters are those of ``jax/_src/distributed.py`` of jax 0.10.2; those that another version
+adds are passed on.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["JaxWorld"]
 _MODULES = ("jax._src.distributed", "jax.distributed")
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
 _LINGER = 5.0
-"""Seconds; the supervisor waits less for failures that came first but are heard of later."""
+"""Seconds; the supervisor waits less for failures that came first but are reported later."""
 _CONNECTING = ("initialization_timeout",)
-"""What concerns the connection alone: it is there."""
+"""Arguments that concern only the connection, which exists already."""
 
 
 class JaxWorld:
@@ -107,7 +107,10 @@ class JaxWorld:
             self._public.shutdown()
 
     def _answering(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        """``initialize`` of the module or of its state, which differ in their parameters' order."""
+        """Return a replacement for ``initialize`` of the module or of its state.
+
+        The two differ in the order of their parameters.
+        """
         signature = inspect.signature(initialize)
         defaults = {name: each.default for name, each in signature.parameters.items()}
 
@@ -129,7 +132,7 @@ class JaxWorld:
         return answer
 
     def _concerns(self, given: Mapping[str, Any]) -> bool:
-        """Whether a call with these arguments means the world of this launch."""
+        """Return whether a call with these arguments means the world of this launch."""
         return True
 
     def _answer(self, given: Mapping[str, Any]) -> None:
@@ -183,12 +186,12 @@ class JaxWorld:
         return bool(value == planned) and not isinstance(value, bool)
 
     def _are_ours(self, value: Any) -> bool:
-        """Whether these are the replica's devices, by the plan or as GPU programs number them."""
+        """Return whether these are its devices, by the plan or as GPU programs number them."""
         ids = [value] if isinstance(value, int) else list(value)
         return ids in (self._shown("local_device_ids"), [self._info.local_rank])
 
     def _shown(self, name: str) -> Any:
-        """The planned value; on CPUs JAX ignores ids, and a replica has all of its own devices."""
+        """Return the planned value; where JAX ignores ids (CPU), those of all its own devices."""
         value = self._planned()[name]
         count = int(self._info.settings.get("num_cpu_devices", 0))
         if value is not None or not count:
@@ -208,7 +211,7 @@ class JaxWorld:
         }
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
-        """For ``initialize``, as far as this version of it knows them."""
+        """Return the arguments for ``initialize``, as far as this version of it knows them."""
         # A replica that is done waits for the others, however long they work.
         wanted = {**self._planned(), "shutdown_timeout_seconds": FOREVER // 1000, **self._wishes}
         known = inspect.signature(initialize).parameters
@@ -252,24 +255,24 @@ class JaxWorld:
         jax.config.update(name, value)
 
     def _abandon(self, state: Any) -> None:
-        """Let go of JAX's connections, unclosed: this replica has failed.
+        """Drop JAX's connections without closing them: this replica has failed.
 
         JAX's own exit handler, which runs after this one, would wait for replicas that are ended.
         """
         if os.getpid() == self._pid:
-            self._abandoned = state.client, state.service  # freed, they would say goodbye after all
+            self._abandoned = state.client, state.service  # if freed, they would still say goodbye
             state.client = state.service = None
 
     def linger(self) -> None:
         """Outlive the others, as the coordinator of a launch that fails.
 
-        Where it ends first, they abort with words of their own that hide the cause. The supervisor
+        If it ends first, they abort with messages of their own that hide the cause. The supervisor
         has the report by now and ends all of them, by SIGTERM or, after Ctrl-C, by SIGKILL.
         """
         if self._info.rank == 0 and self._info.world_size > 1:
             end = time.monotonic() + _LINGER
             while time.monotonic() < end and not held_ends:
-                time.sleep(0.02)  # PEP 475: a longer one goes on after the signal
+                time.sleep(0.02)  # PEP 475: a longer sleep goes on after the signal
 
     def _meet(self, key: str) -> None:
         """Wait until this host's first replica comes here too."""

@@ -18,7 +18,7 @@ def wait_for_listener(address: str, seconds: float = 300.0) -> None:
     host, _, port = address.rpartition(":")
     deadline, pause = time.monotonic() + seconds, 0.001
     while time.monotonic() < deadline:
-        with signals.deferred():  # what a handler raises is no refused connection
+        with signals.deferred():  # an error that a handler raises is no refused connection
             try:
                 connected(host.strip("[]"), int(port), pause + 1).close()
                 return

@@ -1,4 +1,4 @@
-"""Plain values as bytes, and back as the types they were: to read them runs nothing of a sender's.
+"""Writes plain values as bytes and reads them back; reading runs nothing that a sender chose.
 
 For replicas without a common key, where a pickle could be a stranger's. Plain are None, truth
 values, numbers, text and bytes, and lists, tuples, dicts and OrderedDicts of plain values; no other
@@ -21,26 +21,26 @@ _COMPLEX = struct.Struct("<dd")
 _DEEPEST = 100
 
 Spell = Callable[[Any], Any]
-"""Gives a plain value in the place of one that is not, or None."""
+"""Returns a plain value in place of one that is not plain, or None."""
 
 
 class Malformed(ValueError):
-    """These bytes are no plain value."""
+    """The bytes are no plain value."""
 
 
 class NotPlain(TypeError):
-    """This value is not plain, nor made of plain values; the text is its type."""
+    """A value is not plain, nor made of plain values; the text is its type."""
 
 
 def encoded(value: Any, spell: Spell = lambda value: None) -> bytes:
-    """The value as bytes; raises NotPlain."""
+    """Return the value as bytes; raise NotPlain."""
     out: list[bytes] = []
     _put(value, spell, out, _DEEPEST)
     return b"".join(out)
 
 
 def decoded(data: bytes, restore: Spell = lambda spelled: spelled) -> Any:
-    """The value; raises Malformed. ``restore`` makes of what ``spell`` gave what that stood for."""
+    """Return the value; raise Malformed. ``restore`` turns what ``spell`` gave into a value."""
     value, end = _take(memoryview(data), 0, restore, _DEEPEST)
     if end != len(data):
         raise Malformed(f"{len(data) - end} bytes follow the value")

@@ -1,7 +1,7 @@
-"""What libraries took for this process's rank when they were imported, made right after a fork.
+"""Corrects, right after a fork, the rank that libraries took when they were imported.
 
 A process that imports a library before it is forked has no rank, or its launcher's. The library
-would let every replica do what it means for rank 0 alone.
+would let every replica do what is meant for rank 0 alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _DECORATORS = (
     # torchmetrics from LOCAL_RANK (torchmetrics 1.9, utilities/prints.py).
     ("torchmetrics.utilities.prints", "rank_zero_only", "local_rank"),
 )
-"""Module, its decorator with an attribute ``rank``, and which of our ranks that is."""
+"""A module, its decorator with an attribute ``rank``, and which of our ranks belongs there."""
 
 
 def correct(info: ReplicaInfo) -> None:
-    """Give the libraries that are loaded the rank of this replica; imports nothing.
+    """Give the loaded libraries the rank of this replica; import none.
 
     Those that are imported later read it from the environment.
     """

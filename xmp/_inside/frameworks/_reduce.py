@@ -1,7 +1,7 @@
 """The five reductions, over values that have been gathered: one from each replica.
 
 Numbers are reduced here because a replica may hold an ``int`` where another holds a ``float``, and
-Python's integers have no largest value; arrays, when the collective library does not know their
+Python's integers have no largest value; arrays are, if the collective library does not know their
 type. Values are folded in rank order, so every replica gets the same bits.
 """
 
@@ -21,7 +21,7 @@ _Fold = Callable[[Any, Any], Any]
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a Python or numpy number; a bool counts as 0 or 1."""
+    """Return whether ``value`` is a Python or numpy number; a bool counts as 0 or 1."""
     if isinstance(value, (int, float, complex)):
         return True
     numpy = loaded_framework("numpy")
@@ -29,7 +29,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether ``value`` is a numpy array of numbers."""
+    """Return whether ``value`` is a numpy array of numbers."""
     numpy = loaded_framework("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and _numeric(value.dtype)
 
@@ -63,7 +63,7 @@ def _operations(sample: Any) -> tuple[_Fold, _Fold, _Fold, _Fold]:
 
 
 def _countable(value: Any) -> Any:
-    """Booleans as integers: numpy and torch add them as ``or``."""
+    """Return booleans as integers, since numpy and torch add them as ``or``; others unchanged."""
     if str(getattr(value, "dtype", "")) == "bool":
         return value.astype("int64")
     if str(getattr(value, "dtype", "")) == "torch.bool":

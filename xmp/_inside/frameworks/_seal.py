@@ -1,4 +1,4 @@
-"""Codes of authentication over what replicas send each other through stores that strangers reach.
+"""Authentication codes for what replicas send each other through stores that strangers can reach.
 
 torch's store and JAX's coordinator take what any program writes, and so do the connections that are
 made through them: to unpickle what comes from there is to run what a stranger chose. The code is
@@ -25,13 +25,13 @@ class Seal:
     """The codes of one group of replicas. Every member makes the same collectives in one order."""
 
     def __init__(self, key: bytes, group: str) -> None:
-        """Without a ``key`` there are no codes, and nothing may be unpickled."""
+        """Make codes under ``key``; without one there are none, and nothing may be unpickled."""
         self.key = key
         self._group = group
         self._rounds = 0
 
     def next(self, operation: str) -> Round:
-        """The codes of the next collective."""
+        """Return the codes of the next collective."""
         self._rounds += 1
         return Round(self.key, self._group, operation, self._rounds)
 
@@ -45,11 +45,11 @@ class Round:
         self._begun.update(repr((group, operation, number)).encode() + b"\0")  # it escapes a NUL
 
     def closed(self, rank: int, body: bytes) -> bytes:
-        """The body of this rank's message, behind its code."""
+        """Return the body of this rank's message, behind its code."""
         return self._code(rank, body) + body if self._key else body
 
     def opened(self, rank: int, message: bytes) -> bytes:
-        """The body of a message; RuntimeError unless this rank has sent it in this round."""
+        """Return a message's body; raise RuntimeError unless this rank sent it in this round."""
         if not self._key:
             return message
         code, body = message[:CODE_SIZE], message[CODE_SIZE:]
@@ -73,7 +73,7 @@ _lock = threading.Lock()
 
 
 def seal_of(group: Any) -> Seal:
-    """The seal of a process group of torch's, which counts its rounds for as long as it lives."""
+    """Return the seal of a process group of torch's; it counts rounds while the group lives."""
     with _lock:
         if group not in _seals:
             _seals[group] = Seal(launch_key(), f"group {group.group_name}")

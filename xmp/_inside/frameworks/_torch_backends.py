@@ -1,4 +1,4 @@
-"""Which backend torch's process group gets, and whether one that is there is the one asked for."""
+"""Chooses the backend of torch's process group, and checks whether an existing group has it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from xmp._words.replica_info import ReplicaInfo
 __all__ = ["checked", "on_loopback", "planned", "refuse_other"]
 
 _NONE = "undefined"
-"""What torch lists among its backends, for a group without one."""
+"""The name that torch lists among its backends for a group without one."""
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def planned(info: ReplicaInfo) -> str:
-    """The backend of the plan; empty for torch's own choice."""
+    """Return the backend of the plan; empty for torch's own choice."""
     settings = info.settings
     backend = settings.get("backend") or settings.get("default_backend") or "auto"
     return "" if backend == "auto" else backend
 
 
 def checked(dist: Any, backend: str | None) -> str:
-    """The user's backend as torch writes it; empty for None and "auto".
+    """Return the user's backend as torch writes it; empty for None and "auto".
 
     Raises:
         ValueError: this torch does not have it.
@@ -63,9 +63,9 @@ def refuse_other(dist: Any, backend: str | None, device: Callable[[], Any]) -> N
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Let gloo listen on loopback, where the user has named no interface.
+    """Let gloo listen on loopback, unless the user has named an interface.
 
-    Also in a group of one gloo opens a port, by default at the address of the host's name.
+    Even in a group of one gloo opens a port, by default at the address of the host's name.
     """
     if os.environ.get(_INTERFACE):
         yield

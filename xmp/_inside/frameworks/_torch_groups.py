@@ -3,8 +3,8 @@
 The destructor of torch's gloo group joins its threads while it holds the interpreter lock. A thread
 that has just finished an all-reduce of DDP needs that lock to release what it holds, so a function
 that trains with DDP, destroys its group and returns may hang for ever (torch 2.13,
-ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica ends by ``os._exit``: the destructor of
-the last groups never runs, and that of earlier ones runs when their threads have long been idle.
+ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica ends by ``os._exit``: the destructors of
+the last groups never run, and those of earlier ones run when their threads have long been idle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leaves of a tree that is reduced with torch: which ones torch reduces itself, and in what form.
+"""Leaves of a tree that is reduced with torch: which ones torch itself reduces, and in what form.
 
 torch is loaded wherever these are called.
 """
@@ -24,14 +24,14 @@ def is_numeric(leaf: Any) -> bool:
 
 
 def fits(leaf: Any) -> bool:
-    """Whether gloo and nccl reduce this type themselves."""
+    """Return whether gloo and nccl reduce this type themselves."""
     if is_array(leaf):
         return leaf.dtype.isnative and leaf.dtype.kind != "V" and leaf.dtype.name in _REDUCED
     return _is_tensor(leaf) and str(leaf.dtype).removeprefix("torch.") in _REDUCED
 
 
 def finish(buffer: Any, leaf: Any, op: str, size: int) -> Any:
-    """The reduced buffer in the form of ``leaf``; the mean of integers is a float."""
+    """Return the reduced buffer in the form of ``leaf``; the mean of integers is a float."""
     if is_array(leaf):
         reduced = buffer.cpu().numpy()
         if op != "mean":

@@ -1,6 +1,6 @@
 """Answers torch's rendezvous at the planned address, with a store on a leased listener.
 
-At any other address torch does what it always does. ``TORCHELASTIC_USE_AGENT_STORE`` is no
+At any other address torch does as usual. ``TORCHELASTIC_USE_AGENT_STORE`` is no
 alternative: it makes every rank a client of any address that the program names, and the keys of a
 destroyed group stay in the store, so that the next ``init_process_group`` hangs (torch 2.13).
 """
@@ -51,7 +51,7 @@ class Rendezvous:
         self._original: Callable[..., Any] | None = None
 
     def install(self) -> None:
-        """Patch torch now, or when it is imported: until then this costs nothing."""
+        """Patch torch now, or when it is imported, and before that at no cost."""
         self._withdraw = on_import(_MODULE, self._patch)
         self._groups.install()
 
@@ -69,7 +69,7 @@ class Rendezvous:
             self._original = None
         try:
             self._wait_for_peers()
-        except RuntimeError:  # the host of the store is gone: there is nothing to wait for
+        except RuntimeError:  # the store's host is gone: there is nothing to wait for
             pass
         self._client = self._server = None
         if self._descriptor is not None:
@@ -87,14 +87,16 @@ class Rendezvous:
         setattr(module, _FUNCTION, create)
 
     def is_planned(self, host: str, port: int) -> bool:
-        """Whether this is the planned address; never in a child that the replica forks, which does
-        not own the listener."""
+        """Return whether this is the planned address, in this process.
+
+        Never in a child that the replica forks, which does not own the listener.
+        """
         if port != self._port or os.getpid() != self._pid:
             return False
         return host == self._address or bool(_addresses(host) & _addresses(self._address))
 
     def join(self, world_size: int, timeout: timedelta, use_libuv: bool = True) -> Any:
-        """Join the store, under a prefix that counts the rounds of this size: no key is old."""
+        """Join the store, under a prefix that counts the rounds of this size: no key is reused."""
         from torch.distributed import PrefixStore, TCPStore
 
         if self._descriptor is not None:
@@ -149,10 +151,8 @@ class Rendezvous:
     def _outstay(self, end: float, own: int = 0) -> None:
         """Wait until those that wait here have gone, who may have joined later than the host.
 
-        ``own`` of those that have said so are this process.
-
-        The client of a store that closes writes a C++ trace to stderr, also where the error is
-        caught (torch 2.13).
+        ``own`` of those that have said so (``gone``) are this process. The client of a store that
+        closes writes a C++ trace to stderr, even where the error is caught (torch 2.13).
         """
         while self._client.add("left", 0) > self._client.add("gone", 0) + own:
             if time.monotonic() > end:
@@ -160,7 +160,7 @@ class Rendezvous:
             time.sleep(_LONGEST)
 
     def _wait_for(self, key: str, end: float) -> None:
-        """Poll: the store's own wait() writes warnings to stderr when it times out."""
+        """Wait for a key by polling: the store's own wait() writes to stderr when it times out."""
         pause = _SHORTEST
         while not self._client.check([key]) and time.monotonic() < end:
             time.sleep(pause)
@@ -168,8 +168,8 @@ class Rendezvous:
 
 
 def _addresses(host: str) -> set[str]:
-    """What ``host`` resolves to; the whole loopback network counts as one address."""
-    with signals.deferred():  # what a handler raises is no unknown host
+    """Return what ``host`` resolves to; the whole loopback network counts as one address."""
+    with signals.deferred():  # an error that a handler raises is no unknown host
         try:
             found = {str(entry[4][0]) for entry in looked_up(host)}
         except OSError as error:

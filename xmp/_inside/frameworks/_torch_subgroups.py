@@ -12,10 +12,11 @@ __all__ = ["HostGroups", "place_in"]
 
 
 def place_in(dist: Any, group: Any) -> tuple[int, tuple[int, ...]]:
-    """This replica's rank in ``group`` and the global ranks of its members; -1: not a member.
+    """Return this replica's rank in ``group`` (-1: not a member) and its members' global ranks.
 
     Raises:
-        TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+        TypeError: ``group`` is not a process group.
+        ValueError: torch does not know ``group``.
     """
     # What new_group() returns on a rank that is not in the group (torch 2.13).
     outside = dist.GroupMember.NON_GROUP_MEMBER
@@ -44,11 +45,12 @@ class HostGroups:
         self._info = info
         self._made: tuple[Any, Any] | None = None
         self.timeout: timedelta | None = None
-        """That of the default group, if the user gave one."""
+        """The time-out of the default group, if the user gave one."""
 
     def local(self, dist: Any, all_gather: Callable[[Any], Sequence[Any]]) -> Any:
-        """The group of this host. All replicas make the groups of all hosts, in the same order.
+        """Return the group of this host, made once for each default group.
 
+        All replicas make the groups of all hosts, in the same order.
         ``use_local_synchronization`` would save that, but torch_xla's ``new_group`` (2.9) does not
         take it.
         """

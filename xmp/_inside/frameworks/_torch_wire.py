@@ -19,7 +19,7 @@ __all__ = ["TorchWire", "without_jax"]
 
 
 def without_jax(value: Any) -> Any:
-    """A ``jax.Array`` as numpy array, so that no receiver has to start JAX's runtime."""
+    """Return a ``jax.Array`` as numpy array, so that no receiver has to start JAX's runtime."""
     jax = loaded_framework("jax")
     if jax is None or not isinstance(value, jax.Array):
         return value
@@ -38,7 +38,7 @@ class TorchWire(BlockHeads):
     makers = (_same,)
 
     def __init__(self, torch: Any, device: Callable[[], Any], group: Any = None) -> None:
-        """Through ``group``; None for the default one."""
+        """Send through ``group``; None for the default one."""
         self._torch = torch
         self._dist = torch.distributed
         self._own_device = device
@@ -50,13 +50,13 @@ class TorchWire(BlockHeads):
         self.seal = seal_of(self._dist.group.WORLD if group is None else group)
 
     def device_for(self, tensor: Any) -> Any:
-        """The device on which the group can send ``tensor``: its own, or one of the group's."""
+        """Return a device from which the group can send: the tensor's, or one of the group's."""
         if tensor.device.type in self._kinds:
             return tensor.device
         return self._torch.device("cpu") if "cpu" in self._kinds else self._own_device()
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """Plain tensors travel as bytes; parameters do so by the tensor within them."""
+        """Keep plain tensors as bytes; parameters travel so by the tensor within them."""
         if type(value) is not self._torch.Tensor:
             return None
         if value.layout is not self._torch.strided or value.is_quantized or value.is_meta:
@@ -66,32 +66,35 @@ class TorchWire(BlockHeads):
         return note, flat.view(self._torch.uint8)
 
     def restore(self, description: Any, part: Any) -> Any:
-        """On this replica's own device if the tensor was on the sender's own device."""
+        """Restore a tensor, on this replica's own device if it was on one of that kind.
+
+        All others come back on the CPU.
+        """
         name, shape, kind = description
         dtype = getattr(self._torch, name)
-        if not isinstance(dtype, self._torch.dtype):  # of a stranger, where there are no codes
+        if not isinstance(dtype, self._torch.dtype):  # a stranger's, where there are no codes
             raise TypeError(f"{name!r} is no type of tensors")
         own = self._own_device()
         device = own if own.type == kind else self._torch.device("cpu")
         return part.view(dtype).reshape(shape).to(device)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """jax arrays travel as numpy arrays."""
+        """Reduce jax arrays to numpy arrays."""
         plain = without_jax(value)
         return None if plain is value else (_same, (plain,))
 
     def part(self, buffer: memoryview) -> Any:
-        """A tensor over ``buffer``; a copy if ``buffer`` is read-only."""
+        """Return a tensor over ``buffer``; over a copy if ``buffer`` is read-only."""
         return self._torch.frombuffer(
             bytearray(buffer) if buffer.readonly else buffer, dtype=self._torch.uint8
         )
 
     def buffer(self, part: Any) -> Any:
-        """For numpy's unpickling, which wants a writable buffer."""
+        """Return a part as numpy array, since numpy's unpickling wants a writable buffer."""
         return part.cpu().numpy()
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Padded to the longest; a padded part is then copied without its padding."""
+        """Gather parts, padded to the longest; copy a padded part without its padding."""
         longest = max(sizes)
         mine = self._empty(longest)
         if part is not None:
@@ -105,7 +108,7 @@ class TorchWire(BlockHeads):
         ]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """Straight from the sender's memory into new memory here."""
+        """Broadcast straight from the sender's memory into new memory here."""
         moved = self._empty(size) if part is None else part.to(self.device_for(part))
         if size:
             self._dist.broadcast(moved, group=self._group, group_src=src)

@@ -15,7 +15,7 @@ __all__ = ["leaves", "rebuild"]
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of ``tree``, depth first."""
+    """Return the leaves of ``tree``, depth first."""
     if isinstance(tree, dict):
         return [leaf for key in _order(tree) for leaf in leaves(tree[key])]
     if isinstance(tree, (list, tuple)):
@@ -24,7 +24,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, values: Iterable[Any]) -> Any:
-    """A tree of the same shape and types as ``tree`` whose leaves are ``values``."""
+    """Return a tree of the same shape and types as ``tree`` whose leaves are ``values``."""
     return _fill(tree, iter(values))
 
 

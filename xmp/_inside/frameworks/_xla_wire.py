@@ -21,10 +21,10 @@ NO_GROUPS = "data_parallel(group=…): the XLA mesh reduces over all replicas; l
 
 
 class XlaWire(TorchWire):
-    """Through torch's process group on the CPU; XLA tensors travel as CPU tensors."""
+    """Sends through torch's process group on the CPU; XLA tensors travel as CPU tensors."""
 
     def keep(self, value: Any) -> tuple[Any, Any] | None:
-        """As in ``TorchWire``; the bytes of an XLA tensor are those of its copy on the CPU."""
+        """Keep as ``TorchWire`` does; an XLA tensor's bytes are those of its copy on the CPU."""
         if not isinstance(value, self._torch.Tensor) or value.device.type != "xla":
             return super().keep(value)
         kept = super().keep(value.cpu())  # XLA has its own layouts: no view as bytes
@@ -32,7 +32,7 @@ class XlaWire(TorchWire):
 
 
 class MeshWire(XlaWire):
-    """Through ``torch_xla.core.xla_model``; parts are on the CPU between two collectives."""
+    """Sends through ``torch_xla.core.xla_model``; parts are on the CPU between two collectives."""
 
     def __init__(
         self, torch: Any, xla_model: Any, info: ReplicaInfo, device: Callable[[], Any]
@@ -46,11 +46,11 @@ class MeshWire(XlaWire):
         self._known_ordinals: tuple[int, ...] = ()
 
     def device_for(self, tensor: Any) -> Any:
-        """The mesh reduces on its own devices only."""
+        """Return the replica's own device: the mesh reduces on its own devices only."""
         return self._own_device()
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Padded to the longest, since XLA wants one shape on all replicas."""
+        """Gather parts, padded to the longest, since XLA wants one shape on all replicas."""
         longest = max(sizes)
         if not longest:
             return [self._empty(0) for _ in sizes]
@@ -62,7 +62,7 @@ class MeshWire(XlaWire):
         return [rows[ordinal][:size].clone() for ordinal, size in places]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """From ``src``; torch_xla multiplies the values of the other ranks by zero."""
+        """Broadcast from ``src``; torch_xla multiplies the values of the other ranks by zero."""
         if not size:
             return self._empty(0)
         moved = (self._empty(size) if part is None else part).to(self._own_device(), copy=True)
@@ -73,7 +73,7 @@ class MeshWire(XlaWire):
         return self._torch.zeros(size, dtype=self._torch.uint8)
 
     def _ordinals(self) -> tuple[int, ...]:
-        """The runtime's ordinal of every rank; gathered once, by all replicas together."""
+        """Return the runtime's ordinal of every rank; gathered once, by all replicas together."""
         if not self._known_ordinals:
             own = self._own_device()
             mine = self._torch.tensor([self.rank], dtype=self._torch.int32, device=own)

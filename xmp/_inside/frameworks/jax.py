@@ -157,7 +157,7 @@ class _Late(Jax):
         on_import("jax", self._join)
 
     def leave(self) -> None:
-        """Leave together; if this replica has not used JAX, first join the others, which wait for it."""
+        """Leave together; if this replica has not used JAX, first join the others, who wait."""
         jax_module()
         super().leave()
 

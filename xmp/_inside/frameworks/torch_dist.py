@@ -58,7 +58,7 @@ def enter(info: ReplicaInfo) -> TorchDist:
 
 
 def prepare() -> Callable[[ReplicaInfo], TorchDist]:
-    """Do what is the same for all forks of this process; returns ``enter`` for each of them."""
+    """Do what is the same for all forks of this process; return ``enter`` for each of them."""
     return partial(_enter, _installed_rendezvous(), group_is_there())
 
 
@@ -88,14 +88,15 @@ def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
 
 
 def attach(info: ReplicaInfo) -> TorchDist:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchDist(info, None, group_is_there())
 
 
 def planned_rendezvous(info: ReplicaInfo) -> Rendezvous | None:
-    """The installed rendezvous of MASTER_ADDR and MASTER_PORT; None where these are not set.
+    """Install and return the rendezvous of MASTER_ADDR and MASTER_PORT; None if they are not set.
 
-    For programs that use torch beside another framework: the state of libraries fits it.
+    It is for programs that use torch beside another framework; it also fits the state of libraries
+    to the launch.
     """
     for world in _WORLDS:
         world(info).install()  # of several replicas, which end without restoring it
@@ -115,13 +116,13 @@ def _installed_rendezvous() -> Rendezvous | None:
 
 
 def group_is_there() -> bool:
-    """Whether this process has a process group already, which xmp must not destroy then."""
+    """Return whether this process already has a process group, which xmp must then not destroy."""
     dist = sys.modules.get("torch.distributed")
     return dist is not None and bool(dist.is_initialized())
 
 
 def torch_module() -> Any:
-    """torch, imported when it is first needed.
+    """Return torch, imported when it is first needed.
 
     Raises:
         RuntimeError: it is not installed, hidden by a module of the program's, or built without
@@ -173,21 +174,21 @@ class TorchDist:
             torch_module().get_device_module(self.device_type).set_device(self._index)
 
     def device(self) -> Any:
-        """``torch.device("cuda", local_rank)``, with the device type of this launch."""
+        """Return ``torch.device("cuda", local_rank)``, with the device type of this launch."""
         torch = torch_module()
         kind = self.device_type or ("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(kind) if kind == "cpu" else torch.device(kind, self._index)
 
     def synchronize(self) -> None:
-        """Wait until this replica's device has done all that was given to it."""
+        """Wait until this replica's device has finished all that it was given."""
         if self.device_type not in ("", "cpu"):
             torch_module().get_device_module(self.device_type).synchronize()
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
         """Form the process group by env://, with the plan's backend unless one is named.
 
-        If there is one already, does nothing. A world of one that no launch of xmp made gets a
-        store within the process, whatever MASTER_PORT says.
+        Do nothing if there is one already. A world of one that no launch of xmp made gets a store
+        within the process, whatever MASTER_PORT says.
 
         Raises:
             ValueError: torch does not have the backend, or the group has another one.
@@ -211,10 +212,11 @@ class TorchDist:
             dist.init_process_group(chosen or None, init_method="env://", **options)
 
     def members(self, group: Any) -> Members | None:
-        """This replica's view of a process group of torch's.
+        """Return this replica's view of a process group of torch's.
 
         Raises:
-            TypeError: ``group`` is not a process group. ValueError: torch does not know it.
+            TypeError: ``group`` is not a process group.
+            ValueError: torch does not know ``group``.
         """
         view = copy.copy(self)
         view.rank, view.ranks = place_in(torch_module().distributed, group)
@@ -222,7 +224,7 @@ class TorchDist:
         return view
 
     def local_group(self) -> Any:
-        """The process group of this host's replicas; all replicas make the first call together."""
+        """Return the process group of this host's replicas; all make the first call together."""
         return self._groups.local(self._group(), self.all_gather)
 
     def barrier(self) -> None:
@@ -256,7 +258,7 @@ class TorchDist:
         return _exchange.all_gather(value, self._wire())
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous, and the state of libraries."""
+        """Destroy the process group; restore torch's rendezvous and the state of libraries."""
         for world in self._worlds:
             world.remove()
         dist = sys.modules.get("torch.distributed")
@@ -268,7 +270,7 @@ class TorchDist:
             self.jax.leave()
 
     def _place_in_group(self) -> tuple[int, int]:
-        """Rank in, and size of, the process group."""
+        """Return the rank in, and the size of, the process group."""
         return self._info.rank, self._info.world_size
 
     def _group(self) -> Any:
@@ -279,7 +281,7 @@ class TorchDist:
         return TorchWire(torch_module(), self.device, self._within)
 
     def _start(self, leaf: Any, op: str, wire: TorchWire) -> tuple[Any, Any]:
-        """Start a reduction in a copy of ``leaf``; returns (work, buffer)."""
+        """Start a reduction in a copy of ``leaf``; return (work, buffer)."""
         torch = torch_module()
         if is_array(leaf):
             leaf = torch.from_numpy(leaf.copy())
@@ -287,7 +289,7 @@ class TorchDist:
         else:
             buffer = leaf.detach().to(wire.device_for(leaf), copy=True).contiguous()
         if op == "mean" and buffer.dtype in (torch.float16, torch.bfloat16):
-            buffer = buffer.float()  # a sum of halves overflows where their mean does not
+            buffer = buffer.float()  # a sum of halves may overflow although their mean does not
         return self._reduce(buffer, op), buffer
 
     def _reduce(self, buffer: Any, op: str) -> Any:

@@ -27,7 +27,7 @@ def enter(info: ReplicaInfo) -> TorchTpu:
 
 
 def attach(info: ReplicaInfo) -> TorchTpu:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchTpu(info, None)
 
 
@@ -62,5 +62,5 @@ class TorchTpu(TorchDist):
         self.device_type = "tpu"
 
     def device(self) -> Any:
-        """``torch.device("tpu", 0)``: a process sees only its own chip."""
+        """Return ``torch.device("tpu", 0)``: a process sees only its own chip."""
         return torch_module().device("tpu", 0)

@@ -43,13 +43,13 @@ def enter(info: ReplicaInfo) -> TorchXla:
 
 
 def attach(info: ReplicaInfo) -> TorchXla:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchXla(info, None)
 
 
 @functools.cache
 def _modules() -> Any:
-    """``xm`` and ``xr``, imported when they are first needed."""
+    """Return torch_xla's modules and functions, imported when they are first needed."""
     try:
         xm = imported("torch_xla.core.xla_model")
         imported("torch_xla.distributed.xla_backend")  # registers the backend and its rendezvous
@@ -79,13 +79,14 @@ class TorchXla(TorchDist):
         self._batch: _Batch | None = None
 
     def device(self) -> Any:
-        """``torch.device("xla:0")`` where a process has one device; else that of the thread."""
+        """Return ``torch.device("xla:0")``, or the thread's device if the process has several."""
         return _modules().device()
 
     def beside(self, info: ReplicaInfo) -> TorchXla:
-        """The view of another replica of this process; called in its thread, whose device it sets.
+        """Return the view of another replica of this process, in whose thread this is called.
 
-        torch_xla 2.9 has one default device per thread (``_run_thread_per_device``).
+        It sets the device of that thread: torch_xla 2.9 has one default device per thread
+        (``_run_thread_per_device``).
         """
         import torch_xla
 
@@ -96,14 +97,14 @@ class TorchXla(TorchDist):
     def replicate(self) -> None:
         """Do what torch_xla 2.9's ``initialize_multiprocess`` or ``initialize_singleprocess`` does.
 
-        But for ``configure_topology``: the plan has set its variables; it would query the metadata
-        server again, and does not parse the four-part bounds of 7x.
+        ``configure_topology`` is left out: the plan has set its variables; it would query the
+        metadata server again, and does not parse the four-part bounds of 7x.
         """
         xm, xr = _modules().xm, _modules().xr
         if "plugin" in self._info.settings:
             self._configure_plugin()
             return
-        # On the CPU, too, the devices of one process are a mesh.
+        # Even on the CPU, the devices of one process are a mesh.
         apart = xr.device_type() == "CPU" and self._threads < self._info.world_size
         alone = self._alone or apart
         devices = [] if alone else xm.get_xla_supported_devices()
@@ -137,22 +138,25 @@ class TorchXla(TorchDist):
         xr._init_world_size_ordinal()  # else reading these breaks dynamo's graphs
 
     def synchronize(self) -> None:
-        """Run what is pending, and wait until this replica's device has done it."""
+        """Run what is pending, and wait until this replica's device has finished it."""
         modules = _modules()
         modules.sync()
         modules.xm.wait_device_ops()
 
     def ordinal(self) -> int:
-        """The mesh's number of this replica; without a mesh its rank."""
+        """Return the mesh's number of this replica; without a mesh its rank."""
         return int(_modules().xr.global_ordinal()) if self._meshed else self._info.rank
 
     def members(self, group: Any) -> Members | None:
-        """Over gloo as in TorchDist. The mesh reduces over all replicas, or over a full partition
-        of them, which one process group is not (torch_xla 2.9, ``all_reduce(groups=)``)."""
+        """Return, over gloo, what TorchDist does; None on the mesh.
+
+        The mesh reduces over all replicas, or over a full partition of them, which one process
+        group is not (torch_xla 2.9, ``all_reduce(groups=)``).
+        """
         return None if self._meshed else super().members(group)
 
     def local_group(self) -> Any:
-        """Over gloo as in TorchDist; None on the mesh."""
+        """Return, over gloo, what TorchDist does; None on the mesh."""
         return None if self._meshed else super().local_group()
 
     def averaging_members(self, group: Any) -> Members:
@@ -172,7 +176,10 @@ class TorchXla(TorchDist):
         return scope
 
     def init_process_group(self, backend: str | None = None, timeout: float | None = None) -> None:
-        """Form the process group; threads cannot: a process is in a group only once."""
+        """Form the process group; raise RuntimeError where replicas are threads.
+
+        A process can be in a torch process group only once.
+        """
         if self._threads > 1:
             raise RuntimeError(
                 f"init_process_group: {self._threads} replicas are threads of one process, which "
@@ -218,19 +225,19 @@ class TorchXla(TorchDist):
             super().barrier()
 
     def leave(self) -> None:
-        """Destroy the process group, restore torch's rendezvous."""
+        """Destroy the process group and restore torch's rendezvous."""
         self._give_back()
         super().leave()
 
     def _place_in_group(self) -> tuple[int, int]:
-        """A process group of XLA's backend has the runtime's ordinals, as its collectives do."""
+        """Return rank and size in the group: on the mesh, the runtime's, as for collectives."""
         if not self._meshed:
             return super()._place_in_group()
         xr = _modules().xr
         return xr.global_ordinal(), xr.world_size()
 
     def _group(self) -> Any:
-        """The mesh needs no process group."""
+        """Return ``torch.distributed``, with a process group unless the mesh needs none."""
         return torch_module().distributed if self._meshed else super()._group()
 
     def _wire(self) -> Any:
@@ -254,7 +261,7 @@ class TorchXla(TorchDist):
 
 @dataclass
 class _Batch:
-    """The buffers of one ``all_reduce``: the first ``wait`` makes one call for all."""
+    """The buffers of one ``all_reduce``; the first ``wait`` makes one call for all."""
 
     op: str
     done: Callable[[], None]

@@ -1,4 +1,4 @@
-"""How many replicas this host can carry at most, by its limits: a larger launch fails half way.
+"""Finds how many replicas this host's limits allow at most: a larger launch fails half way.
 
 These are upper bounds: what the user's function takes for itself comes on top.
 """

@@ -1,4 +1,4 @@
-"""Which processes hold a device or libtpu's lock."""
+"""Finds the processes that hold a device or libtpu's lock."""
 
 from __future__ import annotations
 

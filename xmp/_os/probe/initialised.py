@@ -1,4 +1,4 @@
-"""Which device runtimes this process has initialised; finding out initialises none."""
+"""Finds the device runtimes that this process has initialised, without initialising any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process may use: cores (affinity and quota), memory, NUMA nodes."""
+"""Reads what this process may use: cores (affinity and quota), memory, NUMA nodes."""
 
 from __future__ import annotations
 

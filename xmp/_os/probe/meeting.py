@@ -25,7 +25,7 @@ Reach = Callable[[str, int], str]
 
 @dataclass(frozen=True)
 class OneOfSeveral(Finding):
-    """Which host of a job this is; its findings say nothing about the other hosts."""
+    """The finding that says which host of a job this is; the other hosts were not examined."""
 
     index: int = 0
     hosts: int = 1

@@ -1,4 +1,4 @@
-"""Which frameworks are installed and loaded, without importing one."""
+"""Finds the frameworks that are installed and loaded, without importing one."""
 
 from __future__ import annotations
 
