@@ -14,14 +14,14 @@ from xmp._words.errors import PlanError
 __all__ = ["checked"]
 
 _MOST = 2**16
-"""Items of a list, devices, CPU numbers: more are a mistake, and would be a plan without end."""
+"""The most items of a list, devices, CPU numbers: more are a mistake, and a plan without end."""
 _LONGEST_TEXT = 60
 
 Check = Callable[[Any], bool]
 
 
 def checked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The known fields that are not null; PlanError names the first one that is not as allowed."""
+    """Return the known fields that are not null; raise PlanError for the first invalid one."""
     found = {name: data[name] for name in FIELDS if data.get(name) is not None}
     for name, value in found.items():
         check, allowed = FIELDS[name]
@@ -47,7 +47,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """One that the environment can hold: no NUL, and surrogates only for undecoded bytes."""
+    """Return whether the environment can hold it: no NUL, surrogates only for undecoded bytes."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -111,4 +111,4 @@ KEYS: dict[str, dict[str, tuple[Check, str]]] = {
     "gpus": {"vendor": _TEXT, "count": _COUNT},
 }
 WHOLE = (("tpu", "chips", ("generation", "unknown")), ("gpus", "count", ("vendor",)))
-"""A number of devices is nothing without their kind."""
+"""Numbers of devices that mean nothing without their kind, and the fields that name the kind."""

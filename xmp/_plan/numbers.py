@@ -7,11 +7,11 @@ import numbers
 __all__ = ["MOST", "is_number", "number_of_seconds"]
 
 MOST = 2**20
-"""Of hosts, ranks, devices and threads: more are a mistake, and would be a list without end."""
+"""The most hosts, ranks, devices or threads: more are a mistake, and would be an endless list."""
 
 
 def is_number(text: str) -> bool:
-    """Whether ``int`` reads it as a whole number from 0 to ``MOST``.
+    """Return whether ``int`` reads ``text`` as a whole number from 0 to ``MOST``.
 
     ``str.isdigit`` is true of "²", which ``int`` refuses.
     """
@@ -20,7 +20,7 @@ def is_number(text: str) -> bool:
 
 
 def number_of_seconds(name: str, value: object, or_none: bool = False) -> float:
-    """The value as a float, of whatever kind of real number it is; TypeError for anything else."""
+    """Return the value, a real number of any kind, as a float; raise TypeError for other values."""
     # numpy.float32 and Fraction are numbers.Real; Decimal is only a Number.
     unreal = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
     if isinstance(value, bool) or not isinstance(value, numbers.Number) or unreal:

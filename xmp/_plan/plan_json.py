@@ -40,7 +40,7 @@ PLAIN = (
 
 
 def facts_to_json(facts: HostFacts) -> dict[str, Any]:
-    """The facts as plain JSON values; mappings are copied."""
+    """Return the facts as plain JSON values; mappings are copied."""
     plain = {name: getattr(facts, name) for name in PLAIN}
     copied = {k: dict(v) if isinstance(v, Mapping) else v for k, v in plain.items()}
     lists = {name: list(getattr(facts, name)) for name in LISTS}
@@ -48,7 +48,7 @@ def facts_to_json(facts: HostFacts) -> dict[str, Any]:
 
 
 def reported(facts: HostFacts) -> HostFacts:
-    """The facts with only those variables that a plan reads: people attach them to public reports.
+    """Return the facts with only the variables that a plan reads, for public reports.
 
     Of proxies only the names are kept: their addresses may hold a password. Secrets are hidden.
     """
@@ -69,7 +69,7 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
-    """The facts that ``facts_to_json`` wrote. Raises PlanError for anything else."""
+    """Return the facts that ``facts_to_json`` wrote. Raise PlanError for anything else."""
     given = data.get("version") if isinstance(data, Mapping) else type(data).__name__
     if given is True or given != VERSION:
         raise PlanError(
@@ -83,14 +83,14 @@ def facts_from_json(data: Mapping[str, Any]) -> HostFacts:
 
 
 def to_json(plan: JobPlan) -> dict[str, Any]:
-    """The plan as plain JSON values.
+    """Return the plan as plain JSON values.
 
     A replica's ``set`` has every variable that xmp sets in it, ``unset`` every inherited one that
     xmp removes. Ports that are not leased yet are the runtime's documented ones. A host has
-    ``files`` where a value is too long for a variable: the text by the variable that will have the
-    path. ``meeting`` is null where this host is the only one. Else it says which of ``hosts``
-    hosts this is (``index``, from 0) and where their launchers meet, ``address`` and ``port`` of
-    host 0.
+    ``files`` where a value is too long for a variable: the text, under the name of the variable
+    that will hold its path. ``meeting`` is null where this host is the only one. Else it says
+    which of ``hosts`` hosts this is (``index``, from 0) and where their launchers meet: at
+    ``address`` and ``port`` of host 0.
     """
     return {
         "version": VERSION,
@@ -130,5 +130,5 @@ _INNER = ("names", "open")
 
 
 def _meeting_json(meeting: HostMeeting) -> dict[str, Any]:
-    """Without the names of all hosts: ``hosts`` has what is known of them."""
+    """Return the meeting without the names of hosts: the plan's ``hosts`` has what is known."""
     return {name: value for name, value in asdict(meeting).items() if name not in _INNER}

@@ -8,9 +8,9 @@ __all__ = ["explain"]
 
 
 def explain(plan: JobPlan) -> str:
-    """The plan as lines of text: first what all replicas share, then the differences.
+    """Return the plan as lines of text: first what all replicas share, then the differences.
 
-    Does not end with a newline.
+    The text does not end with a newline.
     """
     from .secrets import shown  # a launch need not compile its patterns
 
@@ -39,7 +39,7 @@ def explain(plan: JobPlan) -> str:
 
 
 def _ports(plan: JobPlan) -> list[str]:
-    """One line for each kind of port; a port that is not leased yet has its documented number."""
+    """Return one line for each kind of port, with documented numbers for ports not leased yet."""
     kinds: dict[tuple[str, str, bool], list[int]] = {}
     for need in plan.needs:
         key = (need.name.partition(".")[0], need.address, need.port == 0)
@@ -52,7 +52,7 @@ def _ports(plan: JobPlan) -> list[str]:
 
 
 def _meeting(plan: JobPlan) -> list[str]:
-    """Where the launchers of several hosts meet before any replica starts."""
+    """Return the line on where the launchers of several hosts meet before any replica starts."""
     met = plan.meeting
     if met is None:
         return []
@@ -60,7 +60,7 @@ def _meeting(plan: JobPlan) -> list[str]:
 
 
 def _files(plan: JobPlan) -> list[str]:
-    """What is too long for a variable; the hosts of a job may have different texts."""
+    """Return one line for each value too long for a variable; hosts may have different texts."""
     sizes = {name: len(text) for host in plan.hosts for name, text in host.files}
     return [f"file      {name}: {n:,} characters, for the launch" for name, n in sizes.items()]
 
@@ -70,7 +70,7 @@ def _range(ports: list[int]) -> str:
 
 
 def _hosts(plan: JobPlan, source: str) -> str:
-    """The hosts that are planned, or this one of several, with what has determined them."""
+    """Return the line on the planned hosts, or on this one of several, and what determined them."""
     met = plan.meeting
     if met is not None and len(plan.hosts) == 1:
         by = source.removeprefix(f"this is host {met.index} of {met.hosts}")

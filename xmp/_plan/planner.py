@@ -1,4 +1,4 @@
-"""Computes the plan of a launch from a request and the facts of its hosts.
+"""The planner: the plan of a launch, from a request and the facts of its hosts.
 
 The same request on the same facts always gives the same plan, so a plan can be printed, stored,
 compared, and tested with the recorded facts of hosts that are not at hand.
@@ -71,7 +71,7 @@ def plan(
     """Plan ``request`` for one host, or for several hosts whose facts are all known.
 
     Without ``ports`` the plan has the documented numbers, so that a printed plan is complete. To
-    launch, lease ``plan.needs`` and call again with ``{need.name: port}``. Raises PlanError for a
+    launch, lease ``plan.needs`` and call again with ``{need.name: port}``. Raise PlanError for a
     request that does not fit, TypeError for a value of the wrong type.
     """
     known = (facts,) if isinstance(facts, HostFacts) else tuple(facts)
@@ -125,24 +125,24 @@ def _planned(
 
 
 def _placed(request: Request, known: tuple[HostFacts, ...], runtime: Runtime) -> Placement:
-    """The hosts of the job: those that the request describes, else those that the facts show."""
+    """Return the hosts of the job: as the request describes them, else as the facts show them."""
     by_hand = None
     if request.world is not None:
-        # How many replicas each host has is what this host alone would have.
+        # Each host has as many replicas as this host alone would have.
         local, _ = count(runtime, request, (Place(0, known[0].address, known[0]),), 1)
         by_hand = manual.by_hand(request.world, local)
     return placement(known, runtime.on_tpu(known[0]), runtime.cluster(known[0]), by_hand)
 
 
 def _with_extra(request: Request, facts: HostFacts) -> HostFacts:
-    """The facts with the variables that ``env=`` sets in all replicas."""
+    """Return the facts with the variables of ``env=``, where it has one entry for all replicas."""
     if request.env is None or len(request.env) != 1:
         return facts
     return replace(facts, env={**facts.env, **dict(request.env[0])})
 
 
 def with_imports(request: Request, facts: HostFacts) -> HostFacts:
-    """The facts as if this process had imported what the program will import."""
+    """Return the facts as if this process had imported what the program will import."""
     roots = dict.fromkeys(name.partition(".")[0] for name in request.imports)
     new = [name for name in roots if facts.frameworks.get(name) and name not in facts.loaded]
     return replace(facts, loaded=(*facts.loaded, *new)) if new else facts
@@ -227,7 +227,7 @@ def _replica(
 
 
 def _ranks(share: Share, rank: int, local: int) -> dict[str, str]:
-    """torch's rank variables; none for replicas that share a process, and so its environment."""
+    """Return torch's rank variables; none for replicas that share a process and environment."""
     if share.settings.get("threads_per_process", "1") != "1":
         return {}
     return {"RANK": str(rank), "LOCAL_RANK": str(local)}
@@ -258,13 +258,13 @@ def _settings(runtime: Runtime, job: Job, place: Place, share: Share) -> dict[st
 
 
 def _jax_is_apart(runtime: Runtime, request: Request, facts: HostFacts) -> bool:
-    """Whether a program that uses JAX may have been given another runtime without asking for it."""
+    """Return whether xmp chose another runtime, unasked, for a program that may use JAX."""
     chosen = request.runtime is None and not facts.env.get(NAMED)
     return chosen and runtime.family != "jax" and bool(facts.frameworks.get("jax"))
 
 
 def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) -> bool:
-    """Whether the replicas can form a process group; threads of one process cannot."""
+    """Return whether the replicas can form a process group; threads of one process cannot."""
     alone = settings.get("threads_per_process", "1") == "1"
     return bool(runtime.default_backend and facts.frameworks.get(GENERIC) and alone)
 
@@ -279,7 +279,11 @@ def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
 
 
 def _preload(runtime: Runtime, request: Request, facts: HostFacts) -> tuple[str, ...]:
-    """What a template may import: the launcher's packages, but not the two that look for chips."""
+    """Return what a template may import.
+
+    These are the launcher's packages and the program's, but not the two that look for chips, and
+    the installed packages that every replica will import.
+    """
     wanted = [] if request.late else list(runtime.needs_packages)
     if request.backend is not None or (request.grouped and runtime.backends):
         wanted.append(GENERIC)
@@ -300,10 +304,10 @@ def _fork_rules(runtime: Runtime, facts: HostFacts) -> ForkRules:
 
 
 def _quiet_autoload(facts: HostFacts) -> Pairs:
-    """Keep ``import torch`` from importing an installed torch_tpu before the fork.
+    """Return the setting that keeps ``import torch`` from importing torch_tpu before the fork.
 
-    That loads libtpu, starts a thread, and takes up to 2.5 s and 500 MB (torch_tpu 0.2). Replicas
-    of the torch_tpu runtime import it after the fork.
+    Importing an installed torch_tpu loads libtpu, starts a thread, and takes up to 2.5 s and 500 MB
+    (torch_tpu 0.2). Replicas of the torch_tpu runtime import it after the fork.
     """
     if not facts.frameworks.get(AUTOLOADED):
         return ()

@@ -16,15 +16,15 @@ from .runtimes import Runtime
 __all__ = ["GENERIC", "NAMED", "add_choice", "choose", "concerns", "said_of"]
 
 GENERIC = "torch"
-"""Every torch-based framework imports it, so it decides only where none of those is loaded."""
+"""Every torch-based framework imports torch, so it decides only where none of them is loaded."""
 NAMED = "XMP_RUNTIME"
 
 
 def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str, ...]]:
-    """Choose a runtime for ``request``: the runtime, why, and the names of the other possible ones.
+    """Choose the runtime for ``request``. Return it, why, and the names of the other possible ones.
 
     The first of these decides: the argument, ``XMP_RUNTIME``, variables that configure a runtime,
-    the loaded framework, the hardware that an installed framework can use. Raises PlanError for an
+    the loaded framework, the hardware that an installed framework can use. Raise PlanError for an
     unknown name.
     """
     answers = {r: _possible(r, facts) for r in runtimes.runtimes() if r.automatic}
@@ -34,10 +34,10 @@ def choose(request: Request, facts: HostFacts) -> tuple[Runtime, str, tuple[str,
 
 
 def _possible(runtime: Runtime, facts: HostFacts) -> bool | None:
-    """Whether this host can use ``runtime``; None where its variables contradict each other.
+    """Return whether this host can use ``runtime``; None where its variables are contradictory.
 
-    A broken mask of one runtime must not prevent a plan for another: the plan for this one reports
-    it.
+    A broken mask of one runtime must not prevent a plan for another runtime; a plan for that
+    runtime reports it.
     """
     try:
         return bool(runtime.possible(facts))
@@ -72,7 +72,7 @@ def _choice(request: Request, facts: HostFacts, able: Sequence[Runtime]) -> tupl
 
 
 def _with_backend(backend: str | None, able: Sequence[Runtime]) -> Sequence[Runtime]:
-    """Those that have this backend, if any has: where it is named, torch is meant."""
+    """Return the runtimes with this backend (its user means torch), or all where none has it."""
     return tuple(r for r in able if backend in r.backends) or able
 
 
@@ -83,20 +83,23 @@ def _loaded(family: str, request: Request) -> str:
 
 
 def _loaded_families(facts: HostFacts, able: Sequence[Runtime]) -> list[str]:
-    """The loaded frameworks that have a runtime here, in the order of precedence."""
+    """Return the loaded frameworks that have a runtime here, in the order of precedence.
+
+    torch is not among them where a framework on top of it is.
+    """
     families = list(dict.fromkeys(r.family for r in able if r.family in facts.loaded))
     special = [f for f in families if f.startswith(f"{GENERIC}_")]
     return [f for f in families if f != GENERIC] if special else families
 
 
 def _for_generic(facts: HostFacts, able: Sequence[Runtime]) -> Runtime:
-    """The first torch-based runtime that has a device here, else the one for CPUs."""
+    """Return the first torch-based runtime that has a device here, else the one for CPUs."""
     on_top = [r for r in able if r.family.startswith(GENERIC)]
     return next((r for r in on_top if r.visible(facts)), on_top[-1])
 
 
 def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, str]:
-    """The first runtime that has a device here, else the last one, for CPUs."""
+    """Return the first runtime that has a device here, and why; else the last one, for CPUs."""
     for runtime in able:
         if runtime.visible(facts):
             return runtime, runtime.possible(facts)
@@ -106,10 +109,11 @@ def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, st
 def said_of(
     chosen: tuple[Runtime, str, tuple[str, ...]], request: Request, facts: HostFacts
 ) -> str:
-    """One line for an error: which runtime, why, what else; empty where the user has named it.
+    """Return the line for an error that says which runtime xmp chose, why, and what is possible.
 
-    A program with torch and JAX loaded cannot know from torch's "process group has not been
-    initialized" that its replicas were JAX's.
+    It is empty where the user named the runtime, or where no other is possible. The line is needed
+    because torch's "process group has not been initialized" does not tell the user of a program
+    with torch and JAX loaded that the replicas were JAX's.
     """
     runtime, why, others = chosen
     if request.runtime is not None or facts.env.get(NAMED) or not others:
@@ -130,28 +134,28 @@ _ELSE = re.compile(r"out of memory|out_of_memory|resource_exhausted", re.IGNOREC
 
 
 def concerns(words: str) -> bool:
-    """Whether the words of a failure are about devices, the group or the runtime.
+    """Return whether the words of a failure are about devices, the group or the runtime.
 
-    A peer that has gone and memory that ran out have other reasons.
+    False for a lost peer and for exhausted memory: these have other reasons.
     """
     return bool(_CONCERNED.search(words)) and not _ELSE.search(words) and not is_victim(words)
 
 
 def add_choice(error: XmpError, choice: str) -> None:
-    """Add the line of ``said_of`` to an error that concerns what xmp has chosen."""
+    """Add ``choice``, the line of ``said_of``, to an error that concerns what xmp chose."""
     if isinstance(error, PlanError) or concerns(_words(error)):
         error._add(choice)
 
 
 def _words(error: XmpError) -> str:
-    """What the error is about, without paths and names of hosts."""
+    """Return what the error is about, without paths and names of hosts."""
     if isinstance(error, ReplicaTimeout):
         late = str(error).startswith("start_timeout")
         return "rendezvous" if late else ""
     if isinstance(error, ReplicaError) and error.failures:
         cause = error.failures[0]
         if cause.error_type.startswith("xmp."):
-            return ""  # a launch in the replica has refused, and said what it has chosen
+            return ""  # an inner launch in the replica failed, and named its own choice
         said = "" if cause.kind == "raised" else cause.stderr
         return f"{cause.error_type}: {cause.message}\n{said}"
     return str(error).partition("\n")[0].rpartition("failed: ")[2]

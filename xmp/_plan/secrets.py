@@ -1,7 +1,7 @@
-"""What of an environment must not stand in a report: secrets, by the names and shapes of values.
+"""Secrets, which a report must not show: known by the names of values, or by their shapes.
 
-People attach `xmp facts` to public bug reports. The names that it reports are patterns (``TPU_*``),
-which a secret may match, and flags and addresses may contain one.
+People attach `xmp facts` to public bug reports. It selects the variables to report by patterns
+(``TPU_*``), which the name of a secret may match, and flags and addresses may contain a secret.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ HIDDEN = "(hidden)"
 PARTS = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|(ACCESS|PRIVATE|ACCOUNT)_?KEY"
 )
-"""Anywhere in a name, words run together included."""
+"""Parts that mark a name as a secret's wherever they stand, within a longer word too."""
 WORDS = {
     *("KEY", "KEYS", "AUTH", "OAUTH", "PASS", "PWD", "PW", "CREDS", "COOKIE", "BEARER", "JWT"),
     *("DSN", "SAS", "WEBHOOK", "AUTHORIZATION", "SIGNATURE", "APIKEY", "PEM"),
 }
-"""As a word of a name."""
+"""Words that mark a name as a secret's."""
 
 USER = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s,;|/@=\"'])[^\s,;|/@=\"':]+:[^\s,;|/]+@")
 """``user:password@`` in an address."""
@@ -44,23 +44,23 @@ SHAPES = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or flag of this name holds a secret."""
+    """Return whether a variable or flag of this name holds a secret."""
     plain = re.sub(r"\W", "_", name.upper())
     return bool(PARTS.search(plain)) or not WORDS.isdisjoint(plain.split("_"))
 
 
 def is_flag(word: str) -> bool:
-    """Whether a word of a command line is a flag whose value is the next word."""
+    """Return whether a word of a command line is a flag whose value is the next word."""
     return bool(re.fullmatch(r"--?[A-Za-z][\w.-]*", word))
 
 
 def shown(name: str, value: str) -> str:
-    """The value as a report may show it."""
+    """Return the value as a report may show it."""
     return HIDDEN if value and is_secret(name) else without_secrets(value)
 
 
 def without_secrets(text: str) -> str:
-    """``text`` without passwords in addresses, values of secret flags, and known kinds of keys."""
+    """Return ``text`` without passwords in addresses, values of secret flags, and known keys."""
     text = SHAPES.sub(HIDDEN, USER.sub(f"{HIDDEN}@", text))
     for name, value in NAMED:
         text = _without_named(name, value, text)

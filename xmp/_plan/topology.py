@@ -46,11 +46,11 @@ class Generation:
     name: str
     pci: int
     label: str
-    """What an accelerator type starts with, before the hyphen."""
+    """The part of an accelerator type before the hyphen."""
     devices_per_chip: int = 1
     """Devices that a framework counts on one chip."""
     processes_per_chip: int = 1
-    """How many processes can share a chip, each with its own devices."""
+    """Processes that can share a chip, each with its own devices."""
     number_per_chip: int = 2
     """What one chip adds to the number of an accelerator type: v4-8 has four chips."""
     flat: bool = False
@@ -111,7 +111,7 @@ class Slice:
 
 
 def generation_of_pci(device: int, subsystem: int | None) -> Generation | None:
-    """The generation of one of Google's PCI functions; None for an unknown id."""
+    """Return the generation of one of Google's PCI functions; None for an unknown id."""
     for generation in GENERATIONS:
         if generation.pci == device and generation.subsystem in (None, subsystem):
             return generation
@@ -119,26 +119,26 @@ def generation_of_pci(device: int, subsystem: int | None) -> Generation | None:
 
 
 def generation_named(name: str) -> Generation | None:
-    """The generation called ``name`` ("v5e"); None for an unknown one."""
+    """Return the generation called ``name`` ("v5e"); None for an unknown one."""
     return next((g for g in GENERATIONS if g.name == name), None)
 
 
 def generation_of_type(text: str) -> Generation | None:
-    """The generation of an accelerator type ("v5litepod-16"); None for an unknown one."""
+    """Return the generation of an accelerator type ("v5litepod-16"); None for an unknown one."""
     label = text.partition("-")[0]
     label = ALIASES.get(label, label)
     return next((g for g in GENERATIONS if g.label == label), None)
 
 
 def parse_bounds(text: str) -> tuple[int, ...] | None:
-    """``"2,2,1"`` or ``"2,2,1,2"`` as numbers; None for text on which libtpu ends the process."""
+    """Parse ``"2,2,1"`` or ``"2,2,1,2"``; return None for text on which libtpu ends the process."""
     if not re.fullmatch(r"\s*[1-9]\d*\s*(,\s*[1-9]\d*\s*){2,3}", text):
         return None
     return tuple(int(part) for part in text.split(","))
 
 
 def parse_topology(text: str) -> Bounds | None:
-    """``"4x4"`` or ``"2x2x4"`` as numbers; None for anything else."""
+    """Parse ``"4x4"`` or ``"2x2x4"``; return None for anything else."""
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", text):
         return None
     numbers = [int(part) for part in text.split("x")]
@@ -147,7 +147,7 @@ def parse_topology(text: str) -> Bounds | None:
 
 
 def slice_of(generation: Generation, chips: Bounds, per_host: Bounds) -> Slice:
-    """The slice of those boxes; PlanError where the hosts' boxes do not tile it."""
+    """Return the slice of these boxes; raise PlanError where hosts' boxes do not tile it."""
     if any(all_ % own for all_, own in zip(chips, per_host, strict=True)):
         raise PlanError(
             f"a {generation.name} slice of {_x(chips)} chips cannot be tiled by hosts of "
@@ -157,10 +157,11 @@ def slice_of(generation: Generation, chips: Bounds, per_host: Bounds) -> Slice:
 
 
 def slice_of_type(text: str, chips_on_host: int | None = None) -> Slice:
-    """The slice of an accelerator type, with hosts of ``chips_on_host`` where that is known.
+    """Return the slice of an accelerator type, with ``chips_on_host`` chips on each host if known.
 
-    v5e-8 and v6e-8 exist as one host of eight chips and as two of four; unknown means one.
-    Raises PlanError for an unknown generation or a number that makes no slice.
+    v5e-8 and v6e-8 exist as one host of eight chips and as two of four; where the chips of a host
+    are not known, they are one host. Raise PlanError for an unknown generation or a number that
+    makes no slice.
     """
     generation = generation_of_type(text)
     number = text.partition("-")[2]
@@ -188,9 +189,10 @@ def slice_of_type(text: str, chips_on_host: int | None = None) -> Slice:
 
 
 def box_of(count: int, flat: bool) -> Bounds:
-    """The default box of ``count`` chips: as even as powers of two allow, the last sides longest.
+    """Return the default box of ``count`` chips: as even as powers of two allow.
 
-    Raises PlanError for a number that is not a power of two: such slices state their topology.
+    Later sides are the longer ones, apart from a third side of 1. Raise PlanError for a number that
+    is not a power of two: such slices state their topology.
     """
     if count & (count - 1):
         raise PlanError(

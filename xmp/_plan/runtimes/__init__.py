@@ -1,7 +1,7 @@
 """The table of runtimes, in the order of precedence when none is named or configured.
 
-A new runtime is one file and one word here. Those of plug-ins are named as in the registry;
-runtimes of other distributions are found by their name alone.
+A new runtime is one file and one word here. Runtimes of plug-ins have the registry's names here;
+those of other distributions are not listed, and are found only where the user names them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def runtimes() -> tuple[Runtime, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Return their names, in the same order."""
+    """Return the names of all runtimes in the order of precedence."""
     return tuple(runtime.name for runtime in _table())
 
 
@@ -61,7 +61,7 @@ def get(name: str, source: str = "runtime") -> Runtime:
     """Return the runtime called ``name``.
 
     Raises:
-        PlanError: there is none; the message names ``source`` and the known ones.
+        PlanError: no runtime has this name; the message names ``source`` and the known ones.
         ImportError: the distribution that has it cannot be imported.
     """
     for runtime in _table():
@@ -85,7 +85,7 @@ def get(name: str, source: str = "runtime") -> Runtime:
 
 
 def register(runtime: Runtime) -> None:
-    """Add ``runtime`` before all others; raises PlanError for a name that is taken."""
+    """Add ``runtime`` before all others; raise PlanError for a name that is taken."""
     if runtime.name in names():
         raise PlanError(f"runtime {runtime.name!r} is already registered. Use another name.")
     _table().insert(0, runtime)

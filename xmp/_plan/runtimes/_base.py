@@ -51,7 +51,7 @@ class Job:
     places: tuple[Place, ...]
     """The hosts whose facts are known."""
     addresses: tuple[str, ...]
-    """Of all hosts, in the order of their indices; empty where an address is not known."""
+    """Addresses of all hosts in the order of their indices; empty where one is not known."""
     local: int
     """Replicas on each host."""
     coordinator: str = "127.0.0.1"
@@ -67,7 +67,7 @@ class Job:
     ports: Mapping[str, int] = field(default_factory=dict)
     """The leased ports by the name of their need; empty before they are leased."""
     memo: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What a runtime computes once for all replicas (a job may have a thousand)."""
+    """Values that a runtime computes once for all replicas (a job may have a thousand)."""
 
     @property
     def hosts(self) -> int:
@@ -80,26 +80,26 @@ class Job:
         return self.hosts * self.local
 
     def once(self, key: str, make: Callable[[], T]) -> T:
-        """What ``make`` returns, made at the first call with this ``key``."""
+        """Return what ``make`` returned at the first call with this ``key``."""
         if key not in self.memo:
             self.memo[key] = make()
         made: T = self.memo[key]
         return made
 
     def port(self, need: PortNeed) -> int:
-        """The leased port of ``need``, or the number that a printed plan shows before a lease."""
+        """Return the leased port of ``need``, or before a lease the number for a printed plan."""
         return self.ports.get(need.name) or need.port or need.documented
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a runtime gives one replica, besides the variables that every runtime's replicas get."""
+    """What a runtime gives one replica besides the variables that replicas of all runtimes get."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
     settings: Mapping[str, str] = field(default_factory=dict)
     process: int | None = None
-    """The index of the replica's process on its host; None: its local rank, its own process."""
+    """The index of the replica's process on its host; None: its own process, its local rank."""
 
 
 class Runtime:
@@ -115,11 +115,11 @@ class Runtime:
     connected_by: tuple[str, str] = ("", "")
     """(package, call) with which a program connects processes that another launcher has started."""
     distribution: str = ""
-    """Its name for pip, where that is not the package's name with hyphens."""
+    """The package's name for pip, where that is not its import name with hyphens."""
     automatic: bool = True
-    """Whether xmp may choose it where the user names no runtime."""
+    """Whether xmp may choose this runtime where the user names none."""
     for_tests: bool = False
-    """Whether it is for test suites alone: no error offers it to one who has not meant it."""
+    """Whether it is only for test suites: errors suggest it only to a user who meant it."""
     store: bool = False
     """Whether its replicas meet at a torch store (``MASTER_ADDR``, ``MASTER_PORT``)."""
     default_backend: str = ""
@@ -144,56 +144,58 @@ class Runtime:
         return tuple(name for name in (*self.owned, *self.inputs) if not name.endswith("*"))
 
     def configured(self, facts: HostFacts) -> str:
-        """The inherited setting that selects this runtime, or an empty string."""
+        """Return the inherited setting that selects this runtime, or an empty string."""
         return ""
 
     def possible(self, facts: HostFacts) -> str:
-        """Why this host can use it (hardware and installed package), or an empty string."""
+        """Return why this host can use it (hardware and installed package), or an empty string."""
         return ""
 
     def visible(self, facts: HostFacts) -> tuple[str, ...] | None:
-        """What the host's mask allows, in order; None for a runtime without devices."""
+        """Return the devices that the host's mask allows, in order; None: it has no devices."""
         return None
 
     def on_tpu(self, facts: HostFacts) -> bool:
-        """Whether it uses this host's TPU chips: the job's hosts are those of the slice."""
+        """Return whether it uses this host's TPU chips: the job's hosts are those of the slice."""
         return False
 
     def cluster(self, facts: HostFacts) -> Cluster | None:
-        """The job's hosts, where the runtime's own variables describe them."""
+        """Return the job's hosts where the runtime's own variables describe them, else None."""
         return None
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
-        """How many replicas each of ``hosts`` hosts takes; PlanError where it takes none."""
+        """Return how many replicas each of ``hosts`` hosts takes; raise PlanError for none."""
         raise NotImplementedError
 
     def needs(self, job: Job) -> tuple[PortNeed, ...]:
-        """The ports to hold on the hosts of ``job.places``, apart from the torch store."""
+        """Return the ports to hold on the hosts of ``job.places``, apart from the torch store's."""
         return ()
 
     def share(self, job: Job, place: Place, local: int) -> Share:
-        """The part of the plan that belongs to one replica."""
+        """Return the part of the plan that belongs to the replica of local rank ``local``."""
         raise NotImplementedError
 
     def has_store(self, job: Job) -> bool:
-        """Whether the replicas of this job meet at a torch store."""
+        """Return whether the replicas of this job meet at a torch store."""
         return self.store
 
     def endpoints(self, job: Job, place: Place) -> str:
-        """The "address:port" of every replica, in rank order with commas; empty where they have
-        none of their own."""
+        """Return the "address:port" of every replica in rank order, joined by commas.
+
+        The string is empty where replicas have none of their own.
+        """
         return ""
 
     def from_files(self, facts: HostFacts) -> Mapping[str, str]:
-        """The variables that its library can read from files: each with the one for the path."""
+        """Return the variables that its library can read from files, each with that of the path."""
         return {}
 
     def notes(self, job: Job) -> tuple[str, ...]:
-        """Notes for the reader of the plan."""
+        """Return notes for the reader of the plan."""
         return ()
 
     def chosen(self, job: Job, place: Place) -> tuple[str, ...]:
-        """The visible devices of this launch: those named by ``devices=``, else the first ones."""
+        """Return the devices of this launch: those named by ``devices=``, else the first ones."""
         visible = self.visible(place.facts) or ()
         if job.request.devices is None:
             return visible[: job.local]
@@ -201,7 +203,7 @@ class Runtime:
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether ``name`` is one of ``patterns`` (exact, or a prefix ending in ``*``)."""
+    """Return whether ``name`` is one of ``patterns`` (exact, or a prefix ending in ``*``)."""
     exact, prefixes = _compiled(patterns)
     return name in exact or name.startswith(prefixes)
 
@@ -213,17 +215,17 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...
 
 
 def many(count: int, what: str) -> str:
-    """``"1 chip"``, ``"4 chips"``."""
+    """Return the number and the noun: ``"1 chip"``, ``"4 chips"``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def is_spmd(facts: HostFacts) -> bool:
-    """Whether torch_xla is in SPMD mode, as its ``check_env_flag`` reads the variable (2.9)."""
+    """Return whether torch_xla is in SPMD mode, read as its ``check_env_flag`` does (2.9)."""
     return facts.env.get(SPMD, "").upper() in ("ON", "1", "YES", "TRUE", "Y")
 
 
 def version_of(facts: HostFacts, package: str) -> tuple[int, ...]:
-    """The installed release of ``package`` as numbers, ``()`` where it is not installed."""
+    """Return the installed release of ``package`` as numbers, ``()`` where it is not installed."""
     text = facts.frameworks.get(package)
     if not text:
         return ()

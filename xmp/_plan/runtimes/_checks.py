@@ -22,11 +22,11 @@ __all__ = [
 ]
 
 _MOST = 2**16
-"""Of replicas and threads: more are a mistake, and would not fit into memory."""
+"""The most replicas or threads: more are a mistake, and would not fit into memory."""
 
 
 def check_types(request: Request) -> None:
-    """Check ``nprocs`` and ``threads``; raises TypeError or PlanError."""
+    """Raise TypeError or PlanError for a value of ``nprocs`` or ``threads`` that is not allowed."""
     for name, least in (("nprocs", -1), ("threads", 1)):
         value = getattr(request, name)
         if value is None:
@@ -55,7 +55,7 @@ def check_installed(runtime: Runtime, facts: HostFacts) -> None:
 def count(
     runtime: Runtime, request: Request, places: Sequence[Place], hosts: int
 ) -> tuple[int, str]:
-    """Replicas per host, and what determined that; PlanError unless it fits every host."""
+    """Return the replicas per host and why; raise PlanError unless the number fits every host."""
     counts = {_count_here(runtime, request, place.facts, hosts) for place in places}
     if len(counts) > 1:
         raise PlanError(
@@ -134,7 +134,7 @@ def check_names(runtime: Runtime, request: Request) -> None:
 
 
 def check_environment(runtime: Runtime, job: Job) -> None:
-    """Check that ``env=`` has an entry for each replica, and ``backend=`` fits the devices."""
+    """Raise PlanError where ``env=`` does not fit the replicas, or ``backend=`` the devices."""
     entries = job.request.env or ()
     if len(entries) not in (0, 1, job.local):
         raise PlanError(
@@ -145,7 +145,7 @@ def check_environment(runtime: Runtime, job: Job) -> None:
 
 
 def check_backend(runtime: Runtime, backend: str | None) -> None:
-    """Raise PlanError for a process group's backend that does not fit the runtime's devices."""
+    """Raise PlanError for a process-group backend that does not fit the runtime's devices."""
     if backend not in (None, "auto", *runtime.backends):
         allowed = ", ".join(("auto", *runtime.backends))
         advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
@@ -155,7 +155,7 @@ def check_backend(runtime: Runtime, backend: str | None) -> None:
 
 
 def check_nesting(facts: HostFacts, device: str) -> None:
-    """Raise PlanError for a launch inside a replica that needs the kind of device it holds."""
+    """Raise PlanError for a launch in a replica that needs the kind of device this one holds."""
     held = facts.env.get("XMP_DEVICE", "")
     kind = held.partition(":")[0]
     if ":" in held and device.partition(":")[0] == kind:

@@ -12,7 +12,9 @@ __all__ = ["bound_cores", "thread_count", "thread_source", "usable_cores"]
 
 
 def usable_cores(facts: HostFacts) -> int:
-    """Whole cores that this process may use: the smaller of affinity and cgroup quota, at least 1.
+    """Return the whole cores that this process may use, at least 1.
+
+    That is the smaller of affinity and cgroup quota.
 
     A quota of 1.5 CPUs counts as one core: the kernel would throttle two threads.
     """
@@ -23,14 +25,14 @@ def usable_cores(facts: HostFacts) -> int:
 
 
 def thread_count(requested: int | None, inherited: str | None, facts: HostFacts, local: int) -> int:
-    """Threads of one replica: as requested, else ``OMP_NUM_THREADS``, else an equal share."""
+    """Return a replica's threads: as requested, else ``OMP_NUM_THREADS``, else an equal share."""
     if requested is not None:
         return requested
     return threads_said(inherited) or max(usable_cores(facts) // local, 1)
 
 
 def threads_said(variable: str | None) -> int:
-    """The threads that ``OMP_NUM_THREADS`` asks for ("4", "4,2"); 0 if it asks for none."""
+    """Return the threads that ``OMP_NUM_THREADS`` asks for ("4", "4,2"); 0 if it asks for none."""
     first = (variable or "").split(",")[0].strip()
     return int(first) if is_number(first) else 0
 
@@ -38,7 +40,7 @@ def threads_said(variable: str | None) -> int:
 def thread_source(
     requested: int | None, inherited: str | None, facts: HostFacts, local: int
 ) -> str:
-    """What determined ``thread_count``, in words."""
+    """Return what determined ``thread_count``, in words."""
     if requested is not None:
         return "threads given"
     if threads_said(inherited):
@@ -48,7 +50,7 @@ def thread_source(
 
 
 def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -> tuple[int, ...]:
-    """The cores that local replica ``local`` of ``n`` is pinned to; empty: not pinned."""
+    """Return the cores to pin local replica ``local`` of ``n`` to; none where it is not pinned."""
     if bind in (None, False):
         return ()
     if bind in (True, "cores"):

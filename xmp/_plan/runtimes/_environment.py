@@ -18,7 +18,7 @@ GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
-    """The variables that all replicas of a host share: the size of the job, its rendezvous."""
+    """Return the variables that a host's replicas share: the size of the job, its rendezvous."""
     given, _ = undone(place.facts)
     given |= {
         **without_chips(place.facts),
@@ -38,10 +38,11 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
 
 
 def gloo_interface(job: Job, place: Place) -> dict[str, str]:
-    """Where gloo listens: elsewhere than at the address of the host's name, which may be any.
+    """Return the variable that tells gloo on which interface to listen, unless the user set it.
 
-    On loopback, where all replicas are on one machine: several hosts may be its 127.0.0.x. NCCL is
-    left to choose, as it may use several interfaces.
+    Otherwise gloo takes the address of the host's name, which may be any. The interface is loopback
+    where all replicas are on one machine (several hosts may be its 127.0.0.x), else the one that
+    leads to host 0, where it is known. NCCL chooses by itself, as it may use several interfaces.
     """
     if place.facts.env.get(GLOO_INTERFACE):
         return {}
@@ -51,7 +52,7 @@ def gloo_interface(job: Job, place: Place) -> dict[str, str]:
 
 
 def store_need(job: Job) -> PortNeed:
-    """The port of torch's store on host 0; a fixed one where other hosts cannot know a lease."""
+    """Return the need of torch's store, a port on host 0: fixed if other hosts know no lease."""
     asked = job.request.store_port
     fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
     moved_by = "" if job.leasable else "MASTER_PORT" if job.request.world is None else "port"
@@ -59,7 +60,7 @@ def store_need(job: Job) -> PortNeed:
 
 
 def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
-    """The job's own addresses as exceptions from the proxy, where the host uses one."""
+    """Return the variables that exempt the job's own addresses from the host's proxy, if any."""
     proxies = {n for n, v in env.items() if v and n.lower().endswith("_proxy")}
     if not proxies - {"no_proxy", "NO_PROXY"}:
         return {}
@@ -73,7 +74,10 @@ def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The inherited variables that would give a replica a wrong identity."""
+    """Return the inherited variables that would give a replica a wrong identity.
+
+    Those that the plan itself sets, the keys of ``given``, are not among them.
+    """
     names = job.once(f"unset.{place.index}", lambda: _inherited(runtime, job, place))
     return tuple(name for name in names if name not in given)
 
@@ -91,21 +95,21 @@ def _patterns(runtime: Runtime) -> tuple[str, ...]:
 
 
 def _of_outer_launch(place: Place) -> tuple[str, ...]:
-    """What the user has said to the replicas of the launch in which this one is."""
+    """Return the variable by which the user addressed the replicas of the outer launch, if any."""
     return (NESTED,) if INSIDE in place.facts.env else ()
 
 
 def _stale(job: Job, place: Place) -> list[str]:
-    """The multislice variables, where the job has one slice."""
+    """Return the inherited multislice variables where the job has one slice, else none."""
     if job.memo.get("slices") != 1:
         return []
     return [name for name in place.facts.env if name.startswith("MEGASCALE_")]
 
 
 def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
-    """One note for each outer launcher whose variables are removed.
+    """Return one note for each outer launcher whose variables are removed.
 
-    A runtime adds its own notes on those of its own variables that it cannot use.
+    A runtime itself adds notes on those of its own variables that it cannot use.
     """
     left = list(replica.unset)
     notes = []
@@ -119,11 +123,11 @@ def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]
 
 
 def replaced(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]:
-    """A note on addresses and ports that the program, or its user, has set before the launch."""
+    """Return a note on the addresses and ports set before the launch that the plan replaces."""
     env, given = job.places[0].facts.env, dict(replica.set)
     if INSIDE in env:
         return ()  # in a replica they are xmp's own
-    # A port that xmp leases is another one, even where the plan shows the same number.
+    # A port that xmp leases differs from the user's, even where the plan shows the same number.
     names = [n for n in MEETING_PLACES if n in env and given.get(n, env[n]) != env[n]]
     if job.leasable and "MASTER_PORT" in env and "MASTER_PORT" in given:
         names.append("MASTER_PORT")

@@ -1,7 +1,7 @@
 """``env=``: what it sets in all replicas, what in each, and what a start method cannot honour.
 
-A replica that is forked has its parent's imports: a variable that an import reads must have its
-value before, in the process that imports, and so the same value for all replicas.
+A forked replica has its parent's imports: a variable that an import reads must have its value
+before that, in the process that imports, and so the same value for all replicas.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["check_read_at_import", "env_by_rank", "env_of_all"]
 
 
 def env_of_all(request: Request) -> Pairs:
-    """The variables that ``env=`` sets to the same value in all replicas."""
+    """Return the variables that ``env=`` sets to the same value in all replicas."""
     entries = request.env or ((),)
     return tuple(pair for pair in entries[0] if all(pair in entry for entry in entries))
 
 
 def env_by_rank(request: Request) -> tuple[str, ...]:
-    """The names of the other variables that ``env=`` sets."""
+    """Return the names that ``env=`` does not set to the same value in all replicas, sorted."""
     common = dict(env_of_all(request))
     names = {name for entry in request.env or () for name, _ in entry}
     return tuple(sorted(names - common.keys()))
@@ -33,7 +33,7 @@ def env_by_rank(request: Request) -> tuple[str, ...]:
 def check_read_at_import(
     plan: JobPlan, method: str, environment: Mapping[str, str], loaded: Collection[str]
 ) -> None:
-    """Raise PlanError for a variable of ``env=`` that replicas of this start method cannot heed.
+    """Raise PlanError for a variable of ``env=`` that has no effect with this start method.
 
     ``environment`` and ``loaded`` are the launcher's variables and packages.
     """
@@ -69,6 +69,10 @@ def _is_read_at_import(name: str, plan: JobPlan) -> bool:
 
 
 def _has_read(name: str, loaded: Collection[str]) -> bool:
-    """Whether a process with these packages has read a variable; the interpreter reads some."""
+    """Return whether a process that loaded these packages has read the variable.
+
+    A variable that belongs to none of the packages in ``READERS`` counts as read: the interpreter
+    reads some.
+    """
     readers = [package for patterns, package in READERS if matches(name, patterns)]
     return not readers or not set(readers).isdisjoint(loaded)

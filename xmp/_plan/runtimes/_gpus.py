@@ -1,7 +1,7 @@
 """torch's GPU runtimes: one replica per visible GPU, and each replica sees all GPUs of the launch.
 
-Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` need that
-numbering. The rules of the masks are those of torch 2.13 (``torch/cuda/__init__.py``).
+Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` need the
+numbering that follows. Masks are read as in torch 2.13 (``torch/cuda/__init__.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Gpus(Runtime):
         return self._visible(facts, count) if count else ()
 
     def _visible(self, facts: HostFacts, count: int) -> tuple[str, ...]:
-        """The entries of the mask, on a host with ``count`` GPUs of the vendor."""
+        """Return the entries of the mask on a host with ``count`` GPUs of the vendor."""
         return visible_gpus(facts.env.get(self.mask), count, self.mask)
 
     def fit(self, facts: HostFacts, request: Request, hosts: int) -> Fit:
@@ -53,9 +53,9 @@ class Gpus(Runtime):
 
 
 def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[str, ...]:
-    """The entries of an inherited mask that the driver accepts, in order.
+    """Return the entries of an inherited mask that the driver accepts, in order.
 
-    ``count`` is the number of GPUs of the host (0 where unknown). Raises PlanError for a repeated
+    ``count`` is the number of GPUs of the host (0 where unknown). Raise PlanError for a repeated
     entry, for which the driver hides every device.
     """
     if mask is None:
@@ -72,10 +72,11 @@ def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[s
 
 
 def amd_gpus(facts: HostFacts) -> tuple[str, ...]:
-    """The entries of AMD's masks, of which the first filters and renumbers.
+    """Return the entries that AMD's two masks leave of this host's GPUs.
 
-    The second counts what is left and overrides ``CUDA_VISIBLE_DEVICES``, which HIP also reads;
-    torch 2.13 does the same (``torch/cuda/__init__.py``).
+    The first mask filters and renumbers. The second counts what is left and overrides
+    ``CUDA_VISIBLE_DEVICES``, which HIP also reads; torch 2.13 does the same
+    (``torch/cuda/__init__.py``).
     """
     first, mask = AMD_MASKS
     count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "amd" else 0
@@ -84,7 +85,7 @@ def amd_gpus(facts: HostFacts) -> tuple[str, ...]:
 
 
 def gpu_fit(visible: tuple[str, ...], facts: HostFacts, mask: str, runtime: str) -> Fit:
-    """One replica for each visible GPU, or fewer; raises PlanError where there is none."""
+    """Allow one replica for each visible GPU, or fewer; raise PlanError where there is none."""
     inherited = facts.env.get(mask)
     seen = many(len(visible), "visible GPU") + (f" ({mask}={inherited})" if inherited else "")
     if not visible:

@@ -25,7 +25,7 @@ FLAGS = {
         "--xla_enable_async_collective_permute=true",
     ),
 }
-"""Lists of flags, with every flag that an import appends to them."""
+"""Variables that hold lists of flags, with every flag that an import appends to them."""
 
 VALUES = {
     "TPU_SKIP_MDS_QUERY": ("1",),
@@ -48,9 +48,9 @@ NAMES = (*FLAGS, *VALUES)
 def after_import(
     facts: HostFacts, values: Mapping[str, str], flags: Mapping[str, Iterable[str]]
 ) -> dict[str, str]:
-    """What a fresh process has after the import that sets ``values`` and appends ``flags``.
+    """Return what a fresh process has after the import that sets ``values``, appends ``flags``.
 
-    A value or flag that the user has set wins, as it does in the import.
+    A value or flag that the user set wins, as it does in the import.
     """
     own = _own(facts)
     given = {name: own.get(name) or value for name, value in values.items()}
@@ -63,11 +63,11 @@ def after_import(
 
 
 def without_chips(facts: HostFacts) -> dict[str, str]:
-    """What ``import jax`` writes where libtpu is installed and there is no TPU.
+    """Return what ``import jax`` writes where libtpu is installed and there is no TPU; else {}.
 
-    For replicas of every runtime: a template that has imported JAX does not write it again, and JAX
-    in the function would have libtpu ask for metadata, which takes 30 s for each attribute where
-    another server answers (libtpu 0.0.52).
+    Replicas of every runtime need it: a template that has imported JAX does not write it again, and
+    JAX in the function would have libtpu ask for metadata, which takes 30 s for each attribute
+    where another server answers (libtpu 0.0.52).
     """
     if facts.tpu or not facts.frameworks.get("libtpu"):
         return {}
@@ -75,7 +75,7 @@ def without_chips(facts: HostFacts) -> dict[str, str]:
 
 
 def undone(facts: HostFacts) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What to set and what to remove to restore the environment from before all imports."""
+    """Return what to set and what to remove to restore the environment from before all imports."""
     own = _own(facts)
     changed = [name for name in NAMES if facts.env.get(name) != own.get(name)]
     back = {name: own[name] for name in changed if own.get(name)}
@@ -83,7 +83,7 @@ def undone(facts: HostFacts) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _own(facts: HostFacts) -> dict[str, str]:
-    """The user's own values of all variables that imports touch."""
+    """Return the user's own values of all variables that imports touch, without empty ones."""
     own = {name: facts.env[name] for name in NAMES if name in facts.env}
     for name, before in facts.env_at_start.items():
         if name in FLAGS and name in own:

@@ -1,7 +1,7 @@
 """Notes and errors for a launcher that has itself initialised a device.
 
-Its replicas are forked from a template that has not, or are fresh interpreters. Only TPU chips are
-a problem: libtpu holds them until the launcher ends.
+Its replicas are forked from a template that has initialised none, or are fresh interpreters. Only
+TPU chips are a problem: libtpu holds them until the launcher ends.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DEVICES = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "the XPU", "tpu": "the TPU", "
 
 
 def check(runtime: Runtime, facts: HostFacts) -> tuple[str, ...]:
-    """The warnings for a launcher that has initialised accelerators and starts replicas.
+    """Return the warnings for a launcher that has initialised accelerators and starts replicas.
 
-    Raises PlanError where it holds the chips that the replicas need.
+    Raise PlanError where it holds the chips that the replicas need.
     """
     holders = [entry for entry in facts.initialised if entry.endswith(":tpu")]
     if holders and runtime.on_tpu(facts):
@@ -34,7 +34,7 @@ def check(runtime: Runtime, facts: HostFacts) -> tuple[str, ...]:
 
 
 def touched(facts: HostFacts) -> tuple[str, ...]:
-    """One note for each device runtime that the launcher has initialised."""
+    """Return one note for each device runtime that the launcher has initialised."""
     return tuple(_untouched(entry) for entry in facts.initialised)
 
 
@@ -48,6 +48,6 @@ def _device(entry: str) -> str:
 
 
 def _who(entry: str) -> str:
-    """``"JAX has initialised the TPU"``."""
+    """Return the entry in words: ``"JAX has initialised the TPU"``."""
     framework, _, device = entry.partition(":")
     return f"{NAMES.get(framework, framework)} has initialised {DEVICES.get(device, device)}"

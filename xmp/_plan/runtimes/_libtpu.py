@@ -51,14 +51,14 @@ ANY = "0.0.0.0"
 
 
 def needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
-    """For every process of the known hosts: the slice builder's port and the metrics port."""
+    """Return the ports for every process of the known hosts: slice builder's and metrics port."""
     indices = [place.index for place in job.places]
     found = [_process_need(job, host, i) for host in indices for i in range(processes)]
     return (*found, *metrics_needs(job, processes))
 
 
 def metrics_needs(job: Job, processes: int) -> tuple[PortNeed, ...]:
-    """The metrics ports of the known hosts on which the platform has not set them."""
+    """Return the metrics ports of the known hosts on which the platform has not set them."""
     hosts = [place.index for place in job.places if not _kept_metrics(place, processes)]
     return tuple(_metrics_need(host, i) for host in hosts for i in range(processes))
 
@@ -84,7 +84,7 @@ def _task(job: Job, host: int, process: int) -> int:
 
 
 def _given(job: Job) -> tuple[str, ...]:
-    """An inherited address list of the right length: the user's own choice of ports."""
+    """Return the user's own choice of ports: an inherited address list of the right length."""
     return job.once("given", lambda: _inherited(job))
 
 
@@ -97,7 +97,7 @@ def _inherited(job: Job) -> tuple[str, ...]:
 
 
 def addresses(job: Job, place: Place) -> str:
-    """``host:port`` of every process of the slice that ``place`` is in, in task order."""
+    """Return ``host:port`` of every process of the slice of ``place``, comma-separated by task."""
     chips: Chips = job.memo["chips"]
     size = chips.slice.hosts
     first = place.index // size * size
@@ -106,7 +106,7 @@ def addresses(job: Job, place: Place) -> str:
 
 
 def from_files(facts: HostFacts) -> Mapping[str, str]:
-    """The variables that this host's libtpu can read from files as well."""
+    """Return the variables that this host's libtpu can read from files as well."""
     return {ADDRESSES: ADDRESSES_PATH} if version_of(facts, "libtpu") >= (0, 0, 49) else {}
 
 
@@ -126,7 +126,7 @@ def _addresses(job: Job, hosts: range) -> list[str]:
 
 
 def endpoints(job: Job, place: Place) -> str:
-    """The address of every replica's process, in rank order; empty where that is not one slice."""
+    """Return the address of every replica's process, by rank; empty unless the job is one slice."""
     if job.memo.get("slices") != 1:
         return ""
     return job.once("endpoints", lambda: _endpoints(job, addresses(job, place)))
@@ -138,7 +138,7 @@ def _endpoints(job: Job, listed: str) -> str:
 
 
 def chosen_units(job: Job, place: Place, visible: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The units of this launch on one host; PlanError unless they lie in one box."""
+    """Return the units of this launch on one host; raise PlanError unless they lie in one box."""
     devices = job.request.devices
     if devices is None:
         return visible[:count]
@@ -154,7 +154,7 @@ def chosen_units(job: Job, place: Place, visible: tuple[str, ...], count: int) -
 
 
 def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
-    """The variables of a process that owns one unit."""
+    """Return the variables of a process that owns one unit."""
     chips: Chips = job.memo["chips"]
     processes: int = job.memo["processes"]
     whole = job.hosts > 1
@@ -171,14 +171,14 @@ def unit_process(job: Job, place: Place, process: int) -> dict[str, str]:
 
 
 def is_whole_host(job: Job) -> bool:
-    """Whether one process gets all chips: with ``nprocs=1`` and no ``devices=``."""
+    """Return whether one process gets all visible chips: ``nprocs=1``, no ``devices=``, a box."""
     chips: Chips = job.memo["chips"]
     boxed = len(chips.visible) == chips.total or len(chips.visible) in HOST_SHAPES
     return job.local == 1 and job.request.devices is None and boxed
 
 
 def host_process(job: Job, place: Place) -> dict[str, str]:
-    """The variables of one process that owns all chips of its host, or all that a mask leaves."""
+    """Return the variables of a process that owns its host's chips, all or those of a mask."""
     chips: Chips = job.memo["chips"]
     bounds = chips.slice.host_bounds if job.hosts > 1 else (1, 1, 1)
     given = {
@@ -193,7 +193,7 @@ def host_process(job: Job, place: Place) -> dict[str, str]:
 
 
 def _common(job: Job, place: Place, process: int) -> dict[str, str]:
-    """The variables that a process has for one unit and for a whole host alike."""
+    """Return the variables that a process has both for one unit and for a whole host."""
     task = str(_task(job, place.index, process))
     port = job.port(_process_need(job, place.index, process))
     return {
@@ -209,7 +209,7 @@ def _common(job: Job, place: Place, process: int) -> dict[str, str]:
 
 
 def _undescribed(job: Job, place: Place) -> dict[str, str]:
-    """For a host without metadata: the accelerator type, and no queries to a metadata server.
+    """Return the accelerator type and the ban on metadata queries for a host without metadata.
 
     libtpu 0.0.51 would wait half a minute for each key, and torch_xla 2.9 could not be imported. To
     libtpu an empty SKIP counts as set, to torch_xla as unset; the SKIP that ``import jax`` writes
@@ -225,15 +225,15 @@ def _undescribed(job: Job, place: Place) -> dict[str, str]:
 
 
 def _skipped(place: Place) -> str | None:
-    """The user's or the platform's own SKIP, which replicas keep."""
+    """Return the user's or the platform's own SKIP, which replicas keep; None where unset."""
     return place.facts.env_at_start.get(SKIP, place.facts.env.get(SKIP))
 
 
 def worker_names(job: Job, place: Place) -> dict[str, str]:
-    """The hosts of the slice, for torch_xla where it asks no metadata server for them.
+    """Return the variable with the slice's hosts, where torch_xla asks no metadata server.
 
-    Its ``get_worker_ips`` and ``get_master_ip`` say "localhost" on each host otherwise (2.9,
-    ``_internal/tpu.py``). libtpu prefers the addresses of the processes, and so does JAX.
+    Otherwise torch_xla's ``get_worker_ips`` and ``get_master_ip`` say "localhost" on each host
+    (2.9, ``_internal/tpu.py``). libtpu prefers the addresses of the processes, and so does JAX.
     """
     if job.hosts == 1 or not (_skipped(place) or SKIP in _undescribed(job, place)):
         return {}
@@ -244,7 +244,7 @@ def worker_names(job: Job, place: Place) -> dict[str, str]:
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
-    """A launch's own metrics ports and log folder: with the defaults, two jobs collide."""
+    """Return a launch's own metrics ports and log folder: with the defaults, two jobs collide."""
     return job.once(f"private.{place.index}", lambda: _private(job, place, first_port))
 
 
@@ -260,13 +260,13 @@ def _private(job: Job, place: Place, first_port: int) -> dict[str, str]:
 
 
 def _kept_metrics(place: Place, processes: int) -> bool:
-    """Whether the platform has set the ports at which it will read metrics (GKE does)."""
+    """Return whether the platform has set the ports at which it will read metrics (GKE does)."""
     text = place.facts.env.get(METRICS, "")
     return len([part for part in text.split(",") if part]) >= processes
 
 
 def prepare(job: Job, chips: Chips, processes: int, first_port: int = FIRST_PORT) -> int:
-    """Store in ``job.memo`` what all its processes share; returns the number of slices."""
+    """Store in ``job.memo`` what all its processes share, and return the number of slices."""
     if "chips" not in job.memo:
         slices = check_slice(chips, job.hosts)
         job.memo.update(chips=chips, processes=processes, slices=slices, first_port=first_port)

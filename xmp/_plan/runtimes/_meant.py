@@ -1,4 +1,4 @@
-"""What a name that is no runtime's was probably meant to be."""
+"""Guesses of what an unknown name of a runtime was meant to be."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _OTHER_NAMES = {
 
 
 def meant(name: str, names: Sequence[str], likely: Sequence[str]) -> str:
-    """What to write instead of ``name``; "" where there is no guess.
+    """Return what to write instead of ``name``; "" where there is no guess.
 
-    A misspelt word is guessed to be one of the ``likely`` names alone.
+    For a misspelt word only the ``likely`` names are considered.
     """
     plain = name.strip().lower().replace("-", "_").partition(":")[0]
     if plain in names:

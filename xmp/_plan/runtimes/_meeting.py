@@ -15,12 +15,15 @@ __all__ = ["carrier_need", "check", "meeting"]
 
 CARRIER = "carrier"
 FROM_FIRST = 1000
-"""From the port that is fixed for host 0, above which runtimes have theirs, to this one."""
+"""Distance from the port fixed for host 0, just above which runtimes have theirs, to this port."""
 MOST_PORT = 65535
 
 
 def meeting(job: Job) -> HostMeeting | None:
-    """Where they meet; None for one host, and for facts of several, with which nothing starts."""
+    """Return where the launchers of several hosts meet, as the plan of one of them needs it.
+
+    None for a job of one host, and for a plan from the facts of all hosts, which starts nothing.
+    """
     if job.leasable:
         return None
     need = carrier_need(job)
@@ -29,7 +32,7 @@ def meeting(job: Job) -> HostMeeting | None:
 
 
 def carrier_need(job: Job) -> PortNeed:
-    """The port on host 0. All hosts compute the same number before they can ask each other."""
+    """Return the launchers' port on host 0: computed alike by all hosts, as they cannot ask yet."""
     first = _first(job)
     above = first + FROM_FIRST <= MOST_PORT
     port = first + FROM_FIRST if above else first - FROM_FIRST
@@ -46,7 +49,7 @@ def carrier_need(job: Job) -> PortNeed:
 
 
 def check(job: Job, needs: Sequence[PortNeed]) -> None:
-    """Raise PlanError where something else of this host needs the port at which launchers meet."""
+    """Raise PlanError where something else on this host needs the port where launchers meet."""
     if job.leasable:
         return
     carrier = carrier_need(job)

@@ -1,4 +1,4 @@
-"""Values that no program's environment can hold: a library may read them from files."""
+"""Values that are too long for a program's environment: a library may read them from files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from xmp._words.types import HostPlan, ReplicaPlan
 __all__ = ["LONGEST", "in_files", "is_too_long", "still_too_long"]
 
 LONGEST = 128 * 1024 - 1
-"""Bytes of "NAME=value" that ``execve`` takes: with its NUL, Linux's MAX_ARG_STRLEN."""
+"""The longest "NAME=value" that ``execve`` takes, in bytes: Linux's MAX_ARG_STRLEN less a NUL."""
 
 
 def in_files(host: HostPlan, from_files: Mapping[str, str]) -> HostPlan:
-    """Move what is too long, and equal in all replicas, from their variables to ``files``.
+    """Return the host's plan with values that are too long moved from variables to ``files``.
 
-    ``from_files`` has the variables that can be read from a file, each with the one for the path.
+    ``from_files`` has the variables that can be read from a file, each with that of the path. Only
+    a value that all replicas of the host share is moved.
     """
     shared = set(host.replicas[0].set).intersection(*(each.set for each in host.replicas))
     long = {name: text for name, text in shared if name in from_files and is_too_long(name, text)}
@@ -27,13 +28,13 @@ def in_files(host: HostPlan, from_files: Mapping[str, str]) -> HostPlan:
 
 
 def _without(replica: ReplicaPlan, names: Mapping[str, str]) -> ReplicaPlan:
-    """The replica without these variables, inherited ones of the same name too."""
+    """Return the replica without these variables, and without inherited ones of these names."""
     kept = tuple((name, text) for name, text in replica.set if name not in names)
     return replace(replica, set=kept, unset=tuple(sorted({*replica.unset, *names})))
 
 
 def still_too_long(hosts: Sequence[HostPlan]) -> tuple[str, ...]:
-    """One note for each variable with which a replica cannot start a program."""
+    """Return one note for each variable that keeps a replica from starting programs."""
     pairs = {pair for host in hosts for replica in host.replicas for pair in replica.set}
     names = sorted({name for name, text in pairs if is_too_long(name, text)})
     return tuple(
@@ -44,5 +45,5 @@ def still_too_long(hosts: Sequence[HostPlan]) -> tuple[str, ...]:
 
 
 def is_too_long(name: str, text: str) -> bool:
-    """Whether no program can be started with this variable."""
+    """Return whether no program can be started with this variable."""
     return len(f"{name}={text}".encode(errors="surrogateescape")) > LONGEST

@@ -74,7 +74,7 @@ INHERITED = (
     ("TPU_MESH_CONTROLLER_ADDRESS", "dropped: libtpu 0.0.51 does not read it, old recipes set it"),
     ("TPU_MESH_CONTROLLER_PORT", "dropped: as above"),
 )
-"""What identifies a process to libtpu, and what xmp does with an inherited value.
+"""The variables that identify a process to libtpu, and what xmp does with an inherited value.
 
 Measured with libtpu 0.0.51 and 0.0.52, which log the flags that they derive from the environment.
 A plan has a note for each value that is dropped although it was meant to say something.
@@ -86,7 +86,7 @@ INPUTS = (
     *("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_ADDRESS"),
     *("LIBTPU_INIT_ARGS", "XLA_FLAGS"),
 )
-"""Read and kept: the platform's or the user's own choices."""
+"""Variables that are read and kept: the platform's or the user's own choices."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class Chips:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The numbers of units on one host that can be used alone: those that lie in a box."""
+        """The numbers of units that can be used alone on one host: those that form a box."""
         each = self.generation.processes_per_chip
         sizes = {1, *(chips * each for chips in HOST_SHAPES)}
         return tuple(sorted(n for n in sizes if n <= len(self.visible)))
 
 
 def read_chips(facts: HostFacts) -> Chips:
-    """The chips of this host; PlanError for unknown ones or for settings that contradict them."""
+    """Return this host's chips; raise PlanError for unknown ones or contradictory settings."""
     env = tpu_environment(facts)
     generation = _generation(facts, env)
     count = _count(facts, env, generation)
@@ -140,7 +140,11 @@ def _generation(facts: HostFacts, env: Mapping[str, str]) -> Generation:
 
 
 def _count(facts: HostFacts, env: Mapping[str, str], generation: Generation) -> int:
-    """Chips of this host: what the kernel shows, corrected by the type where it shows functions."""
+    """Return the chips of this host: as the kernel shows them, but at most those of the type.
+
+    The kernel may show functions, of which a chip may have several. Raise PlanError for a number
+    that is not known to work.
+    """
     count = int(facts.tpu.get("chips") or 0)
     text = env.get(TYPE) or env.get("ACCELERATOR_TYPE") or ""
     if generation_of_type(text) is generation:
@@ -156,7 +160,7 @@ def _count(facts: HostFacts, env: Mapping[str, str], generation: Generation) -> 
 
 
 def _visible(facts: HostFacts, units: int) -> tuple[str, ...]:
-    """The units that an inherited mask leaves, in order; an empty mask counts as unset."""
+    """Return the units that an inherited mask leaves, in order; an empty mask counts as unset."""
     everything = tuple(str(unit) for unit in range(units))
     mask = facts.env.get(VISIBLE) or facts.env.get(VISIBLE_OLD) or ""
     entries = tuple(part.strip() for part in mask.split(",") if part.strip())
@@ -175,7 +179,7 @@ def _alone(generation: Generation, count: int) -> Slice:
 
 
 def _slice(facts: HostFacts, env: Mapping[str, str], generation: Generation, count: int) -> Slice:
-    """The slice: from bounds, else from the topology, else from the type, else this host alone."""
+    """Return the slice: from bounds, else the topology, the type, the list of hosts, this host."""
     own = HOST_SHAPES[count]
     box = _box_of_bounds(facts.env) or _box_of_bounds(env)
     if box is None and env.get(TOPOLOGY):
@@ -193,7 +197,7 @@ def _slice(facts: HostFacts, env: Mapping[str, str], generation: Generation, cou
 
 
 def _box_of_bounds(env: Mapping[str, str]) -> Bounds | None:
-    """Chips along each dimension: processes (or hosts) times the chips of each."""
+    """Return the chips along each dimension: processes (or hosts) times the chips of each."""
     for outer, inner in ((HOST_BOUNDS, HOST_CHIPS), (BOUNDS, CHIP_BOUNDS)):
         if not env.get(outer) or not env.get(inner):
             continue
@@ -209,7 +213,7 @@ def _box_of_bounds(env: Mapping[str, str]) -> Bounds | None:
 
 
 def unit_bounds(generation: Generation, units: int) -> tuple[int, ...]:
-    """Process bounds of ``units`` processes on one host, each with one unit."""
+    """Return the process bounds of ``units`` processes on one host, each with one unit."""
     each = generation.processes_per_chip
     if each == 1:
         return HOST_SHAPES[units]
@@ -217,7 +221,7 @@ def unit_bounds(generation: Generation, units: int) -> tuple[int, ...]:
 
 
 def check_slice(chips: Chips, hosts: int) -> int:
-    """How many slices ``hosts`` hosts are; PlanError where that is not a whole number."""
+    """Return how many slices ``hosts`` hosts are; raise PlanError for a fraction of a slice."""
     size = chips.slice.hosts
     if hosts % size == 0:
         return hosts // size
@@ -230,7 +234,7 @@ def check_slice(chips: Chips, hosts: int) -> int:
 
 
 def inherited_notes(facts: HostFacts, processes: int, alone: bool) -> tuple[str, ...]:
-    """One note for each inherited value that does not fit ``processes`` processes."""
+    """Return one note for each inherited value that does not fit ``processes`` processes."""
     notes = []
     given = facts.env.get(ADDRESSES)
     if given and len(given.split(",")) != processes:

@@ -96,7 +96,7 @@ READERS = (
     (("MPL*", "MATPLOTLIBRC"), "matplotlib"),
     (("TRITON_*",), "triton"),
 )
-"""Which package reads some of these; a process that has not imported it has not read them."""
+"""The packages that read some of these; a process that has not imported one has not read them."""
 
 FIRST_USE = (
     "TZ",  # by time.tzset()
@@ -126,7 +126,7 @@ FIRST_USE = (
     "TPU_MEGACORE",
     "TPU_SKIP_MDS_QUERY",
 )
-"""Exceptions to the table above. A runtime has more (``by_call``), which its framework applies."""
+"""Exceptions to ``IMPORT_TIME``. A runtime has more (``by_call``), which its framework applies."""
 
 IDENTITY = (
     "RANK",
@@ -148,7 +148,7 @@ IDENTITY = (
 """A replica's identity: set by the plan, dropped when inherited, refused in ``env=``."""
 
 SECRETS = ("XMP_JOB_SECRET",)
-"""For the launchers of several hosts alone: no replica needs them."""
+"""Only for the launchers of several hosts: no replica needs them."""
 
 OUTER = (
     ("torchrun", ("TORCHELASTIC_*",)),
@@ -176,13 +176,13 @@ OUTER = (
     ),
     ("LSF", ("JSM_NAMESPACE_*", "LSF_PM_TASKID")),
 )
-"""By launcher, the variables of its own processes; JAX and Lightning would believe them."""
+"""By launcher, the variables that it gives its processes; JAX and Lightning would believe them."""
 
 MEETING_PLACES = (
     *("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "XLA_COORDINATOR_PORT"),
     *("NEURON_RT_ROOT_COMM_ID", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"),
 )
-"""Where replicas meet: a program that has set one before the launch should know of xmp's own."""
+"""Where replicas meet: a program that sets one before the launch is told that xmp replaces it."""
 
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 """Of no use without XRT, but some images still set them (Kaggle's sets XRT_TPU_CONFIG)."""
@@ -204,4 +204,4 @@ REPORTED = (
 """The variables that a report of a host shows: enough to plan again, and no secrets."""
 
 QUIET = (("PYTORCH_NVML_BASED_CUDA_CHECK", "1"),)
-"""With it ``torch.cuda.is_available()`` at module level does not initialise the driver."""
+"""With this setting ``torch.cuda.is_available()`` at module level starts no driver."""

@@ -11,7 +11,7 @@ __all__ = ["Cpu"]
 
 JAX = "JAX_PLATFORMS"
 MOST = 8
-"""Replicas by default: a 128-core host should not get 128 copies of a model."""
+"""The most replicas by default: a 128-core host should not get 128 copies of a model."""
 
 
 class Cpu(Runtime):
@@ -39,7 +39,7 @@ class Cpu(Runtime):
         return Share({JAX: "cpu"}, settings={"device_type": "cpu", "jax_platforms": "cpu"})
 
     def notes(self, job: Job) -> tuple[str, ...]:
-        """The accelerators that stay idle, unless the user chose this runtime by name."""
+        """Return notes on accelerators that stay idle, unless the user named this runtime."""
         facts = job.places[0].facts
         if job.request.runtime or facts.env.get("XMP_RUNTIME"):
             return ()

@@ -1,7 +1,7 @@
 """Pretend chips with their own variables, ports and bounds: a device runtime without a device.
 
-Test suites use it to see what xmp gives the replicas of a device runtime; ``xmp.testing`` has the
-public side of it.
+Test suites use it to see what xmp gives the replicas of a device runtime; ``xmp.testing`` is its
+public side.
 """
 
 from __future__ import annotations

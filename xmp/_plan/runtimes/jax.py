@@ -24,7 +24,7 @@ __all__ = ["Jax"]
 PLATFORMS = "JAX_PLATFORMS"  # "cpu", "tpu,cpu", "cuda"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # "4"
 _AS_XLA_FLAGS_SAY = "-1"
-"""JAX's default for that setting: one device, or --xla_force_host_platform_device_count."""
+"""JAX's default for ``CPU_DEVICES``: one device, or --xla_force_host_platform_device_count."""
 COORDINATOR = "JAX_COORDINATOR_ADDRESS"  # "10.0.0.1:8482"
 DOCUMENTED_PORT = 8482
 GPU_NAMES = {"cuda": ("cuda", "gpu"), "rocm": ("rocm", "gpu")}
@@ -48,7 +48,7 @@ class Jax(Runtime):
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
-        """``tpu``, ``cuda``, ``rocm`` or ``cpu``; PlanError for one that cannot work here."""
+        """Return ``tpu``, ``cuda``, ``rocm`` or ``cpu``; raise PlanError where it cannot work."""
         text = facts.env.get(PLATFORMS, "")
         wanted = text.split(",")[0].strip()
         if wanted == "cpu":
@@ -105,7 +105,7 @@ class Jax(Runtime):
         return (*found, *_libtpu.needs(job, self._prepare(job)))
 
     def has_store(self, job: Job) -> bool:
-        """For programs that use torch as well; several hosts agree on one port alone, JAX's."""
+        """Return whether programs may use torch as well; several hosts agree only on JAX's port."""
         return job.hosts == 1 and bool(job.places[0].facts.frameworks.get("torch"))
 
     def share(self, job: Job, place: Place, local: int) -> Share:
@@ -193,7 +193,7 @@ def _tpu_fit(facts: HostFacts, hosts: int) -> Fit:
 
 
 def _fresh(facts: HostFacts) -> dict[str, str]:
-    """The environment that a fresh process on a TPU host has after ``import jax``."""
+    """Return the environment that a fresh process on a TPU host has after ``import jax``."""
     values = {
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "GRPC_VERBOSITY": "ERROR",

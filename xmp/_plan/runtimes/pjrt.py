@@ -145,7 +145,7 @@ class Pjrt(Runtime):
         return (*notes, *inherited_notes(facts, total, job.memo["slices"] == 1))
 
     def _prepare(self, job: Job) -> int:
-        """The number of processes on each host."""
+        """Store in ``job.memo`` what all processes share; return how many each host has."""
         if "processes" not in job.memo:
             chips = read_chips(job.places[0].facts)
             threads = _threads(chips.generation.name)
@@ -165,12 +165,12 @@ def _unused_devices(facts: HostFacts) -> tuple[str, ...]:
 
 
 def _kind(facts: HostFacts) -> str:
-    """The kind of device that PJRT_DEVICE names; torch_xla cuts it at the first underscore."""
+    """Return the kind of device in PJRT_DEVICE; torch_xla cuts it at the first underscore."""
     return facts.env.get(DEVICE, "").partition("_")[0].upper()
 
 
 def _plugin(facts: HostFacts) -> str:
-    """The plug-in that PJRT_DEVICE names, as it is written there; empty for the usual devices."""
+    """Return the plug-in as PJRT_DEVICE spells it; empty for the usual devices."""
     return "" if _kind(facts) in ("", "TPU", "CPU") else facts.env[DEVICE]
 
 
@@ -180,7 +180,7 @@ def _spmd_fit(what: str) -> Fit:
 
 
 def _refuse_odd_parts(chips: Chips, facts: HostFacts) -> None:
-    """One process can own the chips that a mask leaves only where they lie in a box."""
+    """Raise PlanError where the chips that a mask leaves do not form a box for one process."""
     count = len(chips.visible)
     if count < chips.total and count not in HOST_SHAPES:
         raise PlanError(
@@ -235,7 +235,7 @@ def _device(job: Job, place: Place, local: int, threads: int) -> str:
 
 
 def _refuse_parts(request: Request, threads: int) -> None:
-    """Refuse what threads of one process cannot have separately."""
+    """Raise PlanError for what threads of one process cannot have separately."""
     if threads == 1:
         return
     if request.devices is not None:
@@ -259,9 +259,10 @@ def _refuse_parts(request: Request, threads: int) -> None:
 
 
 def _cpu_fit(request: Request) -> Fit:
-    """torch_xla's CPU client does not connect processes: each would silently get its own sum.
+    """Allow one replica on the CPU, or any number with ``backend="gloo"``.
 
-    With ``backend="gloo"`` xmp's own collectives connect the replicas.
+    torch_xla's CPU client does not connect processes: each would silently get its own sum. With
+    gloo, xmp's own collectives connect the replicas.
     """
     advice = (
         "torch_xla on the CPU cannot form a mesh across processes: use nprocs=1, or "
@@ -272,7 +273,7 @@ def _cpu_fit(request: Request) -> Fit:
 
 
 def _fresh(facts: HostFacts, pci: int) -> dict[str, str]:
-    """The environment that a fresh process has after ``import torch_xla``."""
+    """Return the environment that a fresh process has after ``import torch_xla``."""
     values = {"TF_CPP_MIN_LOG_LEVEL": "1", "GRPC_VERBOSITY": "ERROR"}
     if facts.env.get("XLA_REGISTER_INSTALLED_PLUGINS", "1") == "1":
         values["PJRT_DYNAMIC_PLUGINS"] = "1"
