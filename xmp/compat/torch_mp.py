@@ -3,11 +3,11 @@
 Names, signatures and defaults are those of torch 2.13 (torch/multiprocessing/spawn.py). Every other
 name of that package (``get_context``, ``Queue``, ``set_sharing_strategy`` …) is torch's own.
 
-What differs. The text of an error has more, before what torch's says. Programs without an
+What differs. The text of an error says more, before what torch's says. Programs without an
 ``if __name__ == "__main__":`` guard, notebook cells, lambdas and closures work. A call that ``fn``
-cannot take is refused before a process starts. A replica that Ctrl-C interrupts
-has failed; torch counts it as success. A failure ends the other replicas at once, and not only when
-the program joins. A daemonic replica may have children.
+cannot take is refused before a process starts. A replica that Ctrl-C interrupts has failed; torch
+counts it as success. A failure ends the other replicas at once, and not only when the program
+joins. A daemonic replica may have children.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 ProcessException = ReplicaError
 """A replica has failed: ``error_index``, ``error_pid``, ``msg``.
 
-This and the two below are xmp's own classes under torch's names. When torch is loaded, what a
-launch raises is an instance of torch's class, too.
+This and the two below are xmp's own classes under torch's names. When torch is loaded, the
+exception that a launch raises is an instance of torch's class, too.
 """
 ProcessRaisedException = ReplicaRaised
 """The function raised; the text ends with the traceback, and ``__cause__`` is the exception."""
@@ -54,13 +54,14 @@ class ProcessContext(_processes.ProcessContext[None]):
     """
 
     def _enough(self) -> bool:
-        # After the last end, or one with another exit code, the launch ends, and so does the wait.
+        # An end with exit code 0 is enough while others run. After the last end, or one with
+        # another exit code, the launch ends, and so does the wait.
         codes = {each: each.reported for each in self.processes if each not in self._noted}
         return 0 in codes.values() and None in codes.values()
 
 
 class _NoProcesses(ProcessContext):
-    """The handle that ``nprocs=0`` gives: all is done, and nothing was started."""
+    """The handle for ``nprocs=0``: nothing was started, and all is done."""
 
     def __init__(self) -> None:
         self._noted = set()
@@ -87,7 +88,7 @@ class _NoProcesses(ProcessContext):
 
 
 SpawnContext = ProcessContext
-"""torch's name for it before torch 1.4."""
+"""The name of ``ProcessContext`` before torch 1.4."""
 
 
 @overload
@@ -133,15 +134,24 @@ def start_processes(
     daemon: bool = False,
     start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
-    """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
+    """Run ``fn(i, *args)`` in ``nprocs`` processes.
 
-    ``start_method`` is taken as given: "spawn" makes fresh interpreters, which takes seconds where
-    "forkserver" takes milliseconds (see ``spawn``).
+    Args:
+        fn: the function; its first argument is the index of its process, from 0.
+        args: a tuple or list of further arguments.
+        nprocs: the number of processes; with 0 nothing is started.
+        join: wait for the end of all processes; otherwise return a handle at once.
+        daemon: with ``join=False``, end the processes when this one ends instead of waiting.
+        start_method: taken as given: "spawn" makes fresh interpreters, which takes seconds where
+            "forkserver" takes milliseconds (see ``spawn``).
 
-    Raises ProcessRaisedException, ProcessExitedException when a replica has failed, after the
-    others have ended. Before any process exists: PlanError for a number or a start method that
-    does not fit, TypeError for a value of a wrong type, StartError for a process that does not
-    start.
+    Returns:
+        None after a join, else a ``ProcessContext``.
+
+    Raises:
+        ProcessRaisedException, ProcessExitedException: a replica failed; the others have ended.
+        PlanError: a number or a start method does not fit. TypeError: a value of a wrong type.
+        StartError: a process does not start. With these three no process of the launch exists.
     """
     return _started(fn, args, nprocs, join, daemon, start_method)
 
@@ -189,16 +199,28 @@ def spawn(
     daemon: bool = False,
     start_method: StartMethod = "spawn",
 ) -> ProcessContext | None:
-    """Run ``fn(i, *args)`` in ``nprocs`` processes; None after a join, else a ``ProcessContext``.
+    """Run ``fn(i, *args)`` in ``nprocs`` processes.
 
-    The processes inherit nothing from this one, as torch's do not: no globals, no devices, no
-    threads. But they are forked from xmp's template, which has imported the script and its modules
-    once: ``start_method`` is deprecated in torch and changes nothing there, so its default keeps
-    xmp's fast method. Where a fork would not be safe they are fresh interpreters. To have those
-    always, use ``start_processes``: modules that must be imported by each process need them.
+    As with torch, the processes inherit nothing from this one: no globals, no devices, no threads.
+    But they are forked from xmp's template, which has imported the script and its modules once.
+    ``start_method`` is deprecated in torch and changes nothing there, so its default keeps xmp's
+    fast method. Where a fork would not be safe, the processes are fresh interpreters. For modules
+    that each process must import itself, use ``start_processes``, which always makes those.
 
-    Raises as ``start_processes`` does; warns (FutureWarning) of another ``start_method``, as torch
-    does.
+    Args:
+        fn: the function; its first argument is the index of its process, from 0.
+        args: a tuple or list of further arguments.
+        nprocs: the number of processes; with 0 nothing is started.
+        join: wait for the end of all processes; otherwise return a handle at once.
+        daemon: with ``join=False``, end the processes when this one ends instead of waiting.
+        start_method: changes nothing; a FutureWarning says so for another one than "spawn", as in
+            torch.
+
+    Returns:
+        None after a join, else a ``ProcessContext``.
+
+    Raises:
+        ProcessException: as ``start_processes`` does, and the other errors of that, too.
     """
     if start_method != "spawn":
         warnings.warn(
@@ -225,7 +247,7 @@ def _started(
 
 
 def __getattr__(name: str) -> Any:
-    """What torch.multiprocessing has besides, and what that has of Python's multiprocessing."""
+    """Return a name of torch.multiprocessing, which has those of Python's multiprocessing, too."""
     if name.startswith("__"):  # which the import system and inspect ask for
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import torch.multiprocessing
@@ -234,7 +256,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What torch.multiprocessing has, and the names above."""
+    """List the names of torch.multiprocessing and the names above."""
     import torch.multiprocessing
 
     dunder = {name for name in globals() if name.startswith("__")}

@@ -73,13 +73,19 @@ def spawn(
 ) -> ProcessContext[Any] | None:
     """Run ``fn(index, *args)`` once for each XLA device of this host; ``index`` is the global rank.
 
-    As in torch_xla, ``nprocs`` is None for all devices, or 1 to run ``fn`` in this process; xmp
-    takes every other number that fits this host as well. ``start_method="fork"`` works in a
-    notebook too, where xmp makes the replicas without a fork of the kernel.
+    Args:
+        fn: the function; its first argument is the global rank.
+        args: a tuple or list of further arguments.
+        nprocs: as in torch_xla, None for all devices, or 1 to run ``fn`` in this process; xmp also
+            takes every other number that fits this host.
+        join: wait for the end of all replicas; torch_xla ignores ``join=False``.
+        daemon: with ``join=False``, end the replicas when this process ends instead of waiting.
+        start_method: "fork" works in a notebook too, where xmp makes the replicas without a fork
+            of the kernel.
 
     Returns:
-        None, after all have ended. With ``join=False``, which torch_xla ignores, the
-        ``ProcessContext`` of the running replicas: it keeps the contract of torch's.
+        None after all replicas have ended. With ``join=False`` the ``ProcessContext`` of the
+        running replicas, which keeps the contract of torch's.
 
     Raises:
         ValueError: ``nprocs`` does not fit this host (an ``xmp.PlanError``, which lists what does).
@@ -100,10 +106,16 @@ def launch(
     """Run ``fn(index, *args)`` once for each XLA device of this host, or here under torchrun.
 
     Under torchrun ``fn`` runs in this process, and ``index`` is LOCAL_RANK. Elsewhere it is the
-    global rank; ``debug_single_process`` runs ``fn`` in this process alone.
+    global rank.
+
+    Args:
+        fn: the function; its first argument is ``index``.
+        args: a tuple or list of further arguments.
+        start_method: as in ``spawn``; it has no effect under torchrun.
+        debug_single_process: run ``fn`` once, in this process.
 
     Raises:
-        NotImplementedError: XLA_USE_SPMD is set: there one process has all devices.
+        NotImplementedError: XLA_USE_SPMD is set: one process has all devices then.
         Otherwise what ``spawn`` raises.
     """
     refuse_while_importing()

@@ -1,4 +1,4 @@
-"""Plug-ins: the third ring, and what those of other distributions are made from.
+"""Plug-ins, the third ring, and the names from which other distributions make theirs.
 
 The core finds ours by ``xmp._registry`` and imports none by name: each folder here can be deleted
 from a checkout without harm to the rest. ``xmp.compat`` has the public names of four of them.
@@ -24,7 +24,7 @@ _OF_TYPES = {"HostFacts", "PortNeed", "Request"}
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import what plug-ins are made from: our own need not pay for it in each replica."""
+        """Import a name for plug-ins when it is used: ours need not pay for it in each replica."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from xmp._plan.runtimes import _base

@@ -1,4 +1,4 @@
-"""For the tests of programs that launch: recorded hosts to plan for, and chips that are not there.
+"""Help for tests of programs that launch: recorded hosts to plan for, and pretended chips.
 
 ::
 

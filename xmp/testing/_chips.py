@@ -1,4 +1,4 @@
-"""Chips that are not there: how many of them the ``fake`` runtime finds."""
+"""Pretended chips: how many of them the ``fake`` runtime finds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["fake_chips"]
 
 _CHIPS = "FAKE_CHIPS"  # as xmp/_plan/runtimes/fake.py reads it
 _VISIBLE = "FAKE_VISIBLE_CHIPS"
-_MOST = 8  # of which that runtime knows an arrangement
+_MOST = 8  # the most chips that this runtime can arrange
 
 
 @public
 def fake_chips(count: int = 4) -> AbstractContextManager[None]:
-    """While inside, this host pretends to have so many chips, for ``runtime="fake"``.
+    """Pretend that this host has ``count`` chips for ``runtime="fake"``, within a ``with`` block.
 
     A launch with ``runtime="fake"`` then plans, leases ports and starts replicas as one on a real
     accelerator does. Each replica has a chip of its own in ``FAKE_VISIBLE_CHIPS`` and in
@@ -28,10 +28,17 @@ def fake_chips(count: int = 4) -> AbstractContextManager[None]:
     not every number of replicas fits: 1, 2, 4 and 8 do. Computation is torch's, on the CPU, with
     gloo.
 
-    It sets environment variables of this process, and puts them back at the end. All threads of the
-    process share these, so that entering it raises PlanError while another thread is inside with
-    another number. Raises PlanError for a number that is not from 1 to 8, TypeError for what is no
-    number.
+    Args:
+        count: the number of chips, from 1 to 8.
+
+    Returns:
+        A context manager, also usable as a decorator. It sets environment variables of this
+        process on entry, and restores them at the end.
+
+    Raises:
+        PlanError: ``count`` is not from 1 to 8. Entering the block raises it while another thread
+            is inside with another number, as all threads share the environment.
+        TypeError: ``count`` is not a whole number.
     """
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count must be a whole number, not {type(count).__name__}: {count!r}")
@@ -44,7 +51,7 @@ def fake_chips(count: int = 4) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """One ``with`` whose end has not come."""
+    """A ``with`` block that has not ended."""
 
     pretended: _Pretended
     thread: int
@@ -52,13 +59,13 @@ class _Entry:
 
 _lock = threading.Lock()
 _open: list[_Entry] = []
-"""The innermost is the last. Tasks and threads need not leave in this order."""
+"""Open blocks, the last entered at the end. Tasks and threads may leave in another order."""
 _before: dict[str, str | None] = {}
-"""What the variables were when the first one was entered."""
+"""The values of the variables when the first block was entered."""
 
 
 class _Pretended(ContextDecorator, AbstractContextManager[None]):
-    """So many chips while inside; it may be entered again, also while it is inside."""
+    """``count`` chips while inside; it may be entered again, even from inside."""
 
     def __init__(self, count: int) -> None:
         self.count = count

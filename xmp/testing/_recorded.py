@@ -22,12 +22,16 @@ RECORDED: tuple[str, ...] = tuple(sorted(path.stem for path in FOLDER.glob("*.js
 
 @public
 def recorded_facts(name: str) -> HostFacts:
-    """Return the facts of a kind of host that this machine need not be: ``"kaggle-v5e-8"``.
+    """Return the recorded facts of a kind of host, whatever machine this is.
 
     ``xmp.plan(facts=recorded_facts("kaggle-v5e-8"))`` plans for it, as ``xmp plan --facts FILE``
-    does for a host on which you have run ``xmp facts --json > FILE``. ``RECORDED`` has all names.
+    does for a host on which you have run ``xmp facts --json > FILE``.
 
-    Raises PlanError for another name, TypeError for what is not one.
+    Args:
+        name: one of ``RECORDED``, such as "kaggle-v5e-8".
+
+    Raises:
+        PlanError: no facts have this name. TypeError: ``name`` is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string, not {type(name).__name__}: {name!r}")

@@ -1,4 +1,4 @@
-"""Which devices accelerate would train on, and what xmp gives for them."""
+"""The devices on which accelerate would train, and what xmp gives for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORK_LAUNCHED = {"FORK_LAUNCHED": "1"}
 """``end_training`` leaves the process group to the launcher (accelerate 1.15, state.py)."""
 _WITHOUT_P2P = {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 _OTHER_FAMILIES = ("jax", "paddle", "torch_tpu")
-"""accelerate does not use these (1.15): that a notebook has loaded one decides nothing."""
+"""accelerate does not use these (1.15), so a notebook that has loaded one decides nothing."""
 _OTHERS = {
     "torch_mlu": "mlu",
     "torch_sdaa": "sdaa",
@@ -39,14 +39,16 @@ _OTHERS = {
     "torch_npu": "npu",
     "habana_frameworks": "hpu",
 }
-"""Packages with devices that accelerate takes first (``get_current_device_type``, 1.15), and which
-xmp has no runtime for."""
+"""Packages whose devices accelerate takes first (``get_current_device_type``, 1.15), by kind.
+
+xmp has no runtime for them.
+"""
 
 
 def chosen(count: int | None) -> Runtime:
-    """The runtime of a launch of ``count`` replicas.
+    """Return the runtime of a launch of ``count`` replicas.
 
-    Raises PlanError for devices that xmp cannot give, and for ``count=None`` but on a TPU.
+    Raise PlanError for devices that xmp cannot give, and for ``count=None`` except on a TPU.
     """
     from xmp._calls.host import host_facts
 
@@ -90,7 +92,7 @@ def _numbers(runtime: Runtime, facts: HostFacts) -> str:
 
 
 def _flag(text: str) -> bool:
-    """As accelerate reads a flag from the environment (utils/environment.py, ``str_to_bool``)."""
+    """Read a flag as accelerate does in the environment (utils/environment.py, ``str_to_bool``)."""
     return text.lower() in ("y", "yes", "t", "true", "on", "1")
 
 
@@ -120,19 +122,19 @@ def _torch() -> Any:
 
 
 def _mps_is_there() -> bool:
-    """On a Mac; elsewhere torch is not imported for the answer."""
+    """Return whether torch has MPS; elsewhere than on a Mac torch is not imported to ask it."""
     return (sys.platform == "darwin" or "torch" in sys.modules) and bool(
         _torch().backends.mps.is_available()
     )
 
 
 def is_xla(runtime: Runtime) -> bool:
-    """Whether torch_xla gives the replicas their world, and not torch's variables."""
+    """Return whether torch_xla gives the replicas their world, and not torch's variables."""
     return runtime.name in ("pjrt", "xrt")
 
 
 def variables(runtime: Runtime) -> Mapping[str, str]:
-    """What accelerate needs in the replicas of this runtime."""
+    """Return the variables that accelerate needs in the replicas of this runtime."""
     if is_xla(runtime):
         return FORK_LAUNCHED
     if runtime.name == "cpu":
@@ -141,8 +143,10 @@ def variables(runtime: Runtime) -> Mapping[str, str]:
 
 
 def _has_p2p() -> bool:
-    """Whether the GPUs can reach each other: PartialState refuses some that cannot, without these
-    variables (accelerate 1.15, state.py)."""
+    """Return whether the GPUs can reach each other.
+
+    Without ``_WITHOUT_P2P`` PartialState refuses some that cannot (accelerate 1.15, state.py).
+    """
     from accelerate.utils import check_cuda_p2p_ib_support
 
     return bool(check_cuda_p2p_ib_support())
@@ -163,9 +167,10 @@ def refuse_state() -> None:
 
 
 def of_colab(count: int | None) -> str:
-    """What a function trains on that runs in this process: Colab has a single GPU, or none.
+    """Return what a function in this process trains on in Colab, which has one GPU or none.
 
-    Empty elsewhere. Kaggle's kernels may have two, and on Colab's TPUs xmp launches.
+    The text is empty elsewhere, as in Kaggle's kernels, which may have two GPUs, and on Colab's
+    TPUs, where xmp launches.
     """
     env, ipython = os.environ, sys.modules.get("IPython")
     if ipython is None or any(name.startswith("KAGGLE") for name in env):
@@ -185,7 +190,7 @@ def of_colab(count: int | None) -> str:
 
 
 def here() -> tuple[str, Mapping[str, str]]:
-    """What this process trains on, and the variables for it."""
+    """Return what this process trains on, in words, and the variables for it."""
     torch = _torch()
     if torch.backends.mps.is_available():
         return "MPS", {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}

@@ -47,33 +47,32 @@ def notebook_launcher(
     """Run ``function(*args)`` in ``num_processes`` replicas, where ``Accelerator()`` joins them.
 
     ``num_processes=1`` runs it in this process, as in accelerate, unless ``num_nodes`` or
-    ``max_restarts`` asks for more; so does Colab with fewer than two GPUs, whatever the number.
+    ``max_restarts`` asks for more; so does every number in Colab with fewer than two GPUs.
 
     Args:
         function: a function, a method, a lambda or another callable. What it returns is dropped,
             as in accelerate: ``xmp.launcher(function, nprocs=2)(*args)`` returns the results.
         args: a tuple or a list.
         num_processes: replicas on this host, one for each device, from 1 up; on CPUs any number.
-            None only where the devices are a TPU's: all of them.
+            None is for TPUs only, and means all devices.
         mixed_precision: "no", "fp16", "bf16" or "fp8", as ACCELERATE_MIXED_PRECISION; "no" leaves
             that variable as it is.
         use_port: the port at which the replicas meet. "29500" on one host means any free port;
             another number is exactly that port.
         master_addr: the address of the first host, on every host; a single one meets on loopback.
         node_rank, num_nodes: the index of this host, and how many hosts make this call.
-        rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id: torch's rendezvous, "static" or "c10d". On
-            one host nothing has to be found, and these change nothing but for a static endpoint
-            "host:port", which stands for ``master_addr`` and ``use_port``. Several hosts meet there
-            as well; they take no other of these.
+        rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id: torch's rendezvous, "static" or "c10d". A
+            static endpoint "host:port" replaces ``master_addr`` and ``use_port``, with one host or
+            several. The others change nothing on one host, and are refused with several.
         max_restarts: how often xmp starts all replicas again after a failure; see ``xmp.spawn``.
         monitor_interval: seconds; xmp does not poll, and sees a failure at once.
         log_line_prefix_template: before every line of output: ``"[rank ${rank}]: "``, with
             ``${local_rank}`` and ``${role_name}``.
 
     Raises:
-        PlanError (a ValueError): what does not fit this host, and an ``AcceleratorState`` that this
-        process has made. TypeError: a value of a wrong type. PortError: the port is taken. Nothing
-        was started. ReplicaError: a replica failed.
+        PlanError (a ValueError): an option does not fit this host, or this process has made an
+        ``AcceleratorState``. TypeError: a value of a wrong type. PortError: the port is taken. With
+        these, nothing was started. ReplicaError: a replica failed.
     """
     refuse_while_importing()
     _check(function, args)
@@ -104,8 +103,12 @@ def debug_launcher(
     """Run ``function(*args)`` in ``num_processes`` replicas on the CPU, to debug it.
 
     The process group (gloo) is ready before the function. A single replica has its own process too,
-    which accelerate takes for a training of one process, without DistributedDataParallel. What the
-    function returns is dropped, as in accelerate.
+    which accelerate takes for a training of one process, without DistributedDataParallel.
+
+    Args:
+        function: a callable. What it returns is dropped, as in accelerate.
+        args: a tuple or a list.
+        num_processes: the number of replicas, from 1 up.
 
     Raises:
         PlanError (a ValueError): the number does not fit. TypeError: a value of a wrong type.
@@ -122,12 +125,12 @@ def debug_launcher(
 
 
 class _Training(WithoutRank):
-    """What each replica calls; its result is nothing, so that it need not be sent."""
+    """The callable of each replica; it returns nothing, so nothing has to be sent."""
 
     alone = False
 
     def __call__(self, rank: int, /, *args: Any, **kwargs: Any) -> None:
-        if self.alone:  # accelerate takes a process that has one for a part of several (state.py)
+        if self.alone:  # with a LOCAL_RANK, accelerate takes it for one of several (state.py)
             os.environ.pop("LOCAL_RANK", None)
         self.function(*args, **kwargs)
         _inside.synchronize()
@@ -148,12 +151,12 @@ def _launch(
     world: World | None,
     quiet: bool = False,
 ) -> None:
-    """Plan, say what starts, and launch."""
+    """Plan, print what starts unless ``quiet``, and launch."""
     from xmp._calls.host import plan_for
     from xmp._plan.clusters import per_device
 
     per_device.refuse(os.environ)  # also where the call names the hosts
-    if count == 1:  # otherwise it would be this process
+    if count == 1:  # otherwise xmp would run it in this process
         options["start_method"] = "forkserver" if sys.platform == "linux" else "spawn"
     training = _Training(function)
     training.alone = quiet and count == 1
@@ -181,7 +184,7 @@ def _devices_of(plan: JobPlan) -> str:
 
 @contextmanager
 def _own_words() -> Iterator[None]:
-    """Errors of xmp with the names that the options have here."""
+    """Give the options their names here in the PlanErrors that xmp raises within."""
     try:
         yield
     except PlanError as error:

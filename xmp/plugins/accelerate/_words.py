@@ -1,4 +1,4 @@
-"""accelerate's options: their types, what they may be, and what they are in xmp."""
+"""accelerate's options: their types, their allowed values, and xmp's counterparts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = {
     'runtime="cpu"': "ACCELERATE_USE_CPU=yes",
     "Pass runtime=": "Set XMP_RUNTIME",
 }
-"""What errors of xmp call the options, and what they are called here."""
+"""xmp's names of options in its errors, and the names that they have here."""
 _PRECISIONS = ("no", "fp8", "fp16", "bf16")
 """accelerate 1.15, utils/dataclasses.py, ``PrecisionType``."""
 _DEFAULT_PORT = 29500
@@ -28,7 +28,7 @@ _MOST_PORT = 65535
 
 
 def count(name: str, value: object) -> int | None:
-    """A number of replicas from 1 up, or None."""
+    """Return ``value``, a number from 1 up or None; raise TypeError or PlanError for others."""
     number = checks.whole_number(name, value)
     if number is not None and number < 1:
         raise PlanError(f"{name}={number}: give a number from 1 up")
@@ -36,7 +36,7 @@ def count(name: str, value: object) -> int | None:
 
 
 def precision(word: object) -> dict[str, str]:
-    """The variable from which ``Accelerator`` takes its precision; none for "no"."""
+    """Return the variable from which ``Accelerator`` takes its precision; none for "no"."""
     chosen = _text("mixed_precision", word).lower()
     if chosen not in _PRECISIONS:
         raise PlanError(
@@ -46,7 +46,7 @@ def precision(word: object) -> dict[str, str]:
 
 
 def check_interval(seconds: object) -> None:
-    """Raise for what is no time between two looks at the replicas."""
+    """Raise TypeError or PlanError unless it is a number of seconds above 0, and finite."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         kind = type(seconds).__name__
         raise TypeError(f"monitor_interval must be a number of seconds, not {kind}: {seconds!r}")
@@ -55,7 +55,7 @@ def check_interval(seconds: object) -> None:
 
 
 def prefix(template: object) -> str | None:
-    """torch's template of what stands before a line (torch 2.13, elastic/agent) as xmp's."""
+    """Translate torch's template of a line's prefix (torch 2.13, elastic/agent) to xmp's."""
     if template is None:
         return None
     text = _text("log_line_prefix_template", template)
@@ -76,19 +76,19 @@ class World:
 
     @property
     def fixed_port(self) -> int:
-        """0 for any free one: accelerate's default clashes with each other launch of this host."""
+        """The port; 0 (any free one) for the default on one host, where launches would clash."""
         return 0 if self.nodes == 1 and self.port == _DEFAULT_PORT else self.port
 
     def by_hand(self, local: int) -> WorldByHand:
-        """With ``local`` replicas on each host."""
+        """Return xmp's description of this world, with ``local`` replicas on each host."""
         here = self.nodes == 1 and is_each_host_itself(self.address)
         address = "" if here else self.address
         return WorldByHand(self.node * local, self.nodes * local, address, self.fixed_port)
 
     def met_by(self, backend: object, endpoint: object, conf: object, run: object) -> World:
-        """The same with torch's words for a rendezvous.
+        """Return this world with the address and port of torch's rendezvous, if it names them.
 
-        Raises PlanError where several hosts cannot meet so, TypeError for a wrong type.
+        Raise PlanError where several hosts cannot meet so, TypeError for a wrong type.
         """
         found, place = _text("rdzv_backend", backend), _text("rdzv_endpoint", endpoint)
         if found not in ("static", "c10d"):
@@ -113,7 +113,7 @@ class World:
 
 
 def world(use_port: object, master_addr: object, node_rank: object, num_nodes: object) -> World:
-    """Raises PlanError for hosts that cannot be, TypeError for a wrong type."""
+    """Return the world of these options; raise PlanError or TypeError for impossible values."""
     nodes = count("num_nodes", num_nodes)
     node = checks.whole_number("node_rank", node_rank)
     if nodes is None or node is None:
@@ -127,7 +127,7 @@ def world(use_port: object, master_addr: object, node_rank: object, num_nodes: o
 
 
 def _meeting(found: World) -> World:
-    """``found``, if its hosts can meet there."""
+    """Return ``found``; raise PlanError where its hosts cannot meet there."""
     if found.nodes > 1 and is_each_host_itself(found.address):
         raise PlanError(
             f"num_nodes={found.nodes}, but master_addr={found.address!r} is each host itself. Give "

@@ -35,10 +35,10 @@ class AccelerateWorld:
         self._original: Callable[..., None] | None = None
 
     def install(self) -> None:
-        """Act in this process; with a world of one, do nothing.
+        """Patch ``PartialState``, now or when accelerate is imported; do nothing in a world of one.
 
         Raises:
-            RuntimeError: the state is there already, with another world.
+            RuntimeError: the state exists already, with another world.
         """
         if self._info.world_size == 1:
             return
@@ -61,13 +61,13 @@ class AccelerateWorld:
 
         @functools.wraps(original)
         def init(state: Any, cpu: bool = False, **kwargs: Any) -> None:
-            # A process that the replica forks is none of the launch's world.
+            # A process that the replica forks is not in the launch's world.
             original(state, cpu=cpu or (os.getpid() == self._pid and self._on_cpu()), **kwargs)
 
         self._patched.__init__ = init
 
     def _on_cpu(self) -> bool:
-        """Whether torch is; beside JAX, which has the devices, it may have GPUs as well."""
+        """Return whether torch uses the CPU; in JAX's replicas it may have the GPUs as well."""
         return self._info.runtime != _JAX or not sys.modules["torch"].cuda.is_available()
 
     def _refuse_another_world(self) -> None:

@@ -1,4 +1,4 @@
-"""Replicas must wrap the same: what they wrap, and how, is compared before anything is reduced.
+"""The check that all replicas wrap the same model in the same way, before anything is reduced.
 
 torch's DistributedDataParallel compares only the shapes of the parameters that it reduces (torch
 2.13, ``_verify_param_shape_across_processes``). At other differences it hangs, aborts, or adds up
@@ -41,7 +41,7 @@ def refuse_differences(
 
 
 def _described(model: Any, options: AveragingOptions) -> dict[str, list[str]]:
-    """Each parameter, buffer and option in words."""
+    """Return each parameter, buffer and option in words."""
     left_out = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))  # torch 2.13
     return {
         "parameters": [

@@ -1,6 +1,6 @@
 """BatchNorm over the global batch, also where torch's SyncBatchNorm cannot run.
 
-torch's own computes on accelerators alone (torch 2.13, SyncBatchNorm.forward). On the CPU, and on
+torch's own layer runs only on accelerators (torch 2.13, SyncBatchNorm.forward). On the CPU, and on
 XLA, two differentiable all-reduces do the same.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["ReducedBatchNorm", "reduced", "synchronized"]
 
 
 def synchronized(model: Any, group: Any) -> Any:
-    """The model with its BatchNorm layers replaced; the layer, where the model is one."""
+    """Return the model with its BatchNorm layers replaced; the new layer, if it is one itself."""
     if next(model.parameters()).device.type != "cpu":
         return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
 
@@ -30,7 +30,7 @@ def synchronized(model: Any, group: Any) -> Any:
 
 
 def reduced(model: Any, add_up: Callable[[Any], Any]) -> Any:
-    """As ``synchronized``; ``add_up`` returns the sum of a tensor over the replicas."""
+    """Do as ``synchronized`` by ``add_up``, which returns the sum of a tensor over the replicas."""
     if isinstance(model, ReducedBatchNorm):
         model._add_up = add_up  # perhaps over another group
     elif isinstance(model, _BatchNorm):
@@ -45,7 +45,7 @@ def reduced(model: Any, add_up: Callable[[Any], Any]) -> Any:
 class ReducedBatchNorm(_BatchNorm):  # type: ignore[misc]
     """A BatchNorm layer with the parameters and buffers of another, whose batch is the global one.
 
-    It may be in a pickle or a deep copy; a pickled one normalises its own batch where it arrives.
+    It can be pickled and deep-copied. Where a pickled one arrives, it normalises by its own batch.
     """
 
     def __init__(self, layer: Any, add_up: Callable[[Any], Any]) -> None:
@@ -57,7 +57,7 @@ class ReducedBatchNorm(_BatchNorm):  # type: ignore[misc]
         return {**self.__dict__, "_add_up": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy in this process still reduces."""
+        """Return a copy that still reduces, as it is in this process."""
         import copy
 
         twin = type(self).__new__(type(self))
@@ -110,7 +110,7 @@ class ReducedBatchNorm(_BatchNorm):  # type: ignore[misc]
 
 
 class _Sum(torch.autograd.Function):  # type: ignore[misc]
-    """The sum of a tensor over the replicas; so is the gradient's, for each has used the sum."""
+    """The sum of a tensor over the replicas; gradients are summed too, as each used the sum."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, add_up: Callable[[Any], Any]) -> Any:

@@ -19,11 +19,11 @@ _NAMES = ("bf16", "fp16", "powersgd")
 
 
 def check_hook(hook: Any, model: Any) -> None:
-    """Refuse a hook that is none, or that does not fit the model's gradients.
+    """Refuse what is not a hook, or does not fit the model's gradients.
 
     Raises:
-        TypeError: neither a name nor callable nor a pair. PlanError: an unknown name, or gradients
-            that the named hook would lose.
+        TypeError: it is neither a name, nor a function of (state, bucket), nor a pair with one.
+        PlanError: an unknown name, or gradients that the named hook would lose.
     """
     if hook is None:
         return
@@ -46,7 +46,7 @@ def check_hook(hook: Any, model: Any) -> None:
 
 
 def hook_and_state(hook: Any, group: Any) -> tuple[Callable[..., Any], Any]:
-    """What ``register_comm_hook`` takes; ``group`` is the process group that reduces."""
+    """Return hook and state for ``register_comm_hook``; ``group`` is the one that reduces."""
     if hook == "bf16":
         return _plain(default_hooks.bf16_compress_hook), group
     if hook == "fp16":
@@ -62,7 +62,7 @@ def hook_and_state(hook: Any, group: Any) -> tuple[Callable[..., Any], Any]:
 
 
 def _plain(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook as torch accepts it (torch 2.13, DistributedDataParallel._check_comm_hook).
+    """Return the hook as torch accepts it (torch 2.13, DistributedDataParallel._check_comm_hook).
 
     By its own name torch refuses bfloat16's hook on groups other than nccl's, though gloo reduces
     bfloat16 as well; and it refuses annotations that are text (``from __future__ import

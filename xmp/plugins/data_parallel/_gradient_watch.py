@@ -1,7 +1,7 @@
-"""Notices training whose gradients DistributedDataParallel does not average, in silence.
+"""Warnings of training whose gradients DistributedDataParallel silently fails to average.
 
-Its reducer knows the parameters that were trainable when it was made, and averages in the one
-backward that follows a forward of the wrapper (torch 2.13, ``expect_autograd_hooks_`` of
+Its reducer knows only the parameters that were trainable when it was made, and averages only in the
+one backward that follows a forward of the wrapper (torch 2.13, ``expect_autograd_hooks_`` of
 torch/csrc/distributed/c10d/reducer.cpp).
 """
 
@@ -28,11 +28,11 @@ _dtype = attrgetter("dtype")
 _values = methodcaller("values")
 
 _watches: weakref.WeakValueDictionary[int, weakref.WeakSet[Watch]] = weakref.WeakValueDictionary()
-"""Those of a parameter, by its id: models that are wrapped apart may share it."""
+"""The watches of a parameter, by its id: models that are wrapped separately may share one."""
 
 
 class Watch:
-    """Looks at one wrapped model: at each forward, and when a backward reaches two parameters."""
+    """Watches one model: at each forward, and when a backward reaches two of its parameters."""
 
     def __init__(self, model: Any, options: AveragingOptions) -> None:
         self._reduced = [each for each in model.parameters() if each.requires_grad]
@@ -53,7 +53,9 @@ class Watch:
 
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def forward(self, model: Any, averages: bool) -> None:
-        """A forward with gradients begins; ``averages``: it is not within ``no_sync()``.
+        """Check the model when a forward with gradients begins.
+
+        ``averages`` is False within ``no_sync()``.
 
         Raises:
             RuntimeError: the trainable parameters are not those that were wrapped, or a static
@@ -74,7 +76,7 @@ class Watch:
                 self._end_of_local = None
 
     def look_at_steps(self) -> None:
-        """Warn of them until gradients are averaged again. Only torch's optimizers are heard."""
+        """Warn of steps until gradients are averaged again; only torch's optimizers are seen."""
         if self._end_of_local is not None:
             return
         stepped = weakref.WeakMethod(self._stepped)
@@ -90,7 +92,7 @@ class Watch:
         self._end_of_local = end
 
     def _stepped(self, optimizer: Any) -> None:
-        """After the step, as it may have called a closure that averages."""
+        """Warn if a step used local gradients; after it, as it may call a closure that averages."""
         if self._end_of_local is None:
             return
         reduced = set(map(id, self._reduced))
@@ -103,7 +105,7 @@ class Watch:
             )
 
     def _listen(self, parameter: Any) -> None:
-        """As long as this object lives; the parameter does not keep it alive."""
+        """Watch a parameter while this object lives; the parameter does not keep it alive."""
         self.averaged.add(id(parameter))
         watches = _watches.setdefault(id(parameter), weakref.WeakSet())
         watches.add(self)
@@ -119,14 +121,17 @@ class Watch:
         weakref.finalize(self, remove).atexit = False
 
     def averages(self, key: int) -> bool:
-        """Whether a gradient that has been computed now for that parameter is averaged.
+        """Return whether a gradient computed now for the parameter of this id is averaged.
 
         With a static graph, a checkpointed part may reach a parameter twice in one backward.
         """
         return not self.is_local and (self._is_static or key not in self.averaged)
 
     def _check_parameters(self, model: Any) -> None:
-        """Compare identities in C: a model has thousands of parts, and each forward looks."""
+        """Raise RuntimeError for a change after which gradients would not be averaged.
+
+        Identities are compared in C: a model has thousands of parts, and each forward looks.
+        """
         as_before = _identities(self._parts) == self._found
         if not as_before or not all(map(_is_trained, self._on)) or any(map(_is_trained, self._off)):
             self._refuse_change(model)
@@ -166,14 +171,14 @@ class Watch:
             )
 
     def warn(self, text: str) -> None:
-        """Once for each text."""
+        """Warn once for each text."""
         if text not in self._warned:
             self._warned.add(text)
             log.warn_caller(text, beyond=("torch.",))
 
 
 def _kinds(parameters: list[Any]) -> list[Any]:
-    """Their dtypes, and the device of one: models are moved as a whole."""
+    """Return their dtypes, and the device of one: models are moved as a whole."""
     return [parameters[0].device, *map(_dtype, parameters)]
 
 
@@ -182,7 +187,7 @@ def _identities(parts: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _reached(key: int, watches: list[Watch]) -> None:
-    """A backward has computed a gradient of a parameter that ``watches`` have in common."""
+    """Note, or warn, that a backward computed a gradient of a parameter which ``watches`` share."""
     averaging = [each for each in watches if each.averages(key)]
     local = [each for each in watches if each.is_local]
     for each in averaging:

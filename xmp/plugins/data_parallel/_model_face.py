@@ -1,4 +1,4 @@
-"""What a wrapped torch model shows: the model's own attributes, and its state without a prefix."""
+"""The face of a wrapped torch model: the model's attributes, and its state without a prefix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "module."
 
 
 class ModelFace:
-    """Stands before ``torch.nn.Module``, or a class derived from it, among a wrapper's bases.
+    """A base for wrappers, to stand before ``torch.nn.Module`` or a class derived from it.
 
     The wrapper keeps the model as ``module``, as torch's DistributedDataParallel does.
     """
@@ -26,11 +26,11 @@ class ModelFace:
     module: Any
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own, with its own keys."""
+        """Return the model's own state, with its own keys."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load what ``state_dict`` of this wrapper, or of the model alone, has returned."""
+        """Load what ``state_dict`` of this wrapper, or of the model alone, returned."""
         hint = _hint(state_dict, self.module)
         try:
             result = self.module.load_state_dict(state_dict, *args, **kwargs)
@@ -43,7 +43,7 @@ class ModelFace:
         return result
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """A module that contains this wrapper loads its own state: without our prefix, too."""
+        """Load this wrapper's part of the state of a module around it, without our prefix, too."""
         for key in [key for key in state_dict if key.startswith(prefix)]:
             state_dict[f"{prefix}{_PREFIX}{key[len(prefix) :]}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[misc]
@@ -58,7 +58,7 @@ class ModelFace:
         return getattr(model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What is read from the model is set there as well, and so is what a state would miss."""
+        """Set on the model what is read from there, and modules and parameters: its state."""
         is_state = isinstance(value, (torch.nn.Module, torch.nn.Parameter))
         if self._is_models(name) and (is_state or hasattr(self.module, name)):
             setattr(self.module, name, value)
@@ -72,7 +72,7 @@ class ModelFace:
             super().__delattr__(name)
 
     def _is_models(self, name: str) -> bool:
-        """Whether the wrapper, once it is made, has no attribute of that name itself."""
+        """Return whether the name is the model's: the finished wrapper has no such attribute."""
         own = self.__dict__
         return "_is_made" in own and name not in ("module", *own) and not hasattr(type(self), name)
 
@@ -98,11 +98,11 @@ class ModelFace:
         return sorted({*super().__dir__(), *dir(self.module)})
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """It travels as the model: where it arrives there may be no process group."""
+        """Pickle the model alone: where it arrives there may be no process group."""
         return _arrive, (self.module,)
 
     def _made(self) -> None:
-        """The wrapper is ready. Call this last in ``__init__``."""
+        """Note that the wrapper is ready. Call this last in ``__init__``."""
         self.__dict__["_is_made"] = True
 
 
@@ -111,7 +111,7 @@ def _arrive(model: Any) -> Any:
 
 
 class Alone(ModelFace, torch.nn.Module):  # type: ignore[misc]
-    """A model in a group of one: the face of the others, with nothing to average."""
+    """The wrapper of a model in a group of one: the same face, with nothing to average."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -120,17 +120,17 @@ class Alone(ModelFace, torch.nn.Module):  # type: ignore[misc]
         self._made()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the model returns."""
+        """Return what the model returns."""
         return self.module(*inputs, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients, as always here."""
+        """Do nothing: here gradients are never averaged."""
         yield
 
     @contextmanager
     def join(self, *_: Any, **__: Any) -> Iterator[None]:
-        """Inputs cannot be uneven among one."""
+        """Do nothing: a single replica has no uneven inputs."""
         yield
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Alone:
@@ -138,7 +138,7 @@ class Alone(ModelFace, torch.nn.Module):  # type: ignore[misc]
 
 
 def alone(model: Any, group: Any) -> Alone:
-    """``model`` in a world or group of one: a warning says so, unless ``nprocs=1`` asked for it."""
+    """Wrap ``model`` in a world or group of one; warn of that unless ``nprocs=1`` asked for it."""
     if not current().is_alone:
         of = "a world of one" if group is None else "a group of one"
         log.warn_caller(
@@ -148,7 +148,7 @@ def alone(model: Any, group: Any) -> Alone:
 
 
 def _hint(state: Any, model: Any) -> str:
-    """What to do about the keys that bare DistributedDataParallel writes."""
+    """Say what to do about the keys that bare DistributedDataParallel writes; "" without them."""
     keys = list(state) if isinstance(state, Mapping) else []
     if not keys or not all(str(key).startswith(_PREFIX) for key in keys):
         return ""

@@ -83,7 +83,7 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
             )
 
     def _ddp_init_helper(self, *args: Any, **kwargs: Any) -> None:
-        """Set the first bucket's size, of which torch's constructor takes none.
+        """Set the first bucket's size, which torch's constructor does not take.
 
         It is a field of the configuration in torch 2.13, and before that the module's constant
         (torch 2.9, "User can set dist._DEFAULT_FIRST_BUCKET_BYTES").
@@ -99,13 +99,13 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
 
     @torch._disable_dynamo(recursive=False)  # type: ignore[untyped-decorator]
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The model's output; the next ``backward()`` averages, unless within ``no_sync()``."""
+        """Return the model's output; its ``backward()`` averages, unless within ``no_sync()``."""
         if torch.is_grad_enabled():
             self._watch.forward(self.module, self.require_backward_grad_sync)
         return super().forward(*inputs, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel | Alone:
-        """A wrapped copy of the model, made without communication."""
+        """Return a wrapped copy of the model, made without communication."""
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             return Alone(copy.deepcopy(self.module, memo))  # DistributedDataParallel refuses it
         memo[id(self.process_group)] = self.process_group  # layers may hold it, too
@@ -114,8 +114,10 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
 
 
 class _Traced(DataParallel):
-    """For torch._dynamo.config.optimize_ddp = "python_reducer": dynamo traces the wrapper's forward
-    there, and a watch would break the graph."""
+    """The wrapper without a watch, for torch._dynamo.config.optimize_ddp = "python_reducer".
+
+    Dynamo then traces the wrapper's forward, and a watch would break the graph.
+    """
 
     forward = DistributedDataParallel.forward
 
@@ -124,17 +126,18 @@ class _Traced(DataParallel):
 
 
 def _hidden(model: Any, wrapper: Any) -> list[str]:
-    """Public attributes of the model's own, of names that the wrapper has as well."""
+    """Return the names of the model's own public attributes that the wrapper has as well."""
     common = {*dir(torch.nn.Module), "training", "module", "device"}  # these are the same
     own = {name for name in dir(model) if not name.startswith("_")} - common
     return sorted(own & {*vars(wrapper), *dir(type(wrapper))})
 
 
 def _group(given: Any) -> Any:
-    """The process group that averages; None in a world of one without any.
+    """Return the process group that averages; None in a world of one without any.
 
     Raises:
-        TypeError: not a process group. PlanError: none is there, or this replica is not in it.
+        TypeError: ``given`` is not a process group. PlanError: there is none yet, or this replica
+            is not in it.
     """
     if not dist.is_initialized():
         if given is not None:
@@ -164,7 +167,7 @@ def _all_gather(group: Any, value: Any) -> list[Any]:
 
 
 def _refuse_group(given: Any) -> None:
-    """Without a default group there is none that could be given; say first if it is no group."""
+    """Raise TypeError for what is no group, ValueError for one that has no default group."""
     place_in(dist, given)
 
 
@@ -181,7 +184,10 @@ def _check_backend(model: Any, group: Any) -> None:
 
 
 def _device_ids(model: Any) -> list[int] | None:
-    """That of the one device that is not the CPU: DistributedDataParallel moves inputs there."""
+    """Return the index of the model's one device, to which DistributedDataParallel moves inputs.
+
+    None for a model on the CPU or on several devices.
+    """
     places = {parameter.device for parameter in model.parameters()}
     (place, *others) = places
     if others or place.type == "cpu" or place.index is None:

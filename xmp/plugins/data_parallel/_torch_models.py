@@ -1,4 +1,4 @@
-"""Whether a torch model can be trained on several replicas: refusals and warnings, by name."""
+"""Checks that a torch model can be trained on several replicas; messages name its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._model_face import ModelFace
 __all__ = ["check_model", "names_of"]
 
 _MOST = 5
-"""Names shown of a long list."""
+"""The most names shown of a long list."""
 
 
 def check_model(model: Any) -> None:
@@ -47,14 +47,14 @@ def check_model(model: Any) -> None:
 
 
 def names_of(names: Iterable[str]) -> str:
-    """The first few of ``names``."""
+    """Return the first few of ``names``, and how many more there are, as text."""
     all_names = list(names)
     more = f" and {len(all_names) - _MOST} more" if len(all_names) > _MOST else ""
     return ", ".join(all_names[:_MOST]) + more
 
 
 def _refuse_wrapped(model: Any) -> None:
-    wrapper = getattr(model, "_orig_mod", model)  # of what torch.compile has returned (torch 2.13)
+    wrapper = getattr(model, "_orig_mod", model)  # what torch.compile returns has it (torch 2.13)
     if isinstance(wrapper, (ModelFace, torch.nn.parallel.DistributedDataParallel)):
         again = "" if wrapper is model else ", and compile the result"
         raise PlanError(
@@ -86,7 +86,7 @@ def _refuse_empty(parameters: dict[str, Any], buffers: dict[str, Any]) -> None:
 
 
 def _check_devices(trained: dict[str, Any], buffers: Iterable[Any]) -> None:
-    """One type of device, and where it is one device, that of this replica."""
+    """Raise PlanError for several types of devices, or one device that is not this replica's."""
     places = {each.device for each in [*trained.values(), *buffers]}
     if len({place.type for place in places}) > 1:
         said = ", ".join(sorted(map(str, places)))
@@ -106,7 +106,7 @@ def _check_devices(trained: dict[str, Any], buffers: Iterable[Any]) -> None:
 
 
 def _is_odd(parameter: Any) -> bool:
-    """Whether its memory format is none of torch's own, to which whole models are moved."""
+    """Return whether its memory format is none of those to which torch moves whole models."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if parameter.layout != torch.strided or parameter.is_contiguous():
         return False

@@ -1,4 +1,4 @@
-"""Averages gradients of a model on XLA devices, where DistributedDataParallel does not run.
+"""Averaged gradients for models on XLA devices, where DistributedDataParallel does not run.
 
 torch_xla's own way is ``xm.reduce_gradients(optimizer)`` before each ``optimizer.step()``
 (torch_xla 2.9, ``xla_model.optimizer_step``): one scaled all-reduce of the optimizer's gradients.
@@ -68,13 +68,13 @@ class AveragingModel(ModelFace, torch.nn.Module):  # type: ignore[misc]
         self._made()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the model returns."""
-        self._is_queued = False  # a backward that has raised has not averaged
+        """Return what the model returns."""
+        self._is_queued = False  # a backward that raised has not averaged
         return self.module(*inputs, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, ``backward()`` accumulates gradients and does not average."""
+        """Let ``backward()`` within it accumulate gradients and not average."""
         before, self._averages = self._averages, False
         try:
             yield
@@ -85,7 +85,7 @@ class AveragingModel(ModelFace, torch.nn.Module):  # type: ignore[misc]
         return type(self)(copy.deepcopy(self.module, memo), self._options, self._scope)
 
     def _reached(self, gradient: Any) -> None:
-        """A backward has a gradient: average all when it ends."""
+        """Have all gradients averaged when the backward that computed this one ends."""
         if self._averages and not self._is_queued:
             self._is_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._average)
@@ -99,7 +99,7 @@ class AveragingModel(ModelFace, torch.nn.Module):  # type: ignore[misc]
                 parameter.grad = mean
 
     def _buckets(self) -> Iterator[list[Any]]:
-        """Parameters whose gradients are reduced together, the last layers' first."""
+        """Yield lists of parameters whose gradients are reduced together, the last layers first."""
         limit, size, bucket = self._options.first_bucket_mb * _MIB, 0, list[Any]()
         for parameter in reversed(self._with_gradients()):
             bytes = parameter.grad.numel() * parameter.grad.element_size()
@@ -112,7 +112,7 @@ class AveragingModel(ModelFace, torch.nn.Module):  # type: ignore[misc]
             yield bucket
 
     def _with_gradients(self) -> list[Any]:
-        """The same ones on every replica.
+        """Return the parameters that have gradients, the same ones on every replica.
 
         Raises:
             RuntimeError: a parameter has no gradient, which may differ between replicas.

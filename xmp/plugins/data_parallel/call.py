@@ -1,7 +1,8 @@
 """``data_parallel``: a torch model whose gradients are averaged over the replicas.
 
-This module checks the call; ``_torch_ddp`` has torch's DistributedDataParallel set up, and its
-counterpart on torch_xla. JAX averages gradients in the step that it compiles: a recipe, no wrapper.
+This module checks the call; ``_torch_ddp`` sets up torch's DistributedDataParallel, and
+``_xla_gradients`` is its counterpart on torch_xla. For JAX, which averages gradients in the step
+that it compiles, there is a recipe instead of a wrapper.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def data_parallel(
 
     It is torch's own ``DistributedDataParallel``, or on torch_xla a reduction of the gradients when
     ``backward()`` ends. Parameters and buffers become those of the group's first rank. All replicas
-    of the group make the call together. With ``loss`` a mean over parts of equal size, a step is
-    that of one process on the global batch. ``with model.no_sync():`` accumulates without
-    averaging: the last forward and backward of a step stay outside of it.
+    of the group make the call together. If ``loss`` is a mean, and the parts have equal sizes, a
+    step equals that of one process on the global batch. ``with model.no_sync():`` accumulates
+    without averaging: the last forward and backward of a step stay outside of it.
 
     The result is a ``torch.nn.Module``; the model is its ``module``. ``state_dict()`` and
     ``load_state_dict()`` are the model's, without a prefix; attributes that it does not have are
@@ -140,9 +141,10 @@ def data_parallel(
 
     Args:
         model: the module, on this replica's device.
-        bucket_mb: gradients are reduced in buckets of at most so many MiB, while backward goes on.
+        bucket_mb: the limit of a bucket, in MiB; gradients are reduced in buckets while backward
+            goes on.
         first_bucket_mb: the same for the first bucket of a backward, whose reduction starts first.
-        find_unused_parameters: for models of which a step leaves parameters without a gradient.
+        find_unused_parameters: for models in which a step leaves parameters without a gradient.
         static_graph: a promise that every step uses the same parameters in the same way.
         comm_hook: "bf16" or "fp16" (reduce in half the bytes), "powersgd" (reduce a rank-1
             approximation, after 1,000 steps that reduce in full), a hook of torch's
@@ -172,7 +174,7 @@ def data_parallel(
 
 
 def wrap(model: Any, options: AveragingOptions) -> Any:
-    """``data_parallel`` for another name of it, with ``words`` of its own."""
+    """Check the options and wrap: ``data_parallel`` for another name of it, with its ``words``."""
     checked = replace(
         options,
         bucket_mb=_megabytes("bucket_mb", options.bucket_mb),
@@ -185,7 +187,7 @@ def wrap(model: Any, options: AveragingOptions) -> Any:
 
 
 def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions], Any]:
-    """What wraps ``model``: torch's way, unless it lies where XLA's own collectives reduce."""
+    """Return what wraps ``model``: torch's way, unless it lies where XLA's collectives reduce."""
     refuse_in_child("data_parallel")
     framework: Any = framework_of(state)
     if not hasattr(framework, "averaging_members"):
@@ -197,7 +199,7 @@ def _maker(state: ReplicaState, model: Any) -> Callable[[Any, AveragingOptions],
 
 
 def _module(name: str) -> Any:
-    """One of this package, which imports torch."""
+    """Import a module of this package that imports torch."""
     return imported(f"{__package__}.{name}")
 
 
@@ -234,7 +236,7 @@ def _name(kind: type) -> str:
 
 
 def _is_jaxs(model: Any) -> bool:
-    """Whether it is a model of JAX's world, or a tree of its arrays."""
+    """Return whether it is a model of JAX's world, or a tree of its arrays."""
     if isinstance(model, dict):
         return any(map(_is_jaxs, model.values()))
     if isinstance(model, (list, tuple)):

@@ -87,7 +87,7 @@ class Neuron(Runtime):
 
 
 def _cores(text: str) -> tuple[str, ...]:
-    """``"0-1,4"`` is cores 0, 1 and 4; PlanError for text that the Neuron runtime refuses."""
+    """Parse ``"0-1,4"`` as cores 0, 1, 4; raise PlanError where the Neuron runtime refuses it."""
     cores: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)

@@ -20,10 +20,10 @@ _LOADER = "hydra._internal.config_loader_impl"
 
 
 def keep_apart(rank: int, started: float) -> None:
-    """From now on Hydra writes into ``rank3`` in the folder that its configuration names.
+    """Make Hydra write into ``rank{rank}`` within the folder that its configuration names.
 
     ``started`` (seconds since 1970) is what ``${now:...}`` means on all ranks: by their own clocks
-    two ranks may name two folders.
+    they might name different folders.
     """
     on_import(_LOADER, functools.partial(_patch, rank=rank, now=datetime.fromtimestamp(started)))
 
