@@ -8,7 +8,7 @@ __all__ = ["SyncOnCpu", "for_cpu"]
 
 
 def for_cpu(layer_sync: Any) -> Any:
-    """What does on the CPU what Lightning's own TorchSyncBatchNorm does; a user's stays."""
+    """Replace Lightning's own TorchSyncBatchNorm by one for the CPU; return a user's as it is."""
     return SyncOnCpu() if type(layer_sync).__name__ == "TorchSyncBatchNorm" else layer_sync
 
 
@@ -20,7 +20,7 @@ class SyncOnCpu:
         """The user's layers by their names: they share parameters and buffers with xmp's."""
 
     def apply(self, model: Any) -> Any:
-        """The model with BatchNorm layers whose batch is that of all replicas."""
+        """Return the model with BatchNorm layers whose batch is that of all replicas."""
         from torch.nn.modules.batchnorm import _BatchNorm
 
         from xmp.plugins.data_parallel._batch_norm import synchronized
@@ -31,7 +31,7 @@ class SyncOnCpu:
         return synchronized(model, None)
 
     def revert(self, model: Any) -> Any:
-        """The model with the user's own layers, and what they have learnt."""
+        """Put the user's own layers, with what they have learnt, back into the model; return it."""
         for name, layer in self._layers.items():
             parent, _, last = name.rpartition(".")
             current = model.get_submodule(name)

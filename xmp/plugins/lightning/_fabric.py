@@ -17,11 +17,11 @@ _WRAPPED = {
     "_FabricOptimizer": "optimizer",
     "_FabricDataLoader": "_dataloader",
 }
-"""Fabric's wrappers, and where each has what the program gave it."""
+"""Fabric's wrappers, and the attribute in which each keeps what the program gave it."""
 
 
 class FabricLaunching:
-    """Mixed into Lightning's ``_MultiProcessingLauncher``: Fabric refuses to launch no function."""
+    """A mixin for ``_MultiProcessingLauncher``, with which Fabric requires a function to launch."""
 
     _lightnings: Any
     """The module with Lightning's own launcher."""
@@ -40,10 +40,10 @@ class FabricLaunching:
         return True
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run ``function`` in every replica; returns what local rank 0 returned, on the CPU.
+        """Run ``function`` in every replica; return what local rank 0 returned, on the CPU.
 
         What Fabric has wrapped comes back as the program's own model, optimizer or data loader.
-        Raises what ``xmp.spawn`` raises.
+        Raise what ``xmp.spawn`` raises.
         """
         function = _as_the_users(function)
         snapshot = self._lightnings._GlobalStateSnapshot.capture()
@@ -54,7 +54,7 @@ class FabricLaunching:
         return context.results()[0]
 
     def unwrapped(self, results: Any) -> Any:
-        """What Fabric has wrapped, in any collection, as the program gave it to ``setup``.
+        """Replace what Fabric has wrapped, in any collection, by what ``setup`` was given.
 
         DistributedDataParallel could not be loaded where there is no process group.
         """
@@ -69,7 +69,7 @@ class FabricLaunching:
 
 
 def _as_the_users(function: Any) -> Any:
-    """Fabric's ``partial`` of the user's function, with the name and signature of that one."""
+    """Give Fabric's ``partial`` of the user's function the name and signature of that function."""
     inner = getattr(function, "args", ())
     if inner and callable(inner[0]):
         function = functools.update_wrapper(
@@ -85,7 +85,7 @@ def run_in_replica(
     snapshot: Any,
     function: Callable[..., Any],
 ) -> Any:
-    """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
+    """Run ``function`` in a replica, as Lightning's ``_wrapping_function`` does."""
     lightnings, strategy = launcher._lightnings, launcher._strategy
     snapshot.restore()
     args, kwargs = lightnings._disable_module_memory_sharing((args, kwargs))
@@ -100,7 +100,7 @@ class FabricOnXmp(TrainerOnXmp):
     __doc__ = TrainerOnXmp.__doc__
 
     def set_world_ranks(self) -> None:
-        """As the Trainer's strategy has it."""
+        """Set the ranks, by the name that the Trainer's strategy has for it."""
         this: Any = self
         this._set_world_ranks()
 

@@ -1,4 +1,4 @@
-"""What ``lightning`` gets: the strategy and the launcher of its Fabric, registered."""
+"""The strategy and the launcher for the Fabric of ``lightning``, registered with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``lightning_fabric`` gets: the strategy and the launcher of its Fabric, registered."""
+"""The strategy and the launcher for the Fabric of ``lightning_fabric``, registered with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Communication hooks of Lightning's DDPStrategy in xmp's replicas, local SGD among them.
 
 Lightning 2.6 registers hooks on CUDA alone and ignores them elsewhere (strategies/ddp.py,
-``_register_ddp_hooks``); torch's work with gloo too, and these are registered on every device.
+``_register_ddp_hooks``). torch's hooks work with gloo too, so here all devices have them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CommHooks", "check_hooks"]
 
 
 def check_hooks(strategy: Any) -> None:
-    """Raise PlanError for hooks that could not do in replicas what their options say."""
+    """Raise PlanError for hooks that cannot do in replicas what their options say."""
     _check_complete(strategy)
     _check_bf16(strategy)
     state = strategy._ddp_comm_state
@@ -42,7 +42,10 @@ def _check_complete(strategy: Any) -> None:
 
 
 def _check_bf16(strategy: Any) -> None:
-    """torch 2.13 takes them on CUDA and XPU alone (DistributedDataParallel._check_comm_hook)."""
+    """Raise PlanError for bfloat16's hooks on the CPU.
+
+    torch 2.13 takes them on CUDA and XPU alone (DistributedDataParallel._check_comm_hook).
+    """
     given = strategy._ddp_comm_hook, strategy._ddp_comm_wrapper
     kind = strategy.parallel_devices[0].type
     for hook in (default_hooks.bf16_compress_hook, default_hooks.bf16_compress_wrapper):
@@ -66,7 +69,7 @@ def _check_period(period: Any) -> None:
 
 
 class CommHooks:
-    """Mixed into Lightning's ``DDPStrategy``."""
+    """A mixin for Lightning's ``DDPStrategy``: its communication hooks in xmp's replicas."""
 
     def _register_ddp_hooks(self) -> None:
         this: Any = self
@@ -82,14 +85,14 @@ class CommHooks:
         """Wrap each optimizer so that it averages the parameters once local SGD has begun.
 
         Raises:
-            ValueError: no ``model_averaging_period``, or an optimizer that is distributed itself.
+            ValueError: there is no ``model_averaging_period``, or an optimizer is distributed.
         """
         from ._local_sgd import averaged  # half a second: it has torch compile its optimizers
 
         this: Any = self
         period, start = this._model_averaging_period, this._ddp_comm_state.start_localSGD_iter
         _check_period(period)
-        count = max(1, len(this.optimizers))  # each has its steps, the hook counts those of all
+        count = max(1, len(this.optimizers))  # each counts its own steps, the hook those of all
         this.optimizers = [averaged(each, period, start // count) for each in this.optimizers]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,7 +109,7 @@ class CommHooks:
 
 
 def _overrides(strategy: Any) -> str:
-    """The module with ``_register_ddp_comm_hook`` in the package that the strategy belongs to."""
+    """Return the name of the module with ``_register_ddp_comm_hook`` in the strategy's package."""
     lightnings = next(c for c in type(strategy).__mro__ if c.__name__ == "DDPStrategy")
     return f"{lightnings.__module__.rpartition('.strategies.')[0]}.overrides.distributed"
 
@@ -115,8 +118,8 @@ def _give_subgroup(state: PostLocalSGDState, size: int) -> None:
     """Give local SGD the group of this host's replicas, before the first step.
 
     Its hook would make one at the step at which it starts, of as many ranks as CUDA has devices
-    (torch 2.13, post_localSGD_hook.py and ``new_subgroups``): on a CPU an error in mid-training,
-    and also where replicas use some of the GPUs.
+    (torch 2.13, post_localSGD_hook.py and ``new_subgroups``). On a CPU, and where replicas use only
+    some of the GPUs, that would be an error in mid-training.
     """
     if state.subgroup is None and state.post_local_gradient_allreduce:
         state.subgroup, _ = torch.distributed.new_subgroups(group_size=size)
@@ -125,8 +128,8 @@ def _give_subgroup(state: PostLocalSGDState, size: int) -> None:
 class _Travelling:
     """A PowerSGDState on its way to replicas.
 
-    Its own ``__setstate__`` takes the default process group, which there is not while a replica
-    loads its arguments (torch 2.13, powerSGD_hook.py).
+    Its own ``__setstate__`` takes the default process group, which does not exist yet while a
+    replica loads its arguments (torch 2.13, powerSGD_hook.py).
     """
 
     def __init__(self, state: PowerSGDState) -> None:

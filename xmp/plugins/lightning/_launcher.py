@@ -1,4 +1,4 @@
-"""A launcher of Lightning's Trainer that starts it by xmp; what comes back is Lightning's."""
+"""The launcher that starts Lightning's Trainer by xmp, and brings Lightning's results back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATE = "xmp"
 
 
 class TrainerLaunching:
-    """Mixed into Lightning's ``_MultiProcessingLauncher``, whose results it brings back."""
+    """A mixin for Lightning's ``_MultiProcessingLauncher``, whose results it brings back."""
 
     _lightnings: Any
     """The module with Lightning's own launcher."""
@@ -41,9 +41,9 @@ class TrainerLaunching:
     def launch(
         self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any
     ) -> Any:
-        """Run ``function`` in every replica; returns what that of rank 0 returned.
+        """Run ``function`` in every replica; return what it returned on rank 0.
 
-        Raises what ``xmp.spawn`` raises.
+        Raise what ``xmp.spawn`` raises.
         """
         if trainer is not None and trainer.training:
             check_hooks(self._strategy)
@@ -67,12 +67,12 @@ class TrainerLaunching:
                 os.rmdir(os.path.dirname(output.weights_path))
 
     def get_extra_results(self, trainer: Any) -> dict[str, Any]:
-        """What rank 0 sends besides the results: Lightning's, and the state of the Trainer."""
+        """Return what rank 0 sends besides results: Lightning's extras and the Trainer's state."""
         theirs: dict[str, Any] = super().get_extra_results(trainer)  # type: ignore[misc]
         return {**theirs, _STATE: state_of(trainer)}
 
     def update_main_process_results(self, trainer: Any, extra: dict[str, Any]) -> None:
-        """Give this process's Trainer what ``get_extra_results`` of rank 0 has returned."""
+        """Give this process's Trainer what ``get_extra_results`` returned on rank 0."""
         trainer._logger_connector.reset_metrics()  # else those of an earlier fit stay, after a test
         super().update_main_process_results(trainer, extra)  # type: ignore[misc]
         restore(trainer, extra[_STATE])
@@ -85,8 +85,8 @@ class TrainerLaunching:
 def _refuse_search(trainer: Any) -> None:
     """Raise PlanError for ``Tuner.lr_find``, whose result would stay in the replicas.
 
-    It ends the fit by an exception, and reads a callback of this process (Lightning 2.6,
-    tuner/tuning.py). The callback is taken away again, which it does itself after a success alone.
+    ``lr_find`` ends the fit by an exception, and reads a callback of this process (Lightning 2.6,
+    tuner/tuning.py). The callback is removed here; ``lr_find`` does that only after a success.
     """
     for each in trainer.callbacks:
         if getattr(each, "_early_exit", False):
@@ -107,7 +107,7 @@ def run_in_replica(
     snapshot: Any,
     function: Callable[..., Any],
 ) -> Any:
-    """The body of each replica, as Lightning's ``_wrapping_function`` has it."""
+    """Run ``function`` in a replica, as Lightning's ``_wrapping_function`` does."""
     lightnings, strategy = launcher._lightnings, launcher._strategy
     snapshot.restore()
     lightnings._disable_module_memory_sharing((args, kwargs, _modules_of_callbacks(trainer)))
@@ -119,7 +119,7 @@ def run_in_replica(
 
 
 def _modules_of_callbacks(trainer: Any) -> list[Any]:
-    """The modules that callbacks have, such as an average of the weights: each replica's own."""
+    """Return the modules in callbacks, such as averaged weights: each replica has its own."""
     from torch.nn import Module
 
     callbacks = [] if trainer is None else trainer.callbacks

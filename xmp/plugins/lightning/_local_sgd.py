@@ -15,11 +15,11 @@ __all__ = ["LocalSGDOptimizer", "averaged"]
 
 
 def averaged(optimizer: Any, period: int, warmup: int) -> Any:
-    """The optimizer, wrapped: every ``period`` steps it averages, after ``warmup`` steps.
+    """Wrap the optimizer: after ``warmup`` steps it averages parameters every ``period`` steps.
 
     One without parameters, as Lightning makes for a module that has none, stays as it is.
 
-    Raises ValueError for an optimizer that is distributed itself.
+    Raise ValueError for an optimizer that is distributed itself.
     """
     optimizer = getattr(optimizer, "_optimizer", optimizer)  # Lightning's wrapper has it there
     refused = (ZeroRedundancyOptimizer, PostLocalSGDOptimizer, DistributedOptimizer)
@@ -34,21 +34,21 @@ def averaged(optimizer: Any, period: int, warmup: int) -> Any:
 
 
 class LocalSGDOptimizer(PostLocalSGDOptimizer):  # type: ignore[misc]
-    """torch's, which takes a closure as well: Lightning's Trainer gives it the training step.
+    """torch's optimizer, taking a closure as well: Lightning's Trainer passes the training step.
 
-    Lightning 2.6 averages beside the optimizer instead; what is averaged, and when, is the same,
-    and here the averager's step is in the optimizer's state, and so in checkpoints.
+    Lightning 2.6 averages outside the optimizer instead. What is averaged, and when, is the same;
+    here the averager's step is in the optimizer's state, and so in checkpoints.
     """
 
     def step(self, closure: Any = None) -> Any:
-        """One step of the optimizer, and the average where it is due; the closure's result."""
+        """Take one step, average where it is due, and return the closure's result."""
         result = self.optim.step(closure)
         self.averager.average_parameters(params=self.optim.param_groups)
         return result
 
     @property
     def param_groups(self) -> Any:
-        """Those of the optimizer, which makes new ones when it loads its state."""
+        """The groups of the inner optimizer, which makes new ones when it loads its state."""
         return self.optim.param_groups
 
     @param_groups.setter
@@ -57,5 +57,5 @@ class LocalSGDOptimizer(PostLocalSGDOptimizer):  # type: ignore[misc]
 
     @property
     def defaults(self) -> Any:
-        """Those of the optimizer; torch's wrapper has none."""
+        """The defaults of the inner optimizer; torch's wrapper has none."""
         return self.optim.defaults

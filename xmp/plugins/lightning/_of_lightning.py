@@ -1,4 +1,4 @@
-"""What ``lightning`` gets: the strategy and the launcher of its Trainer, registered."""
+"""The strategy and the launcher for the Trainer of ``lightning``, registered with it."""
 
 from __future__ import annotations
 

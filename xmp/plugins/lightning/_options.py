@@ -1,4 +1,4 @@
-"""Which options of XmpStrategy are xmp's, which are DDPStrategy's and DistributedDataParallel's."""
+"""The options of XmpStrategy: xmp's, and those of DDPStrategy and DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_SPAWN = tuple(each.name for each in SPAWN if each.name not in _LIGHTNINGS)
 _NOT_OPTIONS = ("self", "args", "options", "kwargs", "module", "device_ids")
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
 _RENAMED = {"launch_timeout": "timeout"}
-"""``timeout`` of DDPStrategy is the process group's."""
+"""Options that ``xmp.spawn`` names otherwise: ``timeout`` of DDPStrategy is the process group's."""
 
 
 def shows_options(strategy: type) -> None:
@@ -32,9 +32,9 @@ def shows_options(strategy: type) -> None:
 
 
 def split(strategy: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of ``xmp.spawn``, under its names, and those of Lightning's own strategy.
+    """Return the options of ``xmp.spawn``, under its names, and those of Lightning's strategy.
 
-    Raises TypeError for an option that neither has.
+    Raise TypeError for an option that neither has.
     """
     own = {name: options[name] for name in _OF_SPAWN if name in options}
     own |= {name: options[given] for given, name in _RENAMED.items() if given in options}
@@ -59,7 +59,7 @@ def _check(strategy: type, theirs: Mapping[str, Any]) -> None:
 
 
 def _of_lightning(strategy: type) -> set[str]:
-    """The parameters of Lightning's strategy, and of DDP, to which it passes the others."""
+    """Return the parameters of Lightning's strategy, and of DDP, to which it passes the others."""
     return {each.name for each in _parameters(strategy)}
 
 

@@ -1,4 +1,4 @@
-"""What comes back besides Lightning's own results: so the Trainer is as after a fit in one process.
+"""The state that makes the Trainer as it is after a fit in one process, beside Lightning's results.
 
 Lightning's launchers (2.6, strategies/launchers/multiprocessing.py) bring back the weights, the
 state, the callback metrics and the path of the best model. Here also: the logged metrics, the
@@ -20,7 +20,7 @@ __all__ = ["restore", "state_of"]
 
 
 def state_of(trainer: Any) -> bytes:
-    """The state of rank 0's Trainer; tensors in it are on the CPU, and not shared."""
+    """Pickle the state of rank 0's Trainer, tensors by value; ``restore`` puts them on the CPU."""
     import torch
 
     found = {
@@ -58,7 +58,7 @@ def restore(trainer: Any, state: bytes) -> None:
 
 
 def _logger_state(logger: Any) -> dict[str, Any]:
-    """Attributes by which later launches, and ``log_dir``, go on with the same folder.
+    """Return the attributes by which later launches, and ``log_dir``, go on with the same folder.
 
     CSVLogger's writer deletes an earlier writer's file (lightning 2.6, fabric/loggers/csv_logs.py).
     """
@@ -70,7 +70,7 @@ def _logger_state(logger: Any) -> dict[str, Any]:
 
 
 def _keyed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each callback with its key: in replicas, those that the module has added stand between."""
+    """Yield callbacks with keys, as positions differ: in replicas the module has added others."""
     count = Counter[str]()
     for each in callbacks:
         count[each.state_key] += 1
@@ -78,7 +78,7 @@ def _keyed(callbacks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _callback_state(callback: Any) -> bytes | None:
-    """Its state, pickled alone: one that cannot be pickled costs only itself."""
+    """Pickle the state of one callback alone; warn and return None where that is not possible."""
     import torch
 
     buffer = io.BytesIO()
@@ -105,7 +105,7 @@ def _restore_callback(callback: Any, state: bytes | None) -> None:
 
 
 def _progress(trainer: Any) -> Iterator[Any]:
-    """The counters of all loops, in an order that is the same in all processes."""
+    """Yield the counters of all loops, in an order that is the same in all processes."""
     for loop in (trainer.fit_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
         yield from _counters(loop)
 

@@ -1,4 +1,4 @@
-"""Starts xmp's replicas for one of Lightning's launchers: the Trainer's, or Fabric's."""
+"""The start of xmp's replicas for one of Lightning's launchers: the Trainer's, or Fabric's."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from xmp._words.types import WorldByHand
 __all__ = ["check_accelerator", "check_place", "is_started", "start"]
 
 _OF_A_LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE"}
-"""What Lightning's documentation has one set for processes that are started by hand."""
+"""The variables that Lightning's documentation says to set for processes started by hand."""
 _OF_PLAN = ("runtime", "devices", "env", "threads", "bind")
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}
-"""The runtimes that replicas use for each of torch's types of device: NVIDIA's, and AMD's."""
+"""The runtimes of replicas for each of torch's types of device: for "cuda" NVIDIA's, and AMD's."""
 
 
 def is_started(strategy: Any) -> bool:
-    """Whether a launcher has already started a process for every device; this is one of them.
+    """Return whether a launcher started one process for every device, of which this is one.
 
-    Raises PlanError where Lightning does not see that, or asks for another number of processes.
+    Raise PlanError where Lightning does not see that, or asks for another number of processes.
     """
     environment, count = strategy.cluster_environment, strategy.num_processes
     found = per_device.launches_apart(os.environ) or per_device.started(os.environ)
@@ -45,10 +45,11 @@ def is_started(strategy: Any) -> bool:
 
 
 def _is_external(environment: Any) -> bool:
-    """Whether the environment is that of processes which another launcher has started.
+    """Return whether the environment is that of processes which another launcher has started.
 
-    Lightning's own says so wherever LOCAL_RANK is set (2.6, LightningEnvironment); alone, without a
-    word on where the processes meet or how many they are, that is left over from another launch.
+    Lightning's own environment says so wherever LOCAL_RANK is set (2.6, LightningEnvironment). If,
+    outside of xmp's replicas, no variable says where the processes meet or how many they are, that
+    LOCAL_RANK is left over from another launch.
     """
     from xmp import _inside
 
@@ -67,7 +68,7 @@ def _check_size(found: per_device.Started | None, count: int, hosts: int) -> Non
 
 
 def _check_size_here(count: int, hosts: int) -> None:
-    """The same in a replica of xmp's, of which Lightning knows only that it has a LOCAL_RANK."""
+    """Do the same in a replica of xmp's, of which Lightning knows only that it has a LOCAL_RANK."""
     from xmp import _inside
 
     if _inside.is_replica() and _inside.world_size() != count * hosts:
@@ -101,9 +102,9 @@ def start(
     """Run ``body(args, kwargs, *others.values(), function)`` in a replica for each device.
 
     ``args`` and ``kwargs`` are those of ``function``. ``strategy`` is Lightning's, of the Trainer
-    or of Fabric, and ``options`` are those of ``xmp.spawn``. Returns a ProcessContext.
+    or of Fabric, and ``options`` are those of ``xmp.spawn``. Return a ProcessContext.
 
-    Raises what ``xmp.spawn`` raises: errors that speak of arguments name them as the user does.
+    Raise what ``xmp.spawn`` raises, with arguments named as the user knows them.
     """
     place = _place(strategy)
     called = (args, kwargs, *others.values(), function)
@@ -130,7 +131,7 @@ def _in_lightnings_words(strategy: Any) -> str:
 
 
 def _place(strategy: Any) -> dict[str, Any]:
-    """The options ``nprocs``, ``runtime`` and ``devices`` for the strategy's devices."""
+    """Return the options ``nprocs``, ``runtime`` and ``devices`` for the strategy's devices."""
     kind = strategy.parallel_devices[0].type
     found: dict[str, Any] = {"nprocs": strategy.num_processes, "runtime": _runtime(kind)}
     if kind != "cpu":
@@ -146,9 +147,10 @@ def _runtime(kind: str) -> str:
 
 
 def _world(strategy: Any, options: Mapping[str, Any]) -> WorldByHand | None:
-    """The world of several hosts that Lightning's variables and ``num_nodes`` name.
+    """Return the world of several hosts that Lightning's variables and ``num_nodes`` name.
 
-    None where xmp finds the same number of hosts by itself. Raises PlanError where it finds others.
+    None where xmp finds the same number of hosts by itself. Raise PlanError where ``num_nodes``
+    contradicts Lightning's environment, or is 1 where the host's variables name several hosts.
     """
     count, hosts = strategy.num_processes, strategy.num_nodes
     environment = strategy.cluster_environment
@@ -177,7 +179,7 @@ def _world(strategy: Any, options: Mapping[str, Any]) -> WorldByHand | None:
 
 
 def _world_of_variables(options: Mapping[str, Any], count: int, hosts: int) -> int:
-    """The replicas of the hosts that the environment names; 0 where it names them in part.
+    """Return the replicas on the hosts that the environment names; 0 where it names only some.
 
     Lightning reads NODE_RANK, MASTER_ADDR and MASTER_PORT, and has the number from ``num_nodes``.
     """
@@ -211,7 +213,7 @@ def check_place(strategy: Any) -> None:
 def _raise_with_names(
     error: TypeError, function: Callable[..., Any], others: tuple[str, ...]
 ) -> NoReturn:
-    """Name what cannot be sent as the user knows it: ``model.lock``, not ``args[0][0].lock``."""
+    """Raise it with the user's name of an argument: ``model.lock``, not ``args[0][0].lock``."""
     names = [*inspect.signature(function).parameters]
     text = str(error)
     found = re.match(r"args\[(\d)\](?:\[(?:(\d+)|'(\w+)')\])?", text)

@@ -14,7 +14,7 @@ __all__ = ["TrainerOnXmp", "register"]
 
 
 class TrainerOnXmp:
-    """DDP in replicas that xmp starts; in the processes of torchrun, Slurm or `xmp run`, in those.
+    """DDP in replicas that xmp starts, or in processes that torchrun, Slurm or `xmp run` started.
 
     Args:
         options: those of ``DDPStrategy`` (``ddp_comm_hook``, ``process_group_backend``, ``timeout``
@@ -52,9 +52,9 @@ class TrainerOnXmp:
         check_place(this)
 
     def setup_environment(self) -> None:
-        """As Lightning's, after the check that its own script launcher makes: of the world's size.
+        """Do as Lightning's, after the check of the world's size that its script launcher makes.
 
-        That raises ValueError (lightning 2.6, ClusterEnvironment.validate_settings).
+        The check raises ValueError (lightning 2.6, ClusterEnvironment.validate_settings).
         """
         this: Any = self
         if this.launcher is None:
@@ -62,7 +62,7 @@ class TrainerOnXmp:
         super().setup_environment()  # type: ignore[misc]
 
     def setup(self, trainer: Any) -> None:
-        """As Lightning's; ``sync_batchnorm`` works on the CPU as well."""
+        """Do as Lightning's, but let ``sync_batchnorm`` work on the CPU as well."""
         this: Any = self
         if this._layer_sync is not None and this.root_device.type == "cpu":
             this._layer_sync = for_cpu(this._layer_sync)
@@ -84,7 +84,7 @@ class TrainerOnXmp:
 
 
 def register(registry: Any, strategy: Any) -> None:
-    """Register the names of xmp's strategies; again does no harm."""
+    """Register xmp's strategy under its names; doing so again does no harm."""
     shows_options(strategy)
     for suffix, flags in _NAMES.items():
         registry.register(
@@ -97,7 +97,7 @@ def register(registry: Any, strategy: Any) -> None:
 
 
 _UNUSED = "Expected to have finished reduction in the prior iteration"
-"""Of torch's message (torch 2.13, torch/csrc/distributed/c10d/reducer.cpp)."""
+"""A part of torch's message (torch 2.13, torch/csrc/distributed/c10d/reducer.cpp)."""
 
 _ADVICE = (
     "It looks like your LightningModule has parameters that were not used in producing the loss "

@@ -3,9 +3,10 @@
 The names, arguments and results are those of Lightning 2.6 with ``strategy="ddp_spawn"``. The
 import registers "xmp", "xmp_find_unused_parameters_true" and "xmp_find_unused_parameters_false"
 with ``lightning`` and with the standalone ``pytorch_lightning``, whichever the program imports,
-before or after this module. ``XmpStrategy`` is the class of the one that is imported first, and of
-``lightning`` where both are; the other's is ``_of_pytorch_lightning.XmpStrategy``. Fabric, also the
-standalone ``lightning_fabric``'s, has the same names, and ``XmpFabricStrategy``.
+before or after this module. ``XmpStrategy`` is the class for the package that the program has
+imported, and for ``lightning`` where it has imported both; the other one is
+``_of_pytorch_lightning.XmpStrategy``. Fabric, also that of the standalone ``lightning_fabric``, has
+the same names, and ``XmpFabricStrategy``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["XmpFabricStrategy", "XmpStrategy"]
 
 _TRAINERS = {"lightning.pytorch": "_of_lightning", "pytorch_lightning": "_of_pytorch_lightning"}
-"""The package of each Trainer, and the module here with what xmp makes for it."""
+"""The package of each Trainer, and the module here that has xmp's classes for it."""
 _FABRICS = {
     "lightning.fabric": "_fabric_of_lightning",
     "lightning_fabric": "_fabric_of_lightning_fabric",
 }
-"""The same of each Fabric."""
+"""The same for each Fabric."""
 
 
 def _installed() -> None:
@@ -45,7 +46,10 @@ def _import(own: str) -> Any:
 
 
 def _package(own: Mapping[str, str]) -> str:
-    """Of these packages the one that the program has imported; else one that is installed."""
+    """Return the package that the program has imported, else one that is installed.
+
+    Raise PlanError where none is installed.
+    """
     for package in own:
         if package in sys.modules:
             return package
@@ -67,7 +71,7 @@ if not TYPE_CHECKING:
         return getattr(_import(own[_package(own)]), name)
 
     def __dir__() -> list[str]:
-        """The classes, which no namespace has before their first use, and no name of ours."""
+        """List the classes, which appear only at their first use, and none of our own names."""
         return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 

@@ -1,6 +1,6 @@
 """MegEngine's launcher: ``import xmp.compat.megengine as dist``.
 
-For a program that you port from MegEngine to torch or JAX: ``launcher`` alone keeps MegEngine's
+For a program that you port from MegEngine to torch or JAX: only ``launcher`` keeps MegEngine's
 name; everything else has another. Parameters, their order and defaults are those of MegEngine
 (master of October 2024, imperative/python/megengine/distributed/launcher.py). What else such
 programs call, and what to call instead:
@@ -63,13 +63,13 @@ _BACKENDS = {"nccl": None, "auto": None, "rccl": "nccl", "gloo": "gloo"}
 """MegEngine's backends (distributed/group.py) as torch's, which calls RCCL "nccl" as well; None:
 the runtime's own. MegEngine's default is "nccl" on every device."""
 _OTHERS = {"cncl": "Cambricon", "hccl": "Ascend", "ucx": "MegRay", "shm": "MegRay"}
-"""Backends that xmp has nothing for, and whose they are."""
+"""Backends to which xmp has no equal, and whose they are."""
 _WORDS = {
     "nprocs": "n_gpus",
     'runtime="cpu"': 'device_type="cpu"',
     "Pass runtime=": "Set XMP_RUNTIME",
 }
-"""What errors of xmp call the options, and what they are called here."""
+"""xmp's names of options in its errors, and the names that they have here."""
 _MOST_PORT = 65535
 
 
@@ -112,10 +112,8 @@ def launcher(
 ) -> Callable[..., Any]:
     """Make a function launch itself: ``@launcher``, ``@launcher(n_gpus=2)``, ``launcher(f)(x)``.
 
-    A call runs the function in every replica of this host and returns the list of what they
-    returned, by local rank; None for one that ended with exit code 0 before, which a warning names.
     The process group is ready before the function. In a replica the decorated name calls the
-    function itself. Unlike ``xmp.launcher``, this gives one replica a process of its own, too.
+    function itself. Unlike ``xmp.launcher``, this gives a single replica its own process, too.
 
     Args:
         func: a function, a method, or any other callable but a class; not a coroutine or generator.
@@ -125,15 +123,20 @@ def launcher(
         rank_start: the global rank of this host's first replica, a multiple of its replicas.
         master_ip: the address of the host with ``rank_start=0``, on every host. The default is
             for a single host, where this and ``port`` change nothing.
-        port: at which that host listens. 0 there: a free port, which the first call chooses and
-            shows on standard error; give it to the other hosts. It stays the same for later calls.
+        port: the port at which that host listens. With 0 there, the first call chooses a free port
+            and shows it on standard error; give it to the other hosts. Later calls keep it.
         device_type: "xpu" (xmp chooses), "gpu" or "cuda" (NVIDIA), "rocm" (AMD), "cpu".
         backend: "nccl" or "auto" for the runtime's own (on CPUs that is gloo), "rccl" for AMD's
             GPUs, "gloo".
 
+    Returns:
+        The function that launches; without ``func``, a decorator. A call of it runs ``func`` in
+        every replica of this host, and returns the list of their results by local rank: None for a
+        replica that ended with exit code 0 before it returned, which a warning names.
+
     Raises:
-        PlanError: when it decorates, for what cannot fit; when it is called, for what does not fit
-            this host. TypeError: a value of a wrong type. Else a call raises what ``spawn`` does.
+        PlanError: an option fits no host (when it decorates), or not this one (when it is called).
+        TypeError: a value of a wrong type. Else a call raises what ``xmp.spawn`` does.
     """
     world = _World(
         checks.whole_number("n_gpus", n_gpus),
@@ -186,7 +189,7 @@ class _MasterPort:
         return _MasterPort, ()  # a function that travels by value leaves its socket here
 
     def chosen(self, address: str) -> int:
-        """The same at every call; shown when it is chosen."""
+        """Return the port, the same at every call; show it when it is chosen."""
         if not self._number:
             lease = ports.lease([PortNeed("master_ip", "reserve", address)])
             weakref.finalize(self, lease.close)
@@ -197,7 +200,7 @@ class _MasterPort:
 
 @dataclass(frozen=True)
 class _World:
-    """What the call says of this host's place among all hosts."""
+    """This host's place among all hosts, as the options say it."""
 
     n_gpus: int | None
     world_size: int | None
@@ -207,7 +210,7 @@ class _World:
     master: _MasterPort = field(default_factory=_MasterPort)
 
     def check(self) -> None:
-        """Raise PlanError for what fits no host."""
+        """Raise PlanError for options that fit no host."""
         for name, number in (("n_gpus", self.n_gpus), ("world_size", self.world_size)):
             if number is not None and number < 1:
                 raise PlanError(f"{name}={number}: give a number from 1 up, or None")
@@ -227,12 +230,12 @@ class _World:
             self._check_hosts(self.n_gpus)
 
     def place(self, runtime: str | None) -> dict[str, Any]:
-        """The arguments of ``xmp.launcher``; chooses the port if this host is the first of several.
+        """Return the arguments of ``xmp.launcher``; choose the port on the first of several hosts.
 
-        Raises PlanError for what does not fit this host, PortError if it does not have the address.
+        Raise PlanError for what does not fit this host, PortError if it does not have the address.
         """
         here: dict[str, Any] = {"nprocs": self.n_gpus}
-        if self.n_gpus == 1:  # otherwise it would be this process
+        if self.n_gpus == 1:  # otherwise xmp would run it in this process
             here["start_method"] = "forkserver" if sys.platform == "linux" else "spawn"
         if self.world_size is None:
             return here
@@ -269,7 +272,7 @@ class _World:
 
 
 def _options(device_type: str, backend: str) -> dict[str, Any]:
-    """The runtime and the backend that ``xmp.launcher`` gets."""
+    """Return the runtime and the backend for ``xmp.launcher``; raise PlanError for unknown ones."""
     if device_type not in _RUNTIMES:
         raise PlanError(
             f"device_type={device_type!r}: xmp has no runtime for it. Allowed: "

@@ -1,4 +1,4 @@
-"""``backend=``: Paddle's words for what connects the replicas, in those of the chosen runtime."""
+"""``backend=``: Paddle's words for what connects the replicas, as the chosen runtime has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DISTRI_BACKEND", "mapped"]
 
 DISTRI_BACKEND = "PADDLE_DISTRI_BACKEND"
 BACKENDS = ("auto", "gloo", "nccl", "xccl", "bkcl", "heter", "flagcx")
-"""Those of Paddle 3.3.1 (``check_backend`` of distributed/fleet/launch_utils.py)."""
+"""The backends of Paddle 3.3.1 (``check_backend`` of distributed/fleet/launch_utils.py)."""
 _OF_TORCH = ("gloo", "nccl", "xccl")
 _WHAT = {
     "xccl": "connects custom devices of Paddle's plugins",
@@ -25,10 +25,11 @@ _WHAT = {
 def mapped(
     backend: str | None, runtime: Runtime, facts: HostFacts
 ) -> tuple[str | None, dict[str, str]]:
-    """The backend of torch's process group, and the variables of the replicas; raises PlanError.
+    """Return the backend of torch's process group, and the variables of the replicas.
 
     Under Paddle the word becomes PADDLE_DISTRI_BACKEND, where ``init_parallel_env`` looks for it;
-    ``gloo`` then means training on the CPU, as in Paddle's spawn.
+    ``gloo`` then means training on the CPU, as in Paddle's spawn. Raise PlanError for a backend
+    that is not known, or that the runtime does not have here.
     """
     if backend is None or backend == "auto":
         return None, {}

@@ -33,11 +33,11 @@ _ALONE = (
 
 
 class _Known(type):
-    """``isinstance`` knows what Paddle has wrapped, too, and ``help()`` the arguments."""
+    """The metaclass: ``isinstance`` is true of Paddle's wrappers, ``help()`` shows arguments."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """That of ``__init__``: inspect would take that of ``__new__``, which also copies."""
+        """The signature of ``__init__``; inspect would take that of ``__new__``, for copies too."""
         made = inspect.signature(cls.__init__)  # type: ignore[misc]
         return made.replace(parameters=[*made.parameters.values()][1:])
 
@@ -59,10 +59,10 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
     Args:
         layers: the model.
         strategy: Paddle's deprecated argument; a model of torch's takes none.
-        comm_buffer_size: gradients are reduced in buckets of at most so many MiB.
+        comm_buffer_size: the limit in MiB of a bucket in which gradients are reduced.
         last_comm_buffer_size: the same for the one bucket that is smaller, so that less is left to
             reduce when backward ends; torch makes the first one of a backward smaller.
-        find_unused_parameters: for models of which a step leaves parameters without a gradient.
+        find_unused_parameters: for models in which a step leaves parameters without a gradient.
         group: what ``init_parallel_env`` returned, or a process group of torch's.
 
     Raises:
@@ -72,7 +72,7 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
     """
 
     def __new__(cls, layers: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """An object of a class that is also torch's Module; Paddle's own for a layer of Paddle's.
+        """Make an object whose class is also torch's Module; for Paddle's layers, Paddle's own.
 
         ``import xmp`` brings no framework, so that the class itself cannot derive from Module.
         """
@@ -115,7 +115,7 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
             self.__dict__["_averaged"] = wrap(layers, options)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the model returns; its backward averages the gradients, except in ``no_sync()``."""
+        """Return the model's output; its backward averages gradients, except in ``no_sync()``."""
         averaged = self.__dict__["_averaged"]
         if averaged is None:
             return self._layers(*inputs, **kwargs)
@@ -147,7 +147,7 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
         _deprecated("apply_collective_grads")
 
     def train(self, mode: bool = True) -> Any:
-        """As torch's; the model and what averages its gradients follow."""
+        """Set the mode as torch does, also of the model and of what averages its gradients."""
         if self.__dict__["_averaged"] is not None:
             self.__dict__["_averaged"].train(mode)
         return super().train(mode)
@@ -159,14 +159,14 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
         structured_name_prefix: str = "",
         **torchs: Any,
     ) -> Any:
-        """The parameters and persistent buffers of the model, by the names they have in it.
+        """Return the parameters and persistent buffers of the model, by their names in it.
 
         Args:
             destination: a dict to put them into, and to return.
             include_sublayers: False: only those of the model itself, not of its submodules.
-            structured_name_prefix: stands before each name.
-            torchs: ``prefix`` and ``keep_vars``, with which a module that contains this one asks;
-                the names then have ``_layers.`` in them, as ``load_state_dict`` of it expects.
+            structured_name_prefix: a text to put before each name.
+            torchs: ``prefix`` and ``keep_vars``, which a module that contains this one passes; the
+                names then have ``_layers.`` in them, as its ``load_state_dict`` expects.
         """
         if torchs:
             return super().state_dict(destination=destination, **torchs)
@@ -180,7 +180,7 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
         return destination
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        """As torch's, with the model's own names."""
+        """Load a state as torch does, with the model's own names."""
         return self._layers.load_state_dict(state_dict, *args, **kwargs)
 
     def set_state_dict(
@@ -217,7 +217,7 @@ class DataParallel(_Module, metaclass=_Known):  # type: ignore[misc, unused-igno
     load_dict = set_state_dict
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """It travels as the model: where it arrives there may be no other trainers."""
+        """Pickle the model alone: where it arrives there may be no other trainers."""
         return _arrived, (self._layers,)
 
 
@@ -251,7 +251,7 @@ def _bytes(name: str, megabytes: Any) -> int:
 
 
 def _fitting(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that ``model`` can take; a warning for each that it cannot, or misses."""
+    """Return the entries that ``model`` can take; warn of each that it cannot, or misses."""
     torch = sys.modules["torch"]
     found = {}
     for name, own in model.state_dict().items():

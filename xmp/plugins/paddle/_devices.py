@@ -20,15 +20,15 @@ __all__ = ["Replicas", "count_of", "replicas"]
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
 _ON_CORES = ("cpu", "jax", "paddle")
-"""Runtimes whose replicas may be any number where they use the cores."""
+"""Runtimes that take any number of replicas where these use the cores."""
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """Which replicas a call asks for."""
+    """The replicas that a call asks for."""
 
     nprocs: int | None
-    """How many; None for every device."""
+    """Their number; None for one on every device."""
     devices: Ids | None = None
     """Positions in what the host's mask allows; None for the first ones."""
     every_core: bool = False
@@ -36,7 +36,7 @@ class Replicas:
 
 
 def count_of(nprocs: object) -> int | None:
-    """``nprocs=`` as a number from 1; None for -1, every device. Raises PlanError or TypeError."""
+    """Return ``nprocs=`` from 1 up, None for -1 (every device); raise PlanError or TypeError."""
     count = whole_number("nprocs", nprocs)
     if count is None or count == -1:
         return None
@@ -46,7 +46,7 @@ def count_of(nprocs: object) -> int | None:
 
 
 def replicas(count: int | None, options: Options, runtime: Runtime, facts: HostFacts) -> Replicas:
-    """The replicas that ``nprocs``, ``gpus`` and ``xpus`` ask for; raises PlanError.
+    """Return the replicas that ``nprocs``, ``gpus`` and ``xpus`` ask for, or raise PlanError.
 
     Without any of these: every device that the mask shows or, where the runtime uses the cores,
     every core that this process may use.
@@ -93,7 +93,7 @@ def _ids_of(runtime: Runtime, facts: HostFacts) -> tuple[str, ...]:
 
 
 def _has(name: str, runtime: Runtime) -> bool:
-    """Whether the devices of a runtime are what this option counts."""
+    """Return whether this option counts the devices of this runtime."""
     if name == "selected_devices":
         return True
     return (runtime.name == "xpu") is (name == "xpus")

@@ -1,4 +1,4 @@
-"""Where the other names of ``paddle.distributed`` are: an error that says what to do."""
+"""The error for other names of ``paddle.distributed``, which says what to use instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TORCHS = (
     *("isend", "new_group", "recv", "reduce", "reduce_scatter", "scatter"),
     *("scatter_object_list", "send"),
 )
-"""Those that torch.distributed has by the same name, for the same thing."""
+"""Names that torch.distributed has as well, for the same thing."""
 _OTHERS = {
     "alltoall": "torch.distributed.all_to_all",
     "alltoall_single": "torch.distributed.all_to_all_single",
@@ -20,7 +20,7 @@ _OTHERS = {
 
 
 def said_of(module: str, name: str) -> str:
-    """The text of an AttributeError for ``name``, which ``module`` does not have."""
+    """Return the text of an AttributeError for ``name``, which ``module`` does not have."""
     return (
         f"module {module!r} has no attribute {name!r}. In a program that uses Paddle, keep "
         "`import paddle.distributed as dist`, which works in xmp's replicas, and replace spawn "

@@ -22,10 +22,12 @@ _STANDARD = ("", "cpu", "cuda", "gpu", "rocm", "xpu")
 
 
 def trainer() -> Trainer | None:
-    """What Paddle's launcher has made of this process; None in a replica of xmp's, and elsewhere.
+    """Return the trainer that Paddle's launcher made of this process, else None.
+
+    It is None in a replica of xmp's.
 
     Raises:
-        PlanError: as ``_trainer.read``, or RANK and WORLD_SIZE say something else.
+        PlanError: as ``_trainer.read``, or RANK or WORLD_SIZE says something else.
     """
     found = None if _inside.is_replica() else read(os.environ)
     if found is None:
@@ -43,7 +45,7 @@ def trainer() -> Trainer | None:
 
 
 def own_place() -> tuple[int, int]:
-    """This process's rank and the number of trainers, in a program of torch."""
+    """Return this process's rank and the number of trainers, in a program of torch."""
     found = trainer()
     if found is not None:
         return found.rank, found.world_size
@@ -53,8 +55,9 @@ def own_place() -> tuple[int, int]:
 class ParallelEnv:
     """This process's place among the trainers, as it is when the object is made.
 
-    In a replica xmp says it. In other processes of torch the variables of Paddle's launcher do, or
-    those of torchrun, Slurm or MPI. Where Paddle runs, all values are Paddle's own.
+    In a replica it comes from xmp. In other processes of torch it comes from the variables of
+    Paddle's launcher, or from those of torchrun, Slurm or MPI. Where Paddle runs, all values are
+    Paddle's own.
 
     Raises:
         PlanError: a variable of Paddle's launcher is missing, wrong, or contradicts another.

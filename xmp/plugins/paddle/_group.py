@@ -1,4 +1,4 @@
-"""``init_parallel_env``, ``get_rank`` and ``get_world_size``, and the group that they speak of."""
+"""``init_parallel_env``, ``get_rank``, ``get_world_size``, and the group that they are about."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 
 _NAME = "_default_pg"  # paddle/distributed/collective.py
 _TORCHS = {"gloo": ("gloo", ""), "nccl": ("nccl", "cuda"), "xccl": ("xccl", "xpu")}
-"""Paddle's backends that torch has: torch's name, and the device that it needs."""
+"""Paddle's backends that torch has as well: torch's name, and the kind of device that it needs."""
 _PADDLES_ALONE = ("bkcl", "flagcx", "heter")
 
 
 class Group:
-    """The trainers together, with the names of Paddle's ``Group``; of torch's process group.
+    """The group of all trainers: torch's process group, with the names of Paddle's ``Group``.
 
     ``process_group`` is torch's own, for ``group=`` of torch's and xmp's collectives.
     """
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def name(self) -> str | None:
-        """ "_default_pg" for all trainers together."""
+        """The name of the group: "_default_pg" for all trainers together."""
         return self._name
 
     @property
@@ -83,20 +83,20 @@ class Group:
 
     @property
     def backend(self) -> str:
-        """ "GLOO", "NCCL" …: in capitals, as Paddle has it."""
+        """The backend in capitals, as Paddle has it: "GLOO", "NCCL" …"""
         return str(sys.modules["torch.distributed"].get_backend(self._group)).upper()
 
     @property
     def id(self) -> int:
-        """0 for all trainers together."""
+        """The number of the group: 0 for all trainers together."""
         return self._id
 
     def is_member(self) -> bool:
-        """Whether this trainer is in the group, and not alone in it."""
+        """Return whether this trainer is in the group, and not alone in it."""
         return self._rank >= 0 and self.nranks > 1
 
     def get_group_rank(self, rank: int) -> int:
-        """The rank in the group of a global rank; -1 where this trainer is not a member.
+        """Return the rank in the group of a global rank; -1 where this trainer is not a member.
 
         Raises:
             ValueError: the global rank is not in the group.
@@ -104,7 +104,7 @@ class Group:
         return self._ranks.index(rank) if self.is_member() else -1
 
     def get_global_rank(self, rank: int) -> int:
-        """The global rank of a rank in the group; -1 where this trainer is not a member."""
+        """Return the global rank of a rank in the group; -1 where this trainer is not a member."""
         return self._ranks[rank] if self.is_member() else -1
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ def init_parallel_env(nccl_config: Any = None) -> Any:
     names the backend, PADDLE_PG_TIMEOUT (in milliseconds) limits each collective.
 
     Args:
-        nccl_config: Paddle's; torch takes none.
+        nccl_config: for Paddle's own function; where torch runs, only None is allowed.
 
     Raises:
         PlanError: a variable of Paddle's launcher is missing, wrong, or contradicts another; the
@@ -157,10 +157,12 @@ def init_parallel_env(nccl_config: Any = None) -> Any:
 
 
 def get_rank(group: Any = None) -> int:
-    """This trainer's rank in ``group``, -1 outside of it; without one its global rank.
+    """Return this trainer's rank in ``group``, -1 outside of it; without a group its global rank.
 
-    It needs no ``init_parallel_env()`` before it. ``group`` is what that returned, or a process
-    group of torch's.
+    ``init_parallel_env()`` need not have been called.
+
+    Args:
+        group: what ``init_parallel_env`` returned, or a process group of torch's.
 
     Raises:
         TypeError: ``group`` is neither. PlanError: as ``ParallelEnv``.
@@ -173,9 +175,10 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """The number of trainers in ``group``, -1 outside of it; without one, of all of them.
+    """Return the number of trainers in ``group``, -1 outside of it; without a group, of all.
 
-    Raises as ``get_rank`` does.
+    Args:
+        group: as for ``get_rank``, which raises the same errors.
     """
     if paddle_runs():
         return int(paddle_dist().get_world_size(group))
@@ -185,12 +188,12 @@ def get_world_size(group: Any = None) -> int:
 
 
 def torchs_group(group: Any) -> Any:
-    """torch's process group of one of ours; others, and None, as they are."""
+    """Return torch's process group of a ``Group``; return other groups, and None, as they are."""
     return group.process_group if isinstance(group, Group) else group
 
 
 def world_of_torch(what: str) -> int:
-    """The number of trainers, for what needs them connected.
+    """Return the number of trainers to ``what``, a function that needs them connected.
 
     Raises:
         RuntimeError: Paddle's launcher started several, and torch does not know them yet.
@@ -204,7 +207,10 @@ def world_of_torch(what: str) -> int:
 
 
 def _paddles(nccl_config: Any) -> Any:
-    """Paddle's own ``init_parallel_env``, which takes half of its variables for a world of one."""
+    """Call Paddle's ``init_parallel_env``, which takes half of its variables for a world of one.
+
+    So the variables are checked before; PlanError also for an IPv6 address to meet at.
+    """
     found = read(os.environ)
     if found is not None and found.world_size > 1:
         address, port = meeting_place(os.environ, found.world_size)
@@ -217,7 +223,7 @@ def _paddles(nccl_config: Any) -> Any:
 
 
 def _made(rank: int) -> Group | None:
-    """The group of an earlier call, as long as torch has it."""
+    """Return the group of an earlier call, as long as torch has it; else None."""
     made = _default
     there = made is not None and made.rank == rank and made.process_group is _torchs_default()
     return made if there else None
@@ -246,8 +252,9 @@ def _torchs_default() -> Any:
 def _leave() -> None:
     """Destroy the process group before Python ends; Paddle's programs have no call for that.
 
-    Its threads would run on while the interpreter ends, and abort the process. When it is destroyed
-    the reference cycles of torch's DistributedDataParallel still hold it (torch 2.13).
+    The group's threads would run on while the interpreter ends, and abort the process. After
+    ``destroy_process_group`` reference cycles of torch's DistributedDataParallel still hold the
+    group (torch 2.13): they are collected.
     """
     made = _default
     if made is None:
@@ -283,7 +290,10 @@ def _export(found: Trainer) -> None:
 
 
 def _backend() -> str | None:
-    """torch's name of the backend that PADDLE_DISTRI_BACKEND asks for; None for the usual one."""
+    """Return torch's name of the backend in PADDLE_DISTRI_BACKEND; None for the usual one.
+
+    Raise PlanError for one that torch or this trainer's device does not have.
+    """
     asked = os.environ.get(BACKEND, "auto")
     if asked == "auto":
         return None

@@ -25,9 +25,9 @@ _SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 
 
 def by_hand(options: Options) -> tuple[HostsByHand | None, int]:
-    """The hosts that the options name, None where they name none, and the port of a single host.
+    """Return the hosts that the options name, or None, and the port of a single host, or 0.
 
-    Raises PlanError where ``ips`` is no list of hosts, or this host is not exactly one of them.
+    Raise PlanError where ``ips`` is no list of hosts, or this host is not exactly one of them.
     """
     port = options.started_port or port_of_flags() or 0
     text = options.node_ip if options.ips is None else options.ips
@@ -46,7 +46,7 @@ def by_hand(options: Options) -> tuple[HostsByHand | None, int]:
 
 
 def _hosts(text: str) -> tuple[str, ...]:
-    """The entries of ``ips``: addresses of either version, and names."""
+    """Return the entries of ``ips``: addresses of either version, and names; or raise PlanError."""
     hosts = tuple(map(_host, text.split(",")))
     wrong = [part for part, host in zip(text.split(","), hosts) if host is None]
     if wrong:
@@ -80,7 +80,7 @@ def _refuse_loopback(hosts: tuple[str, ...]) -> None:
 
 
 def _own_index(hosts: tuple[str, ...]) -> int:
-    """The place of this host by its own addresses; raises PlanError unless there is exactly one."""
+    """Find this host in the list by its own addresses; raise PlanError unless it is there once."""
     from xmp._os.probe.addresses import own_addresses
 
     here = [index for index, host in enumerate(hosts) if _is_here(host)]
@@ -131,12 +131,12 @@ def _list(hosts: tuple[str, ...]) -> str:
 
 
 def with_cloud(options: Options, environ: Mapping[str, str] | None = None) -> Options:
-    """The options with what PaddleCloud's variables say, where ``use_paddlecloud`` asks for it.
+    """Return the options with what PaddleCloud's variables say, if ``use_paddlecloud`` is set.
 
     PADDLE_TRAINERS has the addresses of all hosts with commas, POD_IP that of this one,
     PADDLE_TRAINER_ID its place in the list, PADDLE_PORT the first port (Paddle 3.3.1,
-    distributed/cloud_utils.py). Raises PlanError for those that are missing, and for those that
-    contradict each other or the options.
+    distributed/cloud_utils.py). Raise PlanError for variables that are missing, or that contradict
+    each other or the options.
     """
     if not options.use_paddlecloud:
         return options

@@ -1,4 +1,4 @@
-"""Parameters with ``no_sync = True``: Paddle leaves them out, and so has torch to do."""
+"""Parameters with ``no_sync = True``: Paddle leaves them out, and torch is made to do the same."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from xmp._words.errors import PlanError
 __all__ = ["left_out"]
 
 _IGNORED = "_ddp_params_and_buffers_to_ignore"
-"""The names that DistributedDataParallel leaves out. Its constructor alone reads them
-(torch/nn/parallel/distributed.py, 2.13)."""
+"""The attribute of a model with the names that DistributedDataParallel leaves out.
+
+Only its constructor reads it (torch/nn/parallel/distributed.py, 2.13).
+"""
 
 
 @contextmanager
 def left_out(model: Any) -> Iterator[None]:
-    """While inside, what torch wraps leaves out the parameters of ``model`` that say so.
+    """Have torch leave out the marked parameters of ``model`` when it is wrapped within this.
 
     Afterwards the model is as before: a later wrapper, or that of a copy, goes by the marks that
     the parameters have then.
@@ -51,6 +53,6 @@ def _names(model: Any) -> list[str]:
             f"DataParallel cannot leave out parameters with no_sync = True ({', '.join(names)}) on "
             "torch_xla: remove the attribute, or average the others by xmp.all_reduce"
         )
-    # torch looks for those of the root module with a dot before the name in one place, and without
-    # it in others (_build_params_for_reducer; __init__).
+    # torch looks for parameters of the root module with a dot before the name in one place, and
+    # without it in others (_build_params_for_reducer; __init__).
     return [*names, *(f".{name}" for name in names if "." not in name)]

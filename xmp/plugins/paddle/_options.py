@@ -1,4 +1,4 @@
-"""The options of ``spawn``: names, types, and the words that Paddle no longer wants."""
+"""The options of ``spawn``: names, types, and those that Paddle has deprecated."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Options:
 def options_of(given: Mapping[str, object]) -> Options:
     """Check the options of a call, and warn its caller of deprecated ones.
 
-    An option that is None is left out. Raises PlanError for a name that is not known, for two words
-    for one thing and for a value that cannot be, TypeError for a value of a wrong type.
+    An option that is None counts as left out. Raise PlanError for an unknown name, for two options
+    that mean one thing and for an impossible value, TypeError for a value of a wrong type.
     """
     for name in given:
         if name not in NOW and name not in DEPRECATED:
@@ -99,7 +99,7 @@ def _kind(value: object) -> str:
 
 
 def port_of(name: str, value: object) -> int:
-    """A port as a number, from an option or a variable; raises PlanError or TypeError."""
+    """Return a port of an option or a variable as a number; raise PlanError or TypeError."""
     if isinstance(value, str) and is_number(value.strip()):
         value = int(value)
     elif not isinstance(value, int) or isinstance(value, bool):
@@ -112,7 +112,7 @@ def port_of(name: str, value: object) -> int:
 
 
 def _ids(name: str, value: object) -> Ids:
-    """``"4,5"``, ``[4, 5]`` or ``(4, 5)`` as numbers."""
+    """Return ``"4,5"``, ``[4, 5]`` or ``(4, 5)`` as numbers; raise PlanError or TypeError."""
     if not isinstance(value, (str, list, tuple)):
         allowed = 'ids such as "4,5" or [4, 5], or None'
         raise TypeError(f"{name} must be {allowed}, not {_kind(value)}: {value!r}")
@@ -136,6 +136,6 @@ def _ids(name: str, value: object) -> Ids:
 
 
 def port_of_flags() -> int | None:
-    """FLAGS_START_PORT, which Paddle 3.3.1 reads (distributed/fleet/launch.py)."""
+    """Return FLAGS_START_PORT, which Paddle 3.3.1 reads (distributed/fleet/launch.py), or None."""
     text = os.environ.get("FLAGS_START_PORT", "")
     return port_of("FLAGS_START_PORT", text) if text else None

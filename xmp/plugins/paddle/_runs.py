@@ -1,4 +1,4 @@
-"""Whether Paddle is the framework of this process, or torch."""
+"""The framework of this process: Paddle, or torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["paddle_dist", "paddle_runs", "refuse_paddle_on"]
 
 
 def paddle_runs() -> bool:
-    """Whether Paddle connects the replicas, or would.
+    """Return whether Paddle connects the replicas, or would connect them.
 
-    In a replica the runtime says it. Elsewhere Paddle has to be loaded; where torch is loaded too,
-    Paddle's launcher must have started this process, and torch have no process group.
+    In a replica the runtime decides. Elsewhere Paddle must be loaded; if torch is loaded too,
+    Paddle's launcher must have started this process, and torch must have no process group.
     """
     if _inside.is_replica():
         return _inside.replica().runtime == "paddle"
@@ -28,7 +28,7 @@ def paddle_runs() -> bool:
 
 
 def refuse_paddle_on(what: str) -> None:
-    """Raise PlanError for ``what`` of Paddle in a replica whose runtime is another one's."""
+    """Raise PlanError for ``what``, which is Paddle's, in a replica of another runtime."""
     if _inside.is_replica() and not paddle_runs():
         raise PlanError(
             f"{what} is Paddle's, and this launch has runtime {_inside.replica().runtime!r}, which "
@@ -37,7 +37,7 @@ def refuse_paddle_on(what: str) -> None:
 
 
 def paddle_dist() -> Any:
-    """``paddle.distributed``."""
+    """Import ``paddle.distributed``."""
     import paddle.distributed
 
     return paddle.distributed

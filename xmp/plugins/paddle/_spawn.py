@@ -46,11 +46,12 @@ _FACE = "xmp.compat.paddle.spawn"
 
 
 class MultiprocessContext(_processes.ProcessContext[R]):
-    """What ``spawn`` returns: the running replicas, or those that have ended.
+    """The handle that ``spawn`` returns, of replicas that run or have ended.
 
-    ``join(timeout=None)`` waits for all: True when all have ended, False when ``timeout`` seconds
-    are over; it raises ReplicaError when one has failed. ``results()`` waits, and returns what the
-    functions returned, in rank order. ``processes`` and ``sentinels`` are as in Paddle.
+    ``join(timeout=None)`` waits for all: it returns True when all have ended, False when
+    ``timeout`` seconds are over, and raises ReplicaError when one has failed. ``results()`` waits,
+    and returns what the functions returned, in rank order. ``processes`` and ``sentinels`` are as
+    in Paddle.
     """
 
     @property
@@ -82,11 +83,12 @@ def spawn(
 
     The runtime is the one that ``runtime=`` or XMP_RUNTIME names. Otherwise xmp chooses as in
     ``xmp.spawn``, by what this process has loaded: Paddle, torch or JAX. Where it has loaded none
-    of them, what ``func`` imports inside its body counts as loaded; then Paddle, if torch is not
-    installed. With Paddle every replica is a trainer of its own, and joined. With torch, and where
-    nothing names a framework but torch is installed, torch's process group is ready before
-    ``func``: this imports torch in every replica. With JAX its own processes are joined, and no
-    torch is started. ``print_config=True`` shows what was chosen, and why.
+    of them, what ``func`` imports inside its body counts as loaded; where that is none of them
+    either, Paddle does, if torch is not installed. With Paddle every replica is a trainer, joined
+    to the others. With torch, and where nothing names a framework but torch is installed, torch's
+    process group is ready before ``func``: this imports torch in every replica. With JAX its own
+    processes are joined, and no torch is started. ``print_config=True`` shows what was chosen, and
+    why.
 
     Args:
         func: a function, a method, a lambda or another callable.
@@ -99,8 +101,8 @@ def spawn(
             this process, as Paddle's default "spawn" does not, and is faster.
         gpus, xpus: the ids of devices as in CUDA_VISIBLE_DEVICES (not positions in it): ``"4,5"``
             or ``[4, 5]``. Their number is ``nprocs``.
-        ips: the addresses or names of all hosts with commas, the same on each. This host is the one
-            whose address is its own. They meet at the first one, at port FLAGS_START_PORT or 6070.
+        ips: the addresses or names of all hosts with commas, the same on each host, which finds
+            itself by its own addresses. They meet at the first, at port FLAGS_START_PORT or 6070.
         backend: "auto", "gloo", "nccl", "xccl", "bkcl", "heter" or "flagcx", as far as the runtime
             has it. Under Paddle the replicas have it as PADDLE_DISTRI_BACKEND.
         print_config: print the plan on standard output before the replicas start.
@@ -110,8 +112,8 @@ def spawn(
         The context, after the end of all replicas or, with ``join=False``, at once.
 
     Raises:
-        PlanError: the call does not fit this host, or an option is not known; TypeError: a value of
-        a wrong type. Nothing was started. Else what ``xmp.spawn`` raises.
+        PlanError: the call does not fit this host, or an option is not known. TypeError: a value of
+        a wrong type. With both, nothing was started. Else what ``xmp.spawn`` raises.
 
     Deprecated, with a DeprecationWarning: ``selected_devices started_port cluster_node_ips node_ip
     use_paddlecloud``. Names and defaults are those of Paddle 3.3.1 (distributed/spawn.py).
@@ -144,7 +146,7 @@ class _Asked:
 def _asked(
     func: Any, args: Any, nprocs: object, join: object, daemon: object, given: dict[str, Any]
 ) -> _Asked:
-    """Check the arguments, choose the runtime, translate; raises PlanError and TypeError."""
+    """Check the arguments, choose the runtime and translate; raise PlanError or TypeError."""
     from xmp._calls.call_checks import check_rankless
     from xmp._calls.host import host_facts
     from xmp._calls.launcher import without_rank
@@ -179,7 +181,10 @@ def _asked(
 
 
 def _chosen(func: Any, options: Options, facts: HostFacts) -> tuple[Runtime, tuple[str, ...]]:
-    """The runtime, and what counts as loaded because ``func`` imports it."""
+    """Return the runtime, and the frameworks that count as loaded though nothing has loaded any.
+
+    These are what ``func`` imports or, where that is none, Paddle without torch on this host.
+    """
     from xmp._payload.hints import modules_imported
     from xmp._plan.planner import choose, with_imports
     from xmp._plan.runtimes import runtimes
@@ -199,7 +204,7 @@ def _chosen(func: Any, options: Options, facts: HostFacts) -> tuple[Runtime, tup
 def _notes(
     runtime: Runtime, facts: HostFacts, wanted: Replicas, options: Options, imports: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """What was decided for the user, for the plan."""
+    """Return what was decided for the user, as notes of the plan."""
     notes = [f"{_FACE}: {_ready(runtime, facts, options)}"]
     if imports:
         notes.append(
@@ -215,7 +220,7 @@ def _notes(
 
 
 def _ready(runtime: Runtime, facts: HostFacts, options: Options) -> str:
-    """What connects the replicas when the function starts."""
+    """Say what connects the replicas when the function starts."""
     if runtime.name == "paddle":
         return "every replica is a trainer of Paddle's, and joined before the function starts"
     other = '; runtime="paddle" is for functions that use Paddle'
@@ -228,7 +233,7 @@ def _ready(runtime: Runtime, facts: HostFacts, options: Options) -> str:
 
 
 def _launched(asked: _Asked) -> Any:
-    """Start the replicas, after the plan has been shown where the call asks for that."""
+    """Start the replicas; before that, print the plan if the call asks for it."""
     fields: dict[str, Any] = {
         "world": asked.world, "grouped": True, "store_port": asked.port, "notes": asked.notes,
         "imports": asked.imports,

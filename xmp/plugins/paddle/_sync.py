@@ -37,7 +37,7 @@ def sync_params_buffers(
         comm_group: what ``init_parallel_env`` returned, or a process group of torch's.
         src_rank: a global rank.
         is_model_parallel: leave out parameters with ``is_distributed = True``.
-        fuse_params: exchange 128 MiB at once, and not each tensor alone.
+        fuse_params: exchange 128 MiB at once, instead of each tensor alone.
         is_moe_sharding_parallel: parameters with ``no_sync = True`` and ``expert = True`` take
             part.
 
@@ -69,7 +69,7 @@ def sync_params_buffers(
 
 
 def is_paddles(model: Any) -> bool:
-    """Whether this is a layer of Paddle's."""
+    """Return whether ``model`` is a layer of Paddle's."""
     layer = getattr(getattr(sys.modules.get("paddle"), "nn", None), "Layer", ())
     return isinstance(model, layer)
 
@@ -85,7 +85,7 @@ def refuse_other_models(what: str, model: Any) -> None:
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
-    """Parameters and persistent buffers by name; those of a shared module once."""
+    """Yield parameters and persistent buffers by name; those of a shared module once."""
     for prefix, module in model.named_modules():
         kept = {**module._parameters, **module._buffers}
         for name, tensor in kept.items():
@@ -94,7 +94,7 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _takes_part(tensor: Any, is_model_parallel: bool, is_moe: bool) -> bool:
-    # A tensor of torch's has a method of that name.
+    # torch's tensors have a method of that name, hence `is True`.
     if is_model_parallel and getattr(tensor, "is_distributed", False) is True:
         return False
     own = getattr(tensor, "no_sync", False)
@@ -104,7 +104,7 @@ def _takes_part(tensor: Any, is_model_parallel: bool, is_moe: bool) -> bool:
 def _exchanges(
     model: Any, is_model_parallel: bool, fuse: bool, is_moe: bool
 ) -> Iterator[dict[str, Any]]:
-    """What is sent at once: a number of tensors, or a single one."""
+    """Yield what is sent at once: with ``fuse`` many tensors, else a single one."""
     tensors: dict[str, Any] = {}
     size = 0
     for name, tensor in _tensors(model):

@@ -1,4 +1,4 @@
-"""What the variables of Paddle's launchers make of this process: its rank, its device, its peers.
+"""This process as the variables of Paddle's launchers describe it: its rank, device and peers.
 
 ``paddle.distributed.launch`` sets all of them (launch/controllers/collective.py),
 ``paddle.distributed.spawn`` those without ``_LOCAL_`` (spawn.py); both of Paddle 3.3.1.
@@ -37,11 +37,11 @@ class Trainer:
     local_rank: int
     local_world_size: int
     device_id: int | None
-    """Which GPU or XPU it was given; None for none."""
+    """The GPU or XPU that it was given; None for none."""
 
 
 def read(environ: Env) -> Trainer | None:
-    """The trainer that this process is; None where no launcher of Paddle's has started it.
+    """Return the trainer that this process is; None where no launcher of Paddle's started it.
 
     Raises:
         PlanError: a variable is missing or no number, or two of them contradict each other.
@@ -73,7 +73,7 @@ def read(environ: Env) -> Trainer | None:
 
 
 def endpoints(environ: Env) -> list[str]:
-    """Those of all trainers, in the order of their ranks; ``[""]`` where none are known.
+    """Return the endpoints of all trainers in rank order; ``[""]`` where none are known.
 
     Raises:
         PlanError: PADDLE_BACKUP_ENV_PATH names a file that cannot be read.
@@ -85,15 +85,15 @@ def endpoints(environ: Env) -> list[str]:
 
 
 def current_endpoint(environ: Env) -> str:
-    """That of this trainer; empty where none is known."""
+    """Return the endpoint of this trainer; empty where none is known."""
     return environ.get(ENDPOINT, "")
 
 
 def meeting_place(environ: Env, world: int) -> tuple[str, int]:
-    """The address and the port where rank 0 hosts the store.
+    """Return the address and the port where rank 0 hosts the store.
 
-    They are looked for as Paddle does: MASTER_ADDR with MASTER_PORT, then PADDLE_MASTER, then the
-    first of PADDLE_TRAINER_ENDPOINTS. IPv6 addresses may stand in brackets.
+    The order is Paddle's: MASTER_ADDR with MASTER_PORT, then PADDLE_MASTER, then the first of
+    PADDLE_TRAINER_ENDPOINTS. IPv6 addresses may stand in brackets.
 
     Raises:
         PlanError: none of them is set, or the one that counts is not an endpoint.
@@ -115,7 +115,7 @@ def meeting_place(environ: Env, world: int) -> tuple[str, int]:
 
 
 def integer(environ: Env, name: str, least: int = 0, most: int = MOST) -> int | None:
-    """The value of a variable; None where it is not set.
+    """Return the number in a variable; None where it is not set.
 
     Raises:
         PlanError: it is no whole number from ``least`` to ``most``.
@@ -145,7 +145,10 @@ def _parsed(name: str, endpoint: str) -> tuple[str, int]:
 
 
 def _on_this_host(environ: Env, rank: int, world: int, given: list[str]) -> tuple[int, int]:
-    """The local rank and the number of trainers on this host; spawn.py gives only endpoints."""
+    """Return the local rank and the number of trainers on this host; raise PlanError for misfits.
+
+    Where variables do not give them, as with spawn.py, they are counted in the endpoints.
+    """
     local = integer(environ, LOCAL_RANK)
     local_world = integer(environ, LOCAL_COUNT, least=1)
     hosts = [each.rpartition(":")[0] for each in given] if any(given) else [""] * world
@@ -162,7 +165,7 @@ def _on_this_host(environ: Env, rank: int, world: int, given: list[str]) -> tupl
 
 
 def _selected(environ: Env) -> int | None:
-    """The first device of FLAGS_selected_gpus ("0,1"), or else of FLAGS_selected_xpus."""
+    """Return the first device of FLAGS_selected_gpus ("0,1"), or else of FLAGS_selected_xpus."""
     for name in (GPU, XPU):
         if environ.get(name):
             return integer({name: environ[name].split(",")[0]}, name)

@@ -1,6 +1,6 @@
-"""Sends the bytes of ``_exchange`` with Paddle's collectives (3.3), which must be there.
+"""The wire of ``_exchange`` over Paddle's collectives (3.3), which must be ready.
 
-Not by Paddle's collectives of objects: these open pickles of whatever has reached the connection.
+It does not use Paddle's collectives of objects, which unpickle whatever has reached the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PaddleWire(ArrayWire, BlockHeads):
         self.makers = (_tensor,)
 
     def reduce(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-        """Tensors travel as numpy arrays."""
+        """Have tensors travel as numpy arrays; return None for other values."""
         import paddle
 
         if not isinstance(value, paddle.Tensor):
@@ -31,7 +31,7 @@ class PaddleWire(ArrayWire, BlockHeads):
         return _tensor, (as_numpy(value), str(value.dtype).removeprefix("paddle."))
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """Padded to the longest."""
+        """Return the parts of all ranks, which travel padded to the longest."""
         import paddle
 
         longest = max(sizes)
@@ -42,7 +42,7 @@ class PaddleWire(ArrayWire, BlockHeads):
         return [column[:size].copy() for column, size in zip(mine, sizes)]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """From ``src``."""
+        """Return the part of ``src``."""
         import paddle
 
         moved = _padded(part, size)
@@ -61,7 +61,7 @@ class PaddleWire(ArrayWire, BlockHeads):
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Its values; numpy has no bfloat16, and Paddle would give its bits as integers."""
+    """Return its values, floats as float32: Paddle would give bfloat16's bits as integers."""
     plain = tensor.astype("float32") if tensor.is_floating_point() else tensor
     return plain.detach().numpy()
 
@@ -73,7 +73,7 @@ def _empty(size: int) -> Any:
 
 
 def _padded(part: Any | None, size: int) -> Any:
-    """The part as a tensor of that size."""
+    """Return the part as a tensor of ``size`` bytes, zeros where the part ends or is None."""
     import paddle
 
     block = _empty(size)

@@ -43,7 +43,7 @@ def enter(info: ReplicaInfo) -> Paddle:
 
 
 def attach(info: ReplicaInfo) -> Paddle:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the collectives for a process that another launcher started; change nothing in it."""
     return Paddle(info)
 
 
@@ -77,7 +77,7 @@ class Paddle:
         self._wire = PaddleWire(info.rank, info.world_size)
 
     def device(self) -> Any:
-        """Paddle's place: ``Place(cpu)``, ``Place(gpu:0)``."""
+        """Return Paddle's place: ``Place(cpu)``, ``Place(gpu:0)``."""
         return _module().framework._current_expected_place()
 
     def synchronize(self) -> None:
@@ -141,7 +141,7 @@ def _is_numeric(leaf: Any) -> bool:
 
 
 def _fits(leaf: Any) -> bool:
-    """Whether gloo and nccl reduce this type themselves."""
+    """Return whether gloo and nccl reduce this type themselves."""
     if is_array(leaf):
         return bool(leaf.dtype.isnative and leaf.dtype.name in _REDUCED and leaf.shape)
     return _is_tensor(leaf) and str(leaf.dtype).removeprefix("paddle.") in _REDUCED
@@ -152,7 +152,7 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def _like(result: Any, leaf: Any) -> Any:
-    """The result in the form of ``leaf``; the mean of integers stays a float."""
+    """Return the result in the form of ``leaf``; the mean of integers stays a float."""
     if not _is_tensor(leaf):
         return result
     tensor = _module().to_tensor(result)

@@ -84,7 +84,7 @@ def _endpoint(job: Job, host: int, local: int) -> str:
             "Start with a scheduler that lists the hosts (Slurm), or use one host."
         )
     if ":" in address:
-        # It splits an endpoint at its colon (Paddle 3.3.1, distributed/parallel.py).
+        # Paddle splits an endpoint at its colon (3.3.1, distributed/parallel.py).
         raise PlanError(
             f"host {host} is {address}, and Paddle takes no IPv6 address in an endpoint. Give the "
             "name or the IPv4 address of every host."

@@ -1,8 +1,9 @@
 """Legacy torch_xla (XRT, up to 2.0) in a replica: the calls of its own spawn, in the same order.
 
-After pytorch/xla's ``distributed/xla_multiprocessing.py`` at b6dc88078d: replication in a world of
-several, and for a function that raises two messages on standard error and exit code 17.
-torch_xla of that age can no longer be installed: the tests run a stand-in with its interface.
+It follows pytorch/xla's ``distributed/xla_multiprocessing.py`` at b6dc88078d: it sets up
+replication in a world of several, and for a function that raises it writes two messages to standard
+error and exits with code 17. torch_xla of that age can no longer be installed: the tests run a
+stand-in with its interface.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def enter(info: ReplicaInfo) -> Xrt:
 
 
 def attach(info: ReplicaInfo) -> Xrt:
-    """The same collectives in a process that another launcher started; changes nothing."""
+    """Return the collectives for a process that another launcher started; change nothing in it."""
     return Xrt(info)
 
 
@@ -66,7 +67,7 @@ class Xrt(TorchDist):
         self._service = _ServiceWire(torch_module(), _xla_model(), info, self.device)
 
     def device(self) -> Any:
-        """``xm.xla_device()``: the only one of this process."""
+        """Return ``xm.xla_device()``, the only device of this process."""
         return _xla_model().xla_device()
 
     def synchronize(self) -> None:
@@ -76,15 +77,15 @@ class Xrt(TorchDist):
         xm.wait_device_ops()
 
     def members(self, group: Any) -> Members | None:
-        """None: the mesh service connects all replicas, without process groups."""
+        """Return None: the mesh service connects all replicas, without process groups."""
         return None
 
     def local_group(self) -> Any:
-        """None, as above."""
+        """Return None, as ``members`` does."""
         return None
 
     def averaging_members(self, group: Any) -> Members:
-        """Return the collectives of the mesh; PlanError for a group."""
+        """Return the collectives of the mesh; raise PlanError for a group."""
         if group is not None:
             raise PlanError(NO_GROUPS)
         return self
@@ -98,7 +99,7 @@ class Xrt(TorchDist):
         self._service.meet()
 
     def failed(self, error: BaseException) -> int:
-        """Write what torch_xla writes of an exception on standard error; returns its exit code."""
+        """Write an exception to standard error as torch_xla does; return torch_xla's exit code."""
         device = os.environ.get("XRT_MULTI_PROCESSING_DEVICE", "")
         sys.stderr.write(f"Exception in device={device}: {error}\n")
         traceback.print_exception(type(error), error, error.__traceback__, limit=16)
@@ -115,26 +116,26 @@ class Xrt(TorchDist):
 
 class _Done:
     def wait(self) -> None:
-        """XLA runs it when the value is read."""
+        """Do nothing: XLA runs the reduction when the value is read."""
 
 
 class _ServiceWire(MeshWire):
-    """Through the mesh service: each rank sends bytes and gets those of all, in rank order."""
+    """The wire of the mesh service: each rank sends bytes and gets those of all, in rank order."""
 
     _tags = itertools.count()
 
     def meet(self, payload: bytes = b"") -> Sequence[bytes]:
-        """The payloads of all replicas; each call has its own tag."""
+        """Return the payloads of all replicas when all have called this; each call has its tag."""
         found: Sequence[bytes] = self._xm.rendezvous(f"xmp/{next(self._tags)}", payload)
         return found
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
-        """As they are: the service accepts different lengths."""
+        """Return the parts of all ranks, sent as they are: the service accepts any lengths."""
         mine = b"" if part is None else part.numpy().tobytes()
         return [self._part(each) for each in self.meet(mine)]
 
     def broadcast_part(self, part: Any | None, size: int, src: int) -> Any:
-        """From ``src``; the others send nothing."""
+        """Return the part of ``src``; the other ranks send nothing."""
         return self._part(self.meet(b"" if part is None else part.numpy().tobytes())[src])
 
     def _part(self, data: bytes) -> Any:

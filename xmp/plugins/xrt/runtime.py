@@ -1,6 +1,6 @@
 """Legacy torch_xla, up to 2.0: one local service per host owns the devices, replicas are clients.
 
-Only ordinal 0 keeps the variables that configure the devices: the C++ client tries them first.
+Only ordinal 0 keeps the variables that configure the devices: the C++ client tries these first.
 torch_xla of that age can no longer be installed: the plans follow its source (pytorch/xla,
 ``torch_xla/distributed/xla_multiprocessing.py`` and ``third_party/xla_client/``, at b6dc88078d).
 """
@@ -31,7 +31,7 @@ ORDINAL = "XRT_SHARD_ORDINAL"
 LOCAL_ORDINAL = "XRT_SHARD_LOCAL_ORDINAL"
 DEVICE = "XRT_MULTI_PROCESSING_DEVICE"  # "TPU:3"
 PARTS = (LOCAL_WORKER, WORKERS, DEVICE_MAP)
-"""They belong to a configuration: alone they are a mistake, as in torch_xla's own spawn."""
+"""Parts of a configuration: without the rest they are an error, as in torch_xla's own spawn."""
 SERVICE_PORT = 8477
 WORKER_PORT = 4000
 HOST_PORT = r"(?P<host>[\w.-]+|\[[^]]+\]):(?P<port>\d+)"
@@ -57,7 +57,7 @@ class Setup:
 
 
 class Xrt(Runtime):
-    """TPU or GPU through the XRT services; all devices or one."""
+    """TPUs or GPUs through the XRT services: a replica for each device, or a single one."""
 
     name = "xrt"
     framework = "xmp.plugins.xrt.framework"
@@ -179,7 +179,7 @@ def _number(text: str, name: str) -> int:
 
 
 def _entries(text: str, name: str) -> tuple[re.Match[str], ...]:
-    """The entries of one of ``FORMS`` in the order of ORD, each ORD once from 0."""
+    """Parse entries in one of ``FORMS``, by ORD; raise PlanError unless each ORD is there once."""
     shown, form = FORMS[name]
     found = []
     for part in text.split("|"):
@@ -232,7 +232,10 @@ def _gpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> 
 
 
 def _gpu_workers(job: Job, setup: Setup) -> dict[str, str]:
-    """One endpoint per replica of the job; replica i of a host counts up from its first port."""
+    """Return the variables with one endpoint per replica of the job.
+
+    The ports of a host of ``XRT_WORKERS`` count up from its first port; others are leased.
+    """
     hosts = setup.workers or (("127.0.0.1", 0),)
     endpoints = []
     for host, first in hosts:
