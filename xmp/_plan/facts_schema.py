@@ -1,4 +1,4 @@
-"""What recorded facts may hold: they come from other hosts, in files that people have edited.
+"""The allowed content of recorded facts, which come from other hosts in files that people edit.
 
 The planner takes facts as they are, so whatever it does not expect is refused here, by its path.
 """

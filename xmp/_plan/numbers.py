@@ -1,4 +1,4 @@
-"""Numbers that are not xmp's own: in the texts of variables, and as arguments."""
+"""Checks of numbers from outside: in the texts of variables, and as arguments."""
 
 from __future__ import annotations
 

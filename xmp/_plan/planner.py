@@ -169,7 +169,7 @@ def _job_plan(
         others=others,
         framework=runtime.framework,
         preload=_preload(runtime, job.request, job.places[0].facts),
-        # Without chips an import of torch_xla queries no metadata server: a trial may allow it.
+        # Without chips an import of torch_xla queries no metadata server: a template may try it.
         not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
         meeting=_meeting.meeting(job),

@@ -1,4 +1,4 @@
-"""Which runtime a launch uses: the one that is named, configured, loaded, or has hardware here."""
+"""The choice of a launch's runtime: it is named, configured, loaded, or has hardware here."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _by_hardware(facts: HostFacts, able: Sequence[Runtime]) -> tuple[Runtime, st
 def said_of(
     chosen: tuple[Runtime, str, tuple[str, ...]], request: Request, facts: HostFacts
 ) -> str:
-    """Return the line for an error that says which runtime xmp chose, why, and what is possible.
+    """Return one line for an error: which runtime xmp chose, why, and what else is possible.
 
     It is empty where the user named the runtime, or where no other is possible. The line is needed
     because torch's "process group has not been initialized" does not tell the user of a program

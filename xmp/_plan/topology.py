@@ -52,7 +52,7 @@ class Generation:
     processes_per_chip: int = 1
     """Processes that can share a chip, each with its own devices."""
     number_per_chip: int = 2
-    """What one chip adds to the number of an accelerator type: v4-8 has four chips."""
+    """The number that one chip adds to that of an accelerator type: v4-8 has four chips."""
     flat: bool = False
     """Whether its slices have two dimensions instead of three."""
     functions_per_chip: int = 1

@@ -220,7 +220,8 @@ def spawn(
         None after a join, else a ``ProcessContext``.
 
     Raises:
-        ProcessException: as ``start_processes`` does, and the other errors of that, too.
+        ProcessRaisedException, ProcessExitedException, PlanError, TypeError, StartError: as
+        ``start_processes`` does.
     """
     if start_method != "spawn":
         warnings.warn(

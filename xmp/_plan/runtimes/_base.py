@@ -32,15 +32,15 @@ SPMD = "XLA_USE_SPMD"
 
 @dataclass(frozen=True)
 class Fit:
-    """How many replicas one host takes: the default, the numbers that work, and why."""
+    """The numbers of replicas that one host takes: the default, those that work, and why."""
 
     default: int
     allowed: tuple[int, ...] | None
     """None: any number from 1."""
     reason: str
-    """What determines the numbers: "8 visible GPUs"."""
+    """The fact that determines the numbers: "8 visible GPUs"."""
     advice: str = ""
-    """What to do for another number."""
+    """Advice to a user who wants another number."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Job:
     leasable: bool = True
     """Whether all hosts know each other's leased ports; if not, ports are fixed numbers."""
     name: str = ""
-    """What the launcher that placed the hosts calls the job; empty where that is not known."""
+    """The job's name at the launcher that placed the hosts; empty where it is not known."""
     open: bool = False
     """Whether this host's index is not known: its plan is that of host 0."""
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Share:
-    """What a runtime gives one replica besides the variables that replicas of all runtimes get."""
+    """A replica's part of the plan, besides the variables that replicas of all runtimes get."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"

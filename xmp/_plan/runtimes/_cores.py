@@ -1,4 +1,4 @@
-"""How replicas share a host's cores: threads per replica, and the cores to pin it to."""
+"""The replicas' shares of a host's cores: threads for each, and the cores to pin it to."""
 
 from __future__ import annotations
 

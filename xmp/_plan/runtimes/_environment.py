@@ -52,7 +52,7 @@ def gloo_interface(job: Job, place: Place) -> dict[str, str]:
 
 
 def store_need(job: Job) -> PortNeed:
-    """Return the need of torch's store, a port on host 0: fixed if other hosts know no lease."""
+    """Return the port of torch's store on host 0: fixed where other hosts cannot know a lease."""
     asked = job.request.store_port
     fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
     moved_by = "" if job.leasable else "MASTER_PORT" if job.request.world is None else "port"
@@ -95,7 +95,7 @@ def _patterns(runtime: Runtime) -> tuple[str, ...]:
 
 
 def _of_outer_launch(place: Place) -> tuple[str, ...]:
-    """Return the variable by which the user addressed the replicas of the outer launch, if any."""
+    """Return the name of the user's variable for replicas of the outer launch, if there is one."""
     return (NESTED,) if INSIDE in place.facts.env else ()
 
 

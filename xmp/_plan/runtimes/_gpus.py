@@ -1,7 +1,7 @@
 """torch's GPU runtimes: one replica per visible GPU, and each replica sees all GPUs of the launch.
 
-Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` need the
-numbering that follows. Masks are read as in torch 2.13 (``torch/cuda/__init__.py``).
+Existing programs that call ``set_device(LOCAL_RANK)`` or pass ``device_ids=[rank]`` rely on the
+numbering that this gives. Masks are read as in torch 2.13 (``torch/cuda/__init__.py``).
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def worker_names(job: Job, place: Place) -> dict[str, str]:
 
 
 def private(job: Job, place: Place, first_port: int) -> dict[str, str]:
-    """Return a launch's own metrics ports and log folder: with the defaults, two jobs collide."""
+    """Return variables for a launch's own metrics ports and log folder: two jobs' would collide."""
     return job.once(f"private.{place.index}", lambda: _private(job, place, first_port))
 
 

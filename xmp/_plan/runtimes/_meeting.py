@@ -1,4 +1,4 @@
-"""Where the launchers of several hosts meet: one port of host 0, beside those of the runtime."""
+"""The meeting place of several hosts' launchers: a port of host 0, beside those of the runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def meeting(job: Job) -> HostMeeting | None:
 
 
 def carrier_need(job: Job) -> PortNeed:
-    """Return the launchers' port on host 0: computed alike by all hosts, as they cannot ask yet."""
+    """Return the launchers' port on host 0, which all hosts compute alike before they can ask."""
     first = _first(job)
     above = first + FROM_FIRST <= MOST_PORT
     port = first + FROM_FIRST if above else first - FROM_FIRST

@@ -185,7 +185,7 @@ MEETING_PLACES = (
 """Where replicas meet: a program that sets one before the launch is told that xmp replaces it."""
 
 LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
-"""Of no use without XRT, but some images still set them (Kaggle's sets XRT_TPU_CONFIG)."""
+"""Variables without a use outside XRT that some images still set (Kaggle's sets XRT_TPU_CONFIG)."""
 
 REPORTED = (
     *IDENTITY,

@@ -48,7 +48,7 @@ class Jax(Runtime):
     needs_packages = ("jax",)
 
     def platform(self, facts: HostFacts) -> str:
-        """Return ``tpu``, ``cuda``, ``rocm`` or ``cpu``; raise PlanError where it cannot work."""
+        """Return ``tpu``, ``cuda``, ``rocm`` or ``cpu``; raise PlanError for an unusable one."""
         text = facts.env.get(PLATFORMS, "")
         wanted = text.split(",")[0].strip()
         if wanted == "cpu":

@@ -184,7 +184,7 @@ def _devices_of(plan: JobPlan) -> str:
 
 @contextmanager
 def _own_words() -> Iterator[None]:
-    """Give the options their names here in the PlanErrors that xmp raises within."""
+    """Replace xmp's names of options by accelerate's in the PlanErrors of the block."""
     try:
         yield
     except PlanError as error:

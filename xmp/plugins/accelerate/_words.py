@@ -67,7 +67,7 @@ def prefix(template: object) -> str | None:
 
 @dataclass(frozen=True)
 class World:
-    """Where this host's replicas stand among those of all hosts, and where all meet."""
+    """The place of this host among all hosts, and the address and port where they meet."""
 
     port: int = _DEFAULT_PORT
     address: str = "127.0.0.1"

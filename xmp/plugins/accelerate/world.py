@@ -25,7 +25,7 @@ _JAX = "jax"
 
 
 class AccelerateWorld:
-    """Makes ``PartialState`` use the CPU where the replica does, from ``install`` to ``remove``."""
+    """A patch by which ``PartialState`` uses the CPU where the replica does, until ``remove``."""
 
     def __init__(self, info: ReplicaInfo) -> None:
         self._info = info

@@ -32,7 +32,10 @@ _watches: weakref.WeakValueDictionary[int, weakref.WeakSet[Watch]] = weakref.Wea
 
 
 class Watch:
-    """Watches one model: at each forward, and when a backward reaches two of its parameters."""
+    """The watch over one wrapped model.
+
+    It looks at each forward, and when a backward reaches the first or the last parameter.
+    """
 
     def __init__(self, model: Any, options: AveragingOptions) -> None:
         self._reduced = [each for each in model.parameters() if each.requires_grad]
@@ -161,7 +164,8 @@ class Watch:
                 f"{self._again}, and give its parameters to the optimizer"
             )
         # A model that is frozen as a whole takes no part in a step, as the discriminator does not
-        # while a generator is trained; values of torch.func.functional_call lead to parameters.
+        # while a generator is trained. The stand-ins that torch.func.functional_call puts in place
+        # of parameters were computed from parameters, which get the gradients.
         is_partly = bool(named) and bool(known - set(map(id, named.values())))
         if is_partly and not has_stand_ins and not self._may_freeze:
             raise RuntimeError(

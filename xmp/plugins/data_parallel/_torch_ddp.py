@@ -73,7 +73,7 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         else:
             self.__dict__["_watch"] = Watch(model, options)
         if hasattr(model, "dim"):
-            del self.dim  # of scatter() and gather(), which a replica has no use for
+            del self.dim  # only scatter() and gather() use it, which a replica does not need
         self._made()
         hidden = _hidden(model, self)
         if hidden:

@@ -15,7 +15,7 @@ __all__ = ["XmpFabricLauncher", "XmpFabricStrategy"]
 
 
 class XmpFabricLauncher(FabricLaunching, launchers._MultiProcessingLauncher):  # type: ignore[misc]
-    """Starts a Fabric of ``lightning_fabric`` in xmp's replicas."""
+    """The launcher of a Fabric of ``lightning_fabric`` in xmp's replicas."""
 
     _lightnings: Any = launchers
     _wrappers: Any = wrappers

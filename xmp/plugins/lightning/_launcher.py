@@ -73,7 +73,7 @@ class TrainerLaunching:
 
     def update_main_process_results(self, trainer: Any, extra: dict[str, Any]) -> None:
         """Give this process's Trainer what ``get_extra_results`` returned on rank 0."""
-        trainer._logger_connector.reset_metrics()  # else those of an earlier fit stay, after a test
+        trainer._logger_connector.reset_metrics()  # else an earlier fit's would stay after a test
         super().update_main_process_results(trainer, extra)  # type: ignore[misc]
         restore(trainer, extra[_STATE])
 

@@ -15,7 +15,7 @@ __all__ = ["XmpLauncher", "XmpStrategy"]
 
 
 class XmpLauncher(TrainerLaunching, launchers._MultiProcessingLauncher):  # type: ignore[misc]
-    """Starts a Trainer of ``pytorch_lightning`` in xmp's replicas."""
+    """The launcher of a Trainer of ``pytorch_lightning`` in xmp's replicas."""
 
     _lightnings: Any = launchers
 

@@ -130,9 +130,9 @@ def launcher(
             GPUs, "gloo".
 
     Returns:
-        The function that launches; without ``func``, a decorator. A call of it runs ``func`` in
-        every replica of this host, and returns the list of their results by local rank: None for a
-        replica that ended with exit code 0 before it returned, which a warning names.
+        A function that launches; without ``func``, a decorator that makes one. A call runs ``func``
+        in every replica of this host, and returns the list of their results by local rank: None for
+        a replica that ended with exit code 0 before it returned, which a warning names.
 
     Raises:
         PlanError: an option fits no host (when it decorates), or not this one (when it is called).

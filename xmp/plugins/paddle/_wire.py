@@ -61,7 +61,7 @@ class PaddleWire(ArrayWire, BlockHeads):
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return its values, floats as float32: Paddle would give bfloat16's bits as integers."""
+    """Return its values, floats as float32: numpy has no bfloat16, Paddle would give its bits."""
     plain = tensor.astype("float32") if tensor.is_floating_point() else tensor
     return plain.detach().numpy()
 

@@ -205,7 +205,7 @@ def _index(text: str | None, entries: tuple[re.Match[str], ...]) -> int:
 def _tpu(job: Job, facts: HostFacts, setup: Setup, local: int, ordinal: int) -> dict[str, str]:
     given = {LOCAL_WORKER: facts.env.get(LOCAL_WORKER) or _first_worker(facts)}
     if ordinal == 0:
-        # It initialises the TPU mesh for all replicas.
+        # Ordinal 0 initialises the TPU mesh for all replicas.
         given |= {name: facts.env[name] for name in (CONFIG, TPUS) if name in facts.env}
     return {name: value for name, value in given.items() if value or name != LOCAL_WORKER}
 
