@@ -61,7 +61,8 @@ if _typing.TYPE_CHECKING:
     from ._calls.run_script import run_script
     from ._inside.sharing import MpModelWrapper, MpSerialExecutor
     from ._processes import ProcessContext, Results
-    from ._words.types import Event, HostFacts, JobPlan
+    from ._words.event import Event
+    from ._words.types import HostFacts, JobPlan
     from .plugins.data_parallel.call import data_parallel
 
 __version__ = "0.1.0"  # read by the build, too
@@ -118,7 +119,7 @@ __all__ = [
 
 _NOT_OURS = {"annotations"}  # what the line above the imports leaves
 _LAZY = {
-    "Event": "_words.types",
+    "Event": "_words.event",
     "HostFacts": "_words.types",
     "Job": "_calls.job",
     "JobPlan": "_words.types",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xmp._plan.clusters.per_device import Started
     from xmp._processes import ProcessContext, Results
     from xmp._words.choices import Bind, RuntimeName, StartMethod
-    from xmp._words.types import Event
+    from xmp._words.event import Event
 
     from .job import Job
     from .options import Asked

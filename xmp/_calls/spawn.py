@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from xmp._processes import ProcessContext, Results
     from xmp._words.choices import Bind, RuntimeName, StartMethod
-    from xmp._words.types import Event, Request
+    from xmp._words.event import Event
+    from xmp._words.types import Request
 
     from .options import Asked
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from xmp._os import log, signals
 from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout
-from xmp._words.types import Event, JobPlan, Observer
+from xmp._words.event import Event
+from xmp._words.types import JobPlan, Observer
 
 __all__ = ["EventStream", "NullEvents"]
 
