@@ -261,6 +261,8 @@ FORKED = """
 import multiprocessing, sys
 import xmp
 
+pytestmark = pytest.mark.each_method
+
 def fn(rank, who):
     return who, rank
 

@@ -17,7 +17,7 @@ from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._processes.messages.launch import Pause, Resume, TakeStacks
 
-pytestmark = pytest.mark.failing
+pytestmark = [pytest.mark.failing, pytest.mark.each_method]
 
 
 def fails_twice(rank: int) -> tuple[int, int, str]:

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from xmp._inside.frameworks.torch_dist import enter as join
 from xmp._processes.report.stacks import not_in_function
 
-pytestmark = pytest.mark.failing
+pytestmark = [pytest.mark.failing, pytest.mark.each_method]
 
 
 def waits_in_here() -> None:

@@ -14,6 +14,8 @@ import xmp
 from tests.support.launching import launch, who_by_reference
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.each_method
+
 BESIDE_FORK = pytest.mark.parametrize("start", ["forkserver", "spawn"])
 GREETING = "hello"
 COUNTS = {"calls": 0}

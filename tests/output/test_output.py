@@ -17,7 +17,7 @@ from tests.support.stage import Script
 from tests.support.terminal import on_a_terminal
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.failing
+pytestmark = [pytest.mark.failing, pytest.mark.each_method]
 
 SPEAKS = (
     BEGIN

@@ -67,7 +67,7 @@ def test_a_tidy_test_passes_in_a_clean_environment(tmp_path: Path) -> None:
 )
 def test_cases_of_the_other_start_methods_are_marked(selected: str, methods: list[str]) -> None:
     """The default lane leaves them out by this mark."""
-    several = "tests/launcher/test_interpreter_flags.py", "tests/replica/test_outcomes.py"
+    several = "tests/launcher/test_interpreter_flags.py", "tests/replica/test_state.py"
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", selected, *several]
     done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True)
     assert sorted(set(re.findall(r"[\[-](forkserver|spawn|fork)(?=[]-])", done.stdout))) == methods

@@ -278,6 +278,8 @@ def test_a_launcher_that_ignores_its_children(method: str, script: Script) -> No
 import os, signal, sys
 import xmp
 
+pytestmark = pytest.mark.each_method
+
 def fn(rank, code):
     import subprocess
     assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3  # a proper wait in a replica

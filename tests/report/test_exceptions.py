@@ -215,6 +215,8 @@ def test_none_of_our_frames_stands_above_the_users(method: str) -> None:
 UNDER_PYTEST = """
 import xmp
 
+pytestmark = pytest.mark.each_method
+
 def fn(rank):
     raise ValueError("the labels are wrong")
 

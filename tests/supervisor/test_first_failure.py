@@ -118,6 +118,8 @@ TORCH = """
 import os, sys
 import xmp
 
+pytestmark = pytest.mark.each_method
+
 def fn(rank, how):
     if rank == 1:
         if how == "raise":
