@@ -1,7 +1,7 @@
-"""Which host of its job this is, where neither the user nor a scheduler says so.
+"""The index of this host in its job, where neither the user nor a scheduler gives it.
 
-Host 0 is the one that can bind the ports at which all meet: their address is its own, and no other
-launcher of the machine has come before it. It gives the others their indices, by arrival.
+Host 0 is the one that can bind the ports at which all hosts meet: their address is its own, and no
+other launcher of the machine has bound them first. It numbers the others by arrival.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ __all__ = ["joined"]
 
 _CARRIER = "carrier"
 _OWN_SECONDS, _ASK = 30.0, 5.0
-"""For which another launcher of this machine is asked, and at once; it may be about to end."""
+"""Seconds for which another launcher of this machine is asked for an index, and seconds of one
+attempt: that launcher may be about to end."""
 
 
 @_processes.standard_numbers_taken()
 def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
-    """The request with this host's index, and on host 0 the ports that its launch needs.
+    """Return the request with this host's index, and on host 0 the ports that its launch needs.
 
-    The request as it is where a scheduler or a TPU knows the index. Raises
-    StartError where no host 0 has come within ``start_timeout``.
+    Return the request unchanged if a scheduler or a TPU knows the index. Raises StartError if no
+    host 0 has come within ``start_timeout``.
     """
     assert isinstance(request.world, HostsByHand)
     called = time.monotonic_ns()
@@ -48,7 +49,7 @@ def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
     seconds = seconds_to_meet(call.settings.limits, called)
     known = facing(known, draft.meeting, seconds)
     draft = plan_for(request, known)
-    # The launchers' port first: who has it is host 0, even where another port is not free.
+    # The launchers' port first: the one that holds it is host 0, even if another port is taken.
     draft = replace(draft, needs=tuple(sorted(draft.needs, key=lambda n: n.name != _CARRIER)))
     index, held = _index(draft, call, known, time.monotonic(), seconds)
     return replace(request, world=replace(request.world, index=index)), held
@@ -57,7 +58,7 @@ def joined(request: Request, call: Call) -> tuple[Request, PortLease | None]:
 def _index(
     draft: JobPlan, call: Call, known: HostFacts, begun: float, seconds: float
 ) -> tuple[int, PortLease | None]:
-    """This host's index, within so many seconds; on host 0 the ports."""
+    """Return this host's index, found within ``seconds``, and on host 0 the ports."""
     while True:
         try:
             return 0, ports.lease(draft.needs)
@@ -79,6 +80,6 @@ def _index(
 
 
 def _has_the_address(taken: PortError) -> bool:
-    """Whether only the port is taken: then host 0 is a launcher of this machine, or none."""
+    """Return whether only the port is taken: then host 0 is on this machine, or there is none."""
     cause = taken.__cause__
     return cause is None or getattr(cause, "errno", 0) == errno.EADDRINUSE

@@ -32,16 +32,16 @@ __all__ = ["OtherHosts", "place", "rests_at", "seconds_to_meet", "shutdown"]
 _START = 300.0
 """Seconds for all hosts to come, without ``start_timeout``: machines boot, images are pulled."""
 _JOB = "XMP_JOB_ID"
-"""The user's own name for a job, beside that of the launcher that has placed it."""
+"""The user's own name for a job, in addition to the name from the scheduler that placed it."""
 _PULSES_PER_LIMIT = 16
 
 _one_at_a_time = threading.Lock()
 _latest: HostLink | None = None
-"""The link of the latest launch over several hosts; between two launches it rests."""
+"""The link of the latest launch over several hosts; it rests between two launches."""
 
 
 class OtherHosts:
-    """The link of one launch, made for its first attempt and kept for the others."""
+    """The link of one launch, made for its first attempt and kept for its restarts."""
 
     def __init__(self) -> None:
         self._link: HostLink | None = None
@@ -59,7 +59,10 @@ class OtherHosts:
     def needs_of(
         self, plan: JobPlan, call: Call, known: HostFacts, called: int
     ) -> tuple[PortNeed, ...]:
-        """The ports to hold; a carrier process from before has its own."""
+        """Return the ports to hold, without the carrier's if a carrier process already has it.
+
+        Makes the link if the plan has a meeting and this is the first attempt.
+        """
         if plan.meeting is not None and self._link is None:
             seconds = seconds_to_meet(call.settings.limits, called)
             self._link = _link(plan, plan.meeting, call, known, seconds)
@@ -67,9 +70,9 @@ class OtherHosts:
         return tuple(need for need in plan.needs if need.name != "carrier" or not has_its_own)
 
     def meet(self, call: Call, listeners: Mapping[str, int]) -> HostLink | None:
-        """Wait until the launchers of all hosts have come; None where this is the only host.
+        """Wait until the launchers of all hosts have come. Return None if this is the only host.
 
-        Raises PlanError when the hosts do not fit together, StartError when one has not come.
+        Raises PlanError if the hosts do not fit together, StartError if one has not come.
         """
         link = self._link
         if link is None:
@@ -81,14 +84,14 @@ class OtherHosts:
         return link
 
     def leave(self) -> None:
-        """Leave the other hosts, if nothing was started."""
+        """Leave the other hosts when no replica was started."""
         if self._link is not None:
             self._link.end()
 
 
 @contextmanager
 def _awaited(link: HostLink) -> Iterator[None]:
-    """While hosts are awaited: a user who asks, or interrupts, hears who is missing."""
+    """While hosts are awaited, tell a user who asks or interrupts which hosts are missing."""
     try:
         with _processes.on_quit(lambda: log.say(f"xmp: {link.awaited}")):
             yield
@@ -100,9 +103,9 @@ def _awaited(link: HostLink) -> Iterator[None]:
 
 
 def place(plan: JobPlan, call: Call, known: HostFacts, seconds: float) -> int:
-    """Ask host 0 of an ``open`` meeting for this host's index; its launch takes over the link.
+    """Ask host 0 of an ``open`` meeting for this host's index; the launch takes over the link.
 
-    Raises StartError when there is no host 0 within so many seconds, or no index left.
+    Raises StartError if no host 0 has come within ``seconds``, or no index is left.
     """
     assert plan.meeting is not None
     meeting = replace(plan.meeting, index=-1, open=False)
@@ -113,12 +116,12 @@ def place(plan: JobPlan, call: Call, known: HostFacts, seconds: float) -> int:
 
 
 def rests_at(meeting: HostMeeting) -> bool:
-    """Whether a process rests that has the port of this meeting, and connects its hosts."""
+    """Return whether a carrier process rests that holds this meeting's port."""
     return _latest is not None and _latest.rests_at(meeting)
 
 
 def shutdown() -> None:
-    """End the process that rests between two launches."""
+    """End the carrier process that rests between two launches."""
     if _latest is not None and _latest.resting:
         _latest.end()
 
@@ -128,15 +131,16 @@ def _forget() -> None:
         _latest.drop()
 
 
-# A child of the program may launch as well, and needs the port.
+# A child of the program may launch as well, and then needs the port.
 os.register_at_fork(before=shutdown, after_in_child=_forget)
 atexit.register(shutdown)
 
 
 def seconds_to_meet(limits: Limits | None, called: int) -> float:
-    """How long all hosts of a launch have still to come, which was ``called`` at that time.
+    """Return the seconds that the hosts of a launch, ``called`` at that time, still have to come.
 
-    Whole seconds are taken off, for names that were looked up: the user knows the limit's number.
+    Only whole seconds that have passed (in looking up names) are subtracted, so that messages show
+    the limit's number as the user knows it.
     """
     limits = limits or Limits()
     now = time.monotonic_ns()
@@ -149,7 +153,7 @@ def seconds_to_meet(limits: Limits | None, called: int) -> float:
 def _link(
     plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts, seconds: float
 ) -> HostLink:
-    """A link for this launch, whose hosts may take so many seconds to come."""
+    """Make the link of this launch, whose hosts may take ``seconds`` to come."""
     from .carrier.host_link import HostLink
 
     job = f"{known.env.get(_JOB, '')}/{meeting.job}"
@@ -162,7 +166,7 @@ def _link(
 
 
 def _replace_latest(link: HostLink) -> None:
-    """The link takes over the process of the one before; PlanError if that does not rest."""
+    """Let the link take over the previous one's process. Raises PlanError if that one is busy."""
     global _latest
     if _latest is not None:
         if _latest.busy:
@@ -192,13 +196,13 @@ def _card(plan: JobPlan, meeting: HostMeeting, call: Call, known: HostFacts) -> 
 
 
 def _pace(limits: Limits | None) -> float:
-    """Seconds between two messages that there is progress, for ``hang_timeout``."""
+    """Return the seconds between two messages about progress, for ``hang_timeout``."""
     hang = limits.hang if limits is not None else None
     return 1.0 if hang is None else min(1.0, hang / 1e9 / _PULSES_PER_LIMIT)
 
 
 def _framework(plan: JobPlan, known: HostFacts) -> str:
-    """Runtime, version of what its replicas import, and group: "cpu, torch 2.13.0, gloo"."""
+    """Return runtime, framework with version, and backend: "cpu, torch 2.13.0, backend gloo"."""
     name = {"jax": "jax", "paddle": "paddle"}.get(plan.runtime, "torch")
     version = known.frameworks.get(name)
     group = dict(plan.hosts[0].replicas[0].settings).get("backend")

@@ -1,8 +1,8 @@
-"""Where this host faces the others of its job: the address and interface that lead to host 0.
+"""This host's address and interface towards the other hosts of its job: those that lead to host 0.
 
 A host may have several networks, and gloo listens at the address of the host's *name* unless
 GLOO_SOCKET_IFNAME names an interface (torch 2.13, ProcessGroupGloo.cpp, ``createDefaultDevice``).
-That name may be any of them, or 127.0.1.1 (Debian), which no other host reaches.
+That name may resolve to any of them, or to 127.0.1.1 (Debian), which no other host reaches.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from xmp._words.types import HostFacts
 __all__ = ["facing"]
 
 NAME_SECONDS = 60.0
-"""For which host 0 waits until its own name is known: a pod's reaches Kubernetes' DNS seconds after
-the pod's start, and CoreDNS remembers for 30 s that it did not know it (its plugin "cache")."""
+"""Seconds for which host 0 waits until its own name is known: a pod's name reaches Kubernetes' DNS
+seconds after the pod's start, and CoreDNS remembers for 30 s that it did not know the name (its
+plugin "cache")."""
 PAUSE_SECONDS = 1.0
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def facing(known: HostFacts, meeting: HostMeeting, seconds: float) -> HostFacts:
-    """The facts with the address and the interface of the route to host 0.
+    """Return the facts with the address and the interface of the route to host 0.
 
-    As they were where host 0's name is not known: the other hosts ask again when they connect, and
-    host 0 has then waited for 60 s, at most ``seconds``. Raises StartError where the name service
-    does not answer within these. Sends nothing but questions to it.
+    Return them unchanged if host 0's name is not known: the other hosts ask again when they
+    connect, and host 0 has by then waited 60 s, or ``seconds`` if that is less. Raises StartError
+    if the name service does not answer within ``seconds``. Nothing is sent but questions to it.
     """
     own = _source(meeting, seconds)
     if own is None:
@@ -42,7 +43,7 @@ def facing(known: HostFacts, meeting: HostMeeting, seconds: float) -> HostFacts:
 
 
 def _found(meeting: HostMeeting, seconds: float) -> Found:
-    """What the name service knows of host 0; nothing where it knows no such name."""
+    """Return the name service's addresses of host 0; [] if it does not know the name."""
     begun = time.monotonic()
     patience = min(NAME_SECONDS, seconds) if meeting.index == 0 else 0
     while True:
@@ -71,7 +72,7 @@ def _found(meeting: HostMeeting, seconds: float) -> Found:
 
 
 def _source(meeting: HostMeeting, seconds: float) -> str | None:
-    """The address from which this host would call host 0; on host 0 it is host 0's."""
+    """Return the address from which this host would call host 0; on host 0, its own."""
     for family, kind, protocol, _, place in _found(meeting, seconds):
         with socket.socket(family, kind, protocol) as probe:
             try:
@@ -85,16 +86,16 @@ def _source(meeting: HostMeeting, seconds: float) -> str | None:
 
 
 def _interface(address: str) -> str:
-    """The interface that has this address as its first; empty where none has."""
+    """Return the interface whose first address (any IPv6 address) this is; "" if there is none."""
     if address.startswith("127."):
-        return "lo" if sys.platform == "linux" else "lo0"  # it has the whole net
+        return "lo" if sys.platform == "linux" else "lo0"  # loopback has the whole net
     found = _of_ipv6 if ":" in address else _of_ipv4
     own = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     return next((name for _, name in socket.if_nameindex() if own in found(name)), "")
 
 
 def _of_ipv4(name: str) -> tuple[bytes, ...]:
-    """An interface's first address: netdevice(7), the fields of ``struct ifreq``."""
+    """Return an interface's first address: netdevice(7), the fields of ``struct ifreq``."""
     if sys.platform != "linux":
         return _by_psutil(name, socket.AF_INET)
     import fcntl
@@ -110,7 +111,7 @@ def _of_ipv4(name: str) -> tuple[bytes, ...]:
 
 
 def _of_ipv6(name: str) -> tuple[bytes, ...]:
-    """An interface's addresses, as the kernel lists those of all."""
+    """Return an interface's addresses from the kernel's list for all interfaces."""
     if sys.platform != "linux":
         return _by_psutil(name, socket.AF_INET6)
     try:

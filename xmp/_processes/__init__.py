@@ -1,10 +1,10 @@
 """The engine: it starts, watches and ends processes, and does not know what a device is.
 
-Its rooms are the processes that run their code, ``launcher > template > supervisor > replica``, and
-what these use: ``terminal``, ``output``, ``report``, ``messages``, ``system``. This module is its
-face: the rest of xmp imports nothing else of it, but ``_commands``, which look at launches of other
-programs (``system``, ``report``). It loads a room when one of its functions needs it, so that
-``import xmp`` and a template stay small.
+Four rooms are named after the process that runs their code, ``launcher > template > supervisor >
+replica``; the others are used by these: ``terminal``, ``output``, ``report``, ``messages``,
+``system``. This module is the engine's face: the rest of xmp imports nothing else of it, except
+``_commands``, which looks at launches of other programs (``system``, ``report``). A room is loaded
+when a function here needs it, so that ``import xmp`` and a template stay small.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _LAZY = {
     "standard_numbers_taken": "system.descriptors",
 }
 
-if not TYPE_CHECKING:  # to a type checker it would say that every name is there
+if not TYPE_CHECKING:  # a type checker would take every name as defined
 
     def __getattr__(name: str) -> Any:
         """Load the module of a name that is used for the first time."""
@@ -110,9 +110,9 @@ def launch(
     """Make the first attempt, and further ones while ``call.settings.max_restarts`` allows.
 
     ``attempt`` plans and calls ``start``, for a call that differs in its limits, its grace and the
-    number of attempts before it. ``join``: wait for the results; else ``handle`` makes what is
-    returned. An exception from a signal handler of the program ends the launch, in order, before it
-    goes on: the caller gets no handle.
+    number of earlier attempts. With ``join``, wait for the results and return them; else return
+    what ``handle`` makes of the launch. An exception from a signal handler of the program ends the
+    launch in order before it propagates: the caller gets no handle.
     """
     context: ProcessContext[Any] | None = None
     try:
@@ -130,7 +130,7 @@ def launch(
 
 
 def ready(call: Call) -> Call:
-    """The call as this process can launch it; raises StartError where it cannot launch at all."""
+    """Return the call as this process can launch it. Raises StartError if it cannot launch."""
     _refuse_bare_host()
     return _without_forks(call)
 
@@ -158,12 +158,11 @@ def start(
     release: Callable[[], None] = lambda: None,
     hosts: HostLink | None = None,
 ) -> Launch:
-    """Start the replicas of this host's part of a plan; returns when each of them exists.
+    """Start the replicas of this host's part of a plan; return when each of them exists.
 
     ``called`` is when the user called (monotonic nanoseconds), ``leases`` has the descriptors of
     listening ports, ``release`` is called when the launch has ended, ``hosts`` is the link to the
-    other hosts of the launch. Raises PlanError, TypeError
-    and StartError when nothing was started.
+    other hosts of the launch. Raises PlanError, TypeError and StartError; nothing is started then.
     """
     _refuse_foreign_pids()
     if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
@@ -181,12 +180,12 @@ def start(
         except StartError:
             if not (call.settings.max_restarts and launch.outcome.orphaned):
                 raise
-            # An attempt that failed, as it would have a moment later.
+            # The attempt has failed, and is restarted as if it had failed a moment later.
     return launch
 
 
 def make_log_files(call: Call, plan: JobPlan) -> None:
-    """The files of ``log_dir`` on this host; PlanError for what its output cannot be."""
+    """Make the files of ``log_dir`` on this host. Raises PlanError if they cannot be made."""
     if call.settings.output is not None:
         from .output.log_files import prepare
 
@@ -194,7 +193,7 @@ def make_log_files(call: Call, plan: JobPlan) -> None:
 
 
 def settled(call: Call, plan: JobPlan) -> Call:
-    """The call with a start method that works here: a notebook's kernel cannot be forked."""
+    """Return the call with a start method that works here: a notebook kernel cannot be forked."""
     if call.settings.start_method != "fork":
         return call
     from .launcher.start_methods import settled
@@ -203,12 +202,13 @@ def settled(call: Call, plan: JobPlan) -> Call:
 
 
 _HANDLES = f"{__name__}.launcher.context"
-"""Brings all of the launcher's room (45 ms), and ends templates together with this process."""
+"""Importing it loads all of the launcher's room (45 ms) and has templates end with this process."""
 
 
 @contextmanager
 def _head_start(plan: JobPlan, method: str) -> Iterator[None]:
-    """Start the template of the first launch: it comes up while this process imports the engine."""
+    """Start the template of the first launch, so that it loads while this process imports the
+    engine."""
     from .launcher.template_key import TemplateKey
     from .launcher.template_pool import switched_off, templates
 
@@ -220,7 +220,7 @@ def _head_start(plan: JobPlan, method: str) -> Iterator[None]:
         yield
     except (TypeError, PlanError):
         if first:
-            templates.close()  # what is refused is refused as if no process had existed
+            templates.close()  # a refused call leaves no process behind
         raise
 
 
@@ -238,14 +238,14 @@ def warm_up(plan: JobPlan, packages: Iterable[str]) -> None:
 
 
 def search_path_changed() -> None:
-    """End the templates with a package that an import would now take from elsewhere."""
+    """End the templates that hold a package which an import would now take from elsewhere."""
     templates = sys.modules.get(f"{__name__}.launcher.template_pool")
     if templates is not None:
         templates.templates.end_moved()
 
 
 def _without_forks(call: Call) -> Call:
-    """Use fresh interpreters where a library forbids forks; StartError where they cannot help."""
+    """Use fresh interpreters if a library forbids forks. Raises StartError if they cannot help."""
     patch = patches.patch_of_this_process()
     if patch is None or (call.settings.start_method == "spawn" and patch.allows_spawn):
         return call
@@ -259,13 +259,13 @@ def _without_forks(call: Call) -> Call:
 
 
 def _refuse_bare_host() -> None:
-    """Raise StartError where something is missing that every launch needs."""
+    """Raise StartError if the host lacks something that every launch needs."""
     if why := surroundings.refusal():
         raise StartError(why)
 
 
 def _refuse_foreign_pids() -> None:
-    """Raise StartError where a pid may name a stranger, who would get our signals."""
+    """Raise StartError if a pid may name a process of others, which would get our signals."""
     if why := proc.refusal():
         raise StartError(why)
 
@@ -281,7 +281,7 @@ def shutdown() -> None:
 
 
 def event_stream(observer: Observer | None, several: bool = False) -> EventStream | None:
-    """The event stream of one call; None where the user has not asked for events."""
+    """Return the event stream of one call; None if the user has not asked for events."""
     if observer is None or observer.events is None:
         return None
     from .launcher.events import EventStream

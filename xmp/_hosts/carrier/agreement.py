@@ -1,9 +1,10 @@
 """The call of ``xmp.preempted()`` at which the replicas of all hosts end.
 
 Each supervisor reports the largest number of calls that a replica of its host has made. The
-coordinator proposes a larger one. Replicas that arrive there wait for the next message, so that a
-proposal which no host had passed is final; after any other one comes a larger one, at twice the
-distance. Nothing waits for the progress of a replica on another host.
+coordinator proposes a larger number. Replicas that reach it wait for the coordinator's next
+message. A proposal that no host had passed when it arrived is final; otherwise the coordinator
+proposes a larger number, at twice the distance. Nothing waits for the progress of a replica on
+another host.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from .words import Malformed, Proposal, Step
 __all__ = ["MOST_STEPS", "Agreement"]
 
 MOST_STEPS = 1 << 39
-"""Calls that a replica can have made: one a microsecond for six days."""
+"""The most calls that a replica can have made: one a microsecond for six days."""
 _FARTHEST = 1 << 20
-"""Calls from the largest answer to a proposal, so that every proposal is a number of ``words``."""
+"""The largest distance from an answer to a proposal: every proposal fits a number of ``words``."""
 
 
 class Agreement:
-    """What the hosts of one attempt have reported since one of them was to be taken away."""
+    """The vote of one attempt's hosts, begun when one of them is about to be taken away."""
 
     def __init__(self, hosts: int) -> None:
         self.begun = False
@@ -31,14 +32,14 @@ class Agreement:
         self._distance = 1
 
     def begin(self) -> bool:
-        """Whether this is the first request."""
+        """Begin the vote. Return whether this is the first request for it."""
         first, self.begun = not self.begun, True
         return first
 
     def heard(self, host: int, step: Step) -> Proposal | None:
-        """Take a host's answer; after the last one of a round, what all hosts hear.
+        """Take a host's answer. Return the proposal for all hosts after the last one of a round.
 
-        Raises Malformed for a number of calls that nothing has made.
+        Raises Malformed for a number of calls that no replica can have made.
         """
         if not 0 <= step.step <= MOST_STEPS:
             raise Malformed(f"a replica that has asked {step.step} times")

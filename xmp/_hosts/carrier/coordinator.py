@@ -1,7 +1,8 @@
 """The coordinator: the carrier process of host 0. One loop, one connection for each host.
 
-It calls the roll, passes on what concerns all, and gives the one verdict. What one host says to all
-is sent to each at most once a second: a step of the launch is as many messages as there are hosts.
+It calls the roll, passes on what concerns all hosts, and gives the one verdict. Progress that hosts
+report is passed on to each host at most once a second (the launch's pace), so that a step of the
+launch costs one message for each host, not one for each pair of hosts.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from .words import NEXT, Call, HostCard, Malformed, Place, Refusal, Step, decode
 __all__ = ["Coordinator"]
 
 FIRST_NOTICE, NEXT_NOTICES = 30.0, 60.0
-"""Seconds after which missing hosts are named, and again."""
+"""Seconds until missing hosts are named for the first time, and then between two notices."""
 BEAT_EVERY = 3.0
 """Seconds between the coordinator's own beats: a member waits ``MEMBERS_SILENCE`` for one."""
 OTHER_SECRETS = "a host with another XMP_JOB_SECRET, or without one, was turned away"
 LISTEN_EVERY = 0.25
-"""Seconds between two looks for silent hosts."""
+"""Seconds between two searches for silent hosts."""
 TICK = 0.1
 TURN, MANY = 0.01, 256
-"""Seconds between two turns of a loop that so many hosts keep busy: with one turn for each beat,
-4,096 hosts cost a fifth more."""
+"""Seconds between two turns of the loop when it serves more than ``MANY`` hosts: with one turn for
+each beat, 4,096 hosts cost a fifth more."""
 
 
 class Coordinator:
-    """``launcher`` is the socket to the launcher of host 0, which is a host like the others."""
+    """The coordinator's loop. ``launcher`` connects it to host 0's launcher, a host like others."""
 
     def __init__(
         self,
@@ -53,9 +54,10 @@ class Coordinator:
         is_orphan: Callable[[], bool] = lambda: False,
         names: Sequence[str] = (),
     ) -> None:
-        """``is_orphan``: whether the launcher has ended; a child of it may keep the socket open.
+        """Take over the listener and the connection to host 0's launcher.
 
-        ``names`` are those of the hosts, by index, as far as they are known.
+        ``is_orphan`` returns whether the launcher has ended: a child of it may keep the socket
+        open. ``names`` are the hosts' names by index, as far as they are known.
         """
         self._names = names
         self._hosts, self._limit, self._pace = hosts, start_timeout, 1.0
@@ -64,13 +66,13 @@ class Coordinator:
         self._called_themselves: dict[int, str] = {}
         """The names of the hosts that have come, by index."""
         self._departed: dict[int, str] = {}
-        """The names of those that have gone since, by index."""
+        """The names of the hosts that came and have gone since, by index."""
         self._members: dict[int, Peer] = {}
         """The hosts that have come, by index."""
         self._places = Places(hosts)
         self._beats = self._checked = self._listened = self._pulse = 0.0
         self._progressed = False
-        """Whether any host has reported progress since all heard of it."""
+        """Whether any host has reported progress since progress was last passed on."""
         self._standstill = Standstill(time.monotonic())
         self._launcher = launcher
         self._left = False
@@ -89,16 +91,17 @@ class Coordinator:
         self._called = time.monotonic()
         self._notice = self._called + FIRST_NOTICE
         self._known = 0, False
-        """Of what the launcher of this host has heard: how many have come, and strangers."""
+        """What this host's launcher was told last: how many hosts have come, and whether a host
+        with another secret has."""
         self._settled = False
         """Whether this attempt has been refused or judged."""
         self._refusal: Refusal | None = None
-        """The same for those who come when the launch has been refused."""
+        """The refusal of the launch, repeated to hosts that come after it."""
 
     # --- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until the launcher of host 0 has left and all has been sent."""
+        """Serve until the launcher of host 0 has left; then send what is still waiting."""
         turn = 0.0
         while not self._left:
             ready = self._selector.select(TICK)
@@ -120,7 +123,7 @@ class Coordinator:
             peer.heard = min(now, peer.heard + lost)
 
     def _look(self, now: float) -> None:
-        """What the time asks for: beats, silent hosts, missing hosts, a waiting symptom."""
+        """Do what is due now: beats, silent hosts, missing hosts, a waiting symptom."""
         if self._is_orphan():
             self._gone(self._launcher, "")
             return
@@ -154,7 +157,7 @@ class Coordinator:
         return replace(self._call.state(), note=note, aloud=aloud)
 
     def _say_state(self) -> None:
-        """Have the launcher of this host know who is missing, in case that its user asks."""
+        """Tell this host's launcher which hosts are missing, in case its user asks."""
         known = len(self._call.cards), self._door.other_secret
         if 0 in self._call.cards and known != self._known:
             aloud, self._known = known[1] and not self._known[1], known
@@ -211,7 +214,7 @@ class Coordinator:
             self._gone(peer, f"sent what no host sends: {error}" if malformed else "")
 
     def _gone(self, peer: Peer, why: str) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended, and judge whether its host is lost."""
         if peer.socket.fileno() < 0:
             return
         self._selector.unregister(peer.socket)
@@ -252,7 +255,7 @@ class Coordinator:
         elif self._members.get(peer.index) is not peer:
             raise Malformed("a host that has not come to the roll call")
         elif kind == kinds.FAILED:
-            if not self._settled:  # all hosts may report at once what the verdict has ended
+            if not self._settled:  # after the verdict, all hosts may report their end at once
                 self._failed(peer, decode(HostFailure, body))
         elif kind == kinds.DONE:
             self._ended(peer)
@@ -305,7 +308,7 @@ class Coordinator:
             self._send_all(kinds.CALL, encode(call))
 
     def _place(self, peer: Peer, asked: Place) -> None:
-        """Give a host the index with which it will come."""
+        """Give a host the index under which it will come to the roll call."""
         for other in self._places:
             if isinstance(other, Peer) and time.monotonic() - other.heard >= SUSPICION:
                 self._gone(other, "")  # it may be the same host, started again
@@ -317,7 +320,7 @@ class Coordinator:
         peer.send(kinds.PLACE, encode(Place(index)))
 
     def _replace_silent(self, index: int, peer: Peer) -> None:
-        """Drop a host that came before and is silent: it has been started again."""
+        """Drop the earlier host of this index if it is silent: it has been started again."""
         earlier = self._members.get(index)
         if earlier not in (None, peer) and time.monotonic() - earlier.heard >= SUSPICION:
             self._gone(earlier, "")
@@ -342,7 +345,7 @@ class Coordinator:
 
     def _failed(self, peer: Peer, failure: HostFailure) -> None:
         if failure.attempt == self._call.attempt:
-            # Which host it is, the connection says, and not the message.
+            # The connection tells which host this is; the message is not trusted for it.
             name, text = self._name(peer.index), failure.text
             if failure.kind == "HostLost":
                 text = f"host {peer.index} ({name}) is lost: {text}"
@@ -384,4 +387,4 @@ class Coordinator:
             except ConnectionAbortedError:
                 self._gone(peer, "it does not take what it is sent")
             except OSError:
-                pass  # the next read says that it has gone, after what it has sent before
+                pass  # the next read reports its end, after what it sent before

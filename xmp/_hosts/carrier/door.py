@@ -1,8 +1,8 @@
 """The coordinator's door: connections that are not yet a host of the job.
 
-A stranger can keep no host out and take no memory to speak of: so many connections may wait, each
-for seconds; when there are more, the oldest goes. The right host comes back by itself, since a
-member tries again until ``start_timeout``.
+A stranger can keep no host out and take hardly any memory: a limited number of connections may
+wait, each for a few seconds, and when one more comes, the oldest is closed. A real host that is
+closed this way comes back by itself, since a member tries again until ``start_timeout``.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ HANDSHAKE = 5.0
 CARD = 30.0
 """Seconds from the handshake to the host's card, which its launcher sends at once."""
 WAITING = 512
-"""Connections that may wait in a small job; in a larger one, as many as there are hosts."""
+"""Connections that may wait in a small job; in a larger job, as many as there are hosts."""
 BACKLOG = 4096
-"""Connections that the kernel keeps; it takes net.core.somaxconn where that is less."""
+"""Connections that the kernel queues; it takes net.core.somaxconn where that is less."""
 AT_ONCE = 64
 """Connections taken in one turn of the loop, so that hosts are heard in between."""
 OWN_FILES = 32
-"""Descriptors that are no connections."""
+"""Descriptors of this process that are not connections."""
 
 
 def room_for(hosts: int) -> int:
-    """How many connections may wait beside all hosts; less than 1: this host opens too few files.
+    """Raise this process's limit on open files (Linux begins with 1,024) as far as it may.
 
-    Raises this process's limit on open files (Linux begins with 1,024) as far as it may.
+    Return how many connections may wait beside those of all hosts. Less than 1 means that this
+    host's limit is too low for the job.
     """
     wanted = hosts + max(WAITING, hosts) + OWN_FILES
     soft, hard = proc.limit(resource.RLIMIT_NOFILE)
@@ -50,7 +51,10 @@ def room_for(hosts: int) -> int:
 
 
 class Door:
-    """``admit`` gets the peer of a host that has proved itself; it has sent nothing yet."""
+    """The listener and the connections behind it that are not a host yet.
+
+    ``admit`` is called with the peer of a host that has proved itself and has sent nothing yet.
+    """
 
     def __init__(
         self,
@@ -63,9 +67,9 @@ class Door:
         self._listener, self._keys, self._room = listener, keys, max(room, 1)
         self._selector, self._admit = selector, admit
         self._waiting: dict[Stranger | Peer, float] = {}
-        """Who is not a host yet, oldest first, and until when it may stay."""
+        """Connections that are not a host yet, oldest first, and until when each may stay."""
         self.other_secret = False
-        """Whether anything has come that names the job and does not know its secret."""
+        """Whether a connection has named the job without knowing its secret."""
         self._open = False
         listener.setblocking(False)
         listener.listen(BACKLOG)
@@ -79,13 +83,13 @@ class Door:
         self._open = wanted
 
     def look(self, now: float) -> None:
-        """Send away who has waited for too long; accept again after a pause."""
+        """Close connections that have waited too long; accept again after a pause."""
         for waiting in [each for each, end in self._waiting.items() if now >= end]:
             self._send_away(waiting)
         self._listen(True)
 
     def came(self, peer: Peer) -> None:
-        """It is a host of the job."""
+        """Stop the time limit of a peer that has proved to be a host of the job."""
         self._waiting.pop(peer, None)
 
     def _accept(self) -> None:

@@ -43,10 +43,11 @@ _BROKEN = "the process that connects this host with the others has ended"
 
 
 class HostLink:
-    """The other hosts, as the launcher of one sees them.
+    """The other hosts, as the launcher of one host sees them.
 
-    ``come`` calls the roll of an attempt; after it ``verdict`` and ``all_done`` become true when
-    ``take_in`` reads so. All methods but ``come`` return at once. Closed by ``leave``.
+    ``come`` waits for the roll call of an attempt. After it, ``take_in`` reads what the others say
+    and sets ``verdict`` and ``all_done``. ``leave`` closes the link. All methods return at once,
+    except ``come`` and ``place``, and ``end``, which waits up to 3 s for the process.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class HostLink:
         secret: bytes,
         pace: float = 1.0,
     ) -> None:
-        """``job`` names the job: two jobs at one address refuse each other's hosts.
+        """Prepare a link; ``start`` or ``take_over`` gives it a process.
 
-        What ``secret`` is, the hosts of the job alone know; empty: any program that reaches the
-        port may join. ``pace``: seconds between two messages to all hosts that there is progress.
+        ``job`` names the job: two jobs at one address refuse each other's hosts. ``secret`` is
+        known to the hosts of the job alone; if it is empty, any program that reaches the port may
+        join. ``pace`` is the time in seconds between two messages to all hosts about progress.
         """
         self.verdict: HostFailure | None = None
         """Why the present attempt has failed, on whichever host."""
@@ -72,37 +74,40 @@ class HostLink:
         self.progress = False
         """Whether replicas of any host have made progress; the reader sets it back."""
         self.proposals: deque[tuple[int, int, bool]] = deque(maxlen=8)
-        """Rounds of the vote on ``preempted()``: (round, call, whether it is final)."""
+        """Proposals of the vote on ``preempted()``: (round, call, whether it is final)."""
         self.lost = False
-        """Whether the carrier process has ended; its descriptor is readable for ever then."""
+        """Whether the carrier process has ended; the link's descriptor stays readable then."""
         self._ended = False
         self.resting = False
-        """Whether its launch has ended well, and it waits for the next one of the program."""
+        """Whether no launch uses the link now, and its process waits for the program's next."""
         self._meeting, self._limit = meeting, start_timeout
         self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
         self._salt = ""
         self._missing: Call | None = None
-        """Who has not come, as far as this host knows."""
+        """The last roll call that named missing hosts."""
         self._calls: deque[Call] = deque(maxlen=8)
         self._index = 0
-        """That which host 0 has given this host, which had asked for one."""
+        """The index that host 0 has given this host, if it asked for one."""
         self._refusal: Refusal | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._peer: Peer
         self._held = _processes.Held()
-        """The number of the peer's socket."""
+        """The descriptor of the peer's socket, held so that closing it elsewhere is noticed."""
         self._lifeline = _processes.Held()
         """The writing end of the process's standard input: it closes when this process ends."""
         self._pid = os.getpid()
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Two launches with the same one may use the same link, one after the other."""
+        """The link's identity: launches with equal keys may use one link, one after the other."""
         return self._meeting, self._job, self._secret
 
     def take_over(self, other: HostLink) -> bool:
-        """Go on with another link's process, which rests; whether that lives."""
+        """Take over the resting process of another link of the same key. Return whether it lives.
+
+        A process that cannot be used any more is ended.
+        """
         if not other.resting or other.key != self.key or os.getpid() != other._pid:
             return False
         if not other._lives:
@@ -115,16 +120,16 @@ class HostLink:
         return True
 
     def rests_at(self, meeting: HostMeeting) -> bool:
-        """Whether its process rests, alive, at this meeting."""
+        """Return whether the link's process rests, alive, at this meeting."""
         return self.resting and self._lives and self._meeting == meeting
 
     @property
     def _lives(self) -> bool:
-        """Whether its process runs; one that is stopped would answer nothing, and is killed."""
+        """Whether the process runs; a stopped one, which would never answer, is killed."""
         if self._process is None or self._process.poll() is not None:
             return False
         if not (self._held.is_ours and self._lifeline.is_ours):
-            return False  # it ends, or is deaf: the program has closed what leads to it
+            return False  # the program has closed a descriptor: the process ends, or hears nothing
         found = proc.process(self._process.pid)
         if found is None or found.state != "T":
             return True
@@ -134,18 +139,18 @@ class HostLink:
 
     @property
     def busy(self) -> bool:
-        """Whether its launch still needs it: from the beginning, before there is a process."""
+        """Whether a launch needs the link: true from the start, before there is a process."""
         return not (self._ended or self.resting)
 
     @property
     def started(self) -> bool:
-        """Whether it has a process."""
+        """Whether the link has a process."""
         return self._process is not None
 
     def start(self, listener: int = -1) -> None:
-        """Start the carrier process; ``listener`` is the listening socket on host 0.
+        """Start the carrier process; ``listener`` is the listening socket on host 0, else -1.
 
-        Raises StartError.
+        Raises StartError if the process cannot be started.
         """
         ours, theirs = socket.socketpair()
         watched, lifeline = os.pipe()
@@ -174,7 +179,7 @@ class HostLink:
             to.write(json.dumps(self._orders()).encode() + b"\n")
 
     def _orders(self) -> dict[str, object]:
-        """The line that the process reads from its standard input."""
+        """Return the orders that the process reads as one line from its standard input."""
         meeting = self._meeting
         return {
             "address": meeting.address, "port": meeting.port, "job": self._job,
@@ -184,17 +189,20 @@ class HostLink:
 
     @property
     def pid(self) -> int:
-        """The carrier process; 0 when it has ended."""
+        """The carrier's process id; 0 without a process."""
         return 0 if self._process is None else self._process.pid
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is something to ``take_in``."""
+        """Return a descriptor that becomes readable when there is something to ``take_in``."""
         return self._peer.socket.fileno()
 
     # --- the roll call -------------------------------------------------------------------------
 
     def place(self, notice: Callable[[str], None]) -> int:
-        """Ask host 0 for an index, and rest with it until a launch takes over; else as ``come``."""
+        """Ask host 0 for an index and return it; the link then rests until a launch takes over.
+
+        ``notice`` and errors are as in ``come``.
+        """
         self._say(kinds.PLACE, encode(Place(name=self._card.name)))
         self._await(lambda: self._complete(notice) or self._index > 0)
         self._meeting = replace(self._meeting, index=self._index)
@@ -202,11 +210,11 @@ class HostLink:
         return self._index
 
     def come(self, restart: int, notice: Callable[[str], None]) -> None:
-        """Come to the roll call of the next attempt, and wait until all hosts have.
+        """Come to the roll call of the next attempt, and wait until all hosts have come.
 
-        ``restart`` is how many attempts of this launch there were before.
-        ``notice`` gets a line about missing hosts after 30 s and each minute. Raises PlanError when
-        the hosts do not fit together and StartError when one has not come in time; the same on all.
+        ``restart`` is the number of earlier attempts of this launch. ``notice`` is called with a
+        line about missing hosts after 30 s and then each minute. Raises PlanError if the hosts do
+        not fit together and StartError if one has not come in time, the same error on all hosts.
         """
         self.verdict, self.all_done, self._refusal = None, False, None
         self.preempted = self.progress = False
@@ -245,47 +253,47 @@ class HostLink:
 
     @property
     def awaited(self) -> str:
-        """Whom ``come`` waits for."""
+        """A sentence about the hosts that ``come`` waits for."""
         if self._missing is not None:
             return missing(self._missing, self._card.hosts)
         return f"not all of the job's {self._card.hosts} hosts have come"
 
     def replica_key(self) -> bytes:
-        """The key of this attempt's replicas, the same on all hosts; empty without a secret."""
+        """Return the key of this attempt's replicas, equal on all hosts; empty without a secret."""
         return derived(self._secret, "hosts", self._job, self._card.attempt, self._salt)
 
     # --- what this host says -------------------------------------------------------------------
 
     def fail(self, failure: HostFailure) -> None:
-        """Report how the launch has failed here. The verdict may name another cause."""
+        """Report how the launch has failed on this host. The verdict may name another cause."""
         failure = replace(failure, name=self._card.name, attempt=self._card.attempt)
         self._say(kinds.FAILED, encode(failure))
 
     def done(self) -> None:
-        """All replicas of this host have ended well."""
+        """Report that all replicas of this host have ended well."""
         self._say(kinds.DONE)
 
     def advance(self) -> None:
-        """A replica of this host has made progress."""
+        """Report that a replica of this host has made progress."""
         self._say(kinds.PROGRESS)
 
     def preempt(self) -> None:
-        """This host is about to be taken away."""
+        """Report that this host is about to be taken away."""
         self._say(kinds.PREEMPTED)
 
     def reached(self, number: int, step: int) -> None:
-        """Report, in a round of the vote, the most calls that a replica has made here."""
+        """Report the most calls that a replica of this host has made, for a round of the vote."""
         self._say(kinds.STEP, encode(Step(number, step)))
 
     def leave(self) -> None:
-        """The launch needs the others no longer: rest if it has ended well, else end."""
+        """Leave the other hosts: rest if the launch has ended well, else end the process."""
         if self.all_done and self.verdict is None and self._process is not None:
             self.resting = True
         else:
             self.end()
 
     def drop(self) -> None:
-        """In a fork of the launcher: forget the process, whose end must be the launcher's."""
+        """Forget the process, in a fork of the launcher: only the launcher may end it."""
         self._ended = True
         if self._process is not None:
             self._process = None
@@ -293,14 +301,14 @@ class HostLink:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close what leads to the process, as far as the program has not."""
+        """Close the descriptors that lead to the process, unless the program already has."""
         if not self._held.is_ours:
             self._peer.socket.detach()
         self._peer.close()
         self._lifeline.close()
 
     def end(self) -> None:
-        """End the carrier process; does nothing the second time, or in a fork of the launcher."""
+        """End the carrier process. Do nothing the second time; in a fork, only hang up."""
         self._ended = True
         self.resting = False
         process, self._process = self._process, None
@@ -312,7 +320,7 @@ class HostLink:
                 with contextlib.suppress(OSError):
                     self._peer.socket.shutdown(socket.SHUT_WR)
             else:
-                self._lifeline.close()  # it has not heard that
+                self._lifeline.close()  # LEAVE could not be sent
             try:
                 process.wait(_END_WAIT)
             except subprocess.TimeoutExpired:
@@ -334,7 +342,7 @@ class HostLink:
     # --- what the others say -------------------------------------------------------------------
 
     def take_in(self) -> None:
-        """Read what has arrived."""
+        """Read the messages that have arrived, without waiting."""
         try:
             self._refuse_closed()
             for kind, body in self._peer.read():
@@ -346,7 +354,7 @@ class HostLink:
         if kind == kinds.CALL:
             call = decode(Call, body)
             if self._card.attempt == NEXT and not call.absent:
-                # At once: the verdict may come with it.
+                # Now, not in ``come``: the verdict on this attempt may be in the same read.
                 self._card = replace(self._card, attempt=call.attempt)
             self._calls.append(call)
         elif kind == kinds.PLACE:
@@ -368,7 +376,7 @@ class HostLink:
             self.proposals.append((proposal.round, proposal.step, proposal.final))
 
     def _broken(self) -> None:
-        """The carrier process has ended: this host has lost the others."""
+        """Note that the carrier process has ended: this host has lost the others."""
         self.lost = True
         if self.verdict is None and not self.all_done:
             card = self._card

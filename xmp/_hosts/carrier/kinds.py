@@ -1,6 +1,7 @@
 """The kinds of frames between hosts: one byte each.
 
-From a host to the coordinator, and back. A launcher and its carrier process use the same ones.
+Unless "Back" or "Both ways" says otherwise, a frame goes from a host to the coordinator; "Back" is
+from the coordinator to the hosts. A launcher and its carrier process use the same kinds.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ BEAT = ord("B")
 CARD = ord("C")
 """A ``HostCard``: this host has come to the roll call."""
 CALL = ord("R")
-"""Back: the state of the roll call, a ``Call``; without missing hosts the launch begins."""
+"""Back: the state of the roll call, a ``Call``; when no host is missing, the launch begins."""
 REFUSED = ord("X")
-"""Back: the launch cannot start, a ``Refusal``."""
+"""Back: a ``Refusal``: the launch cannot start."""
 FAILED = ord("F")
-"""The launch has failed on this host, a ``HostFailure``."""
+"""A ``HostFailure``: the launch has failed on this host."""
 VERDICT = ord("V")
-"""Back: the launch has failed, and with which ``HostFailure``."""
+"""Back: the ``HostFailure`` with which the launch has failed."""
 PROGRESS = ord("P")
 """Both ways: a replica has made progress (``hang_timeout``)."""
 PREEMPTED = ord("T")
 """Both ways: a host is about to be taken away (``xmp.preempted``)."""
 STEP = ord("S")
-"""How far the replicas of this host are, a ``Step``."""
+"""A ``Step``: how far the replicas of this host are."""
 PROPOSED = ord("Q")
-"""Back: at which call of ``preempted()`` all may end, a ``Proposal``."""
+"""Back: a ``Proposal``: at which call of ``preempted()`` all may end."""
 DONE = ord("D")
-"""Both ways: all replicas of this host have ended well; back: those of all hosts."""
+"""Both ways: all replicas of this host (back: of all hosts) have ended well."""
 PLACE = ord("N")
-"""Both ways, before the card of a host that does not know its index: it asks for a ``Place``; back:
-the one that it has."""
+"""Both ways: a host that does not know its index asks for a ``Place`` before it sends its card, and
+gets one back."""
 LEAVE = ord("G")
 """This host needs the others no longer."""
 
 PREEMPTION = PREEMPTED, PROPOSED
-"""What a host hears of the vote on ``preempted()``."""
+"""The kinds that a host hears of the vote on ``preempted()``."""

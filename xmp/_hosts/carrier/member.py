@@ -25,12 +25,12 @@ __all__ = ["Member"]
 BEAT_EVERY = 1.0
 TICK = 0.25
 STEP = 5.0
-"""Seconds for a connection to be made, and for the other side of a handshake to answer."""
+"""Seconds for a connection to be made, and for the coordinator to answer in the handshake."""
 RETRY = 0.05, 1.0
-"""Seconds between attempts to connect: at first, and at most."""
+"""Seconds between two attempts to connect: at first, and at most."""
 NOTICE = 30.0
 LATE = 5.0
-"""Seconds in which a host comes again to a coordinator that still serves an earlier launch."""
+"""Seconds for which a host keeps coming to a coordinator that still serves an earlier launch."""
 
 _PASSED_ON = kinds.BEAT, kinds.CALL, kinds.PLACE, kinds.PROGRESS, *kinds.PREEMPTION
 
@@ -40,15 +40,15 @@ class LauncherGone(Exception):
 
 
 class Refused(Exception):
-    """What is at the coordinator's address does not want this host; more attempts are useless."""
+    """The process at the coordinator's address refuses this host; more attempts are useless."""
 
 
 class Early(Exception):
-    """What is at the coordinator's address is of an earlier launch or job, and may soon end."""
+    """The process at the coordinator's address serves an earlier launch or job; it may soon end."""
 
 
 class Member:
-    """``address`` and ``port`` are the coordinator's."""
+    """The member's loop. ``address`` is the coordinator's, as (host, port)."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Member:
         self._address, self._keys, self._limit = address, keys, start_timeout
         self._coordinator: Peer | None = None
         self._waiting: list[tuple[int, bytes]] = []
-        """What the launcher has said before there was a connection."""
+        """Frames of the launcher that the coordinator has not been sent yet."""
         self._card = HostCard()
         self._place = Place()
-        """What this host has asked for, and then got, where it does not know its index."""
+        """The index that this host has asked for, and then got, if it did not know its own."""
         self._first = ""
-        """The name of host 0, once it is known."""
+        """The name of host 0; empty until it is known."""
         self._settled = False
         """Whether the present attempt has its verdict, or has ended well everywhere."""
         self._beat = self._said = 0.0
         self._moved = False
-        """Whether a replica has made progress of which the coordinator has not heard."""
+        """Whether a replica has made progress that the coordinator has not been told."""
         self._called = False
-        """Whether all hosts have come to this launch; before that, this one may come again."""
+        """Whether all hosts have come to this launch; until they have, this one may come again."""
         self._began, self._late = time.monotonic(), 0.0
         self._standstill = Standstill(self._began)
 
@@ -95,14 +95,14 @@ class Member:
     # --- connecting ----------------------------------------------------------------------------
 
     def _come(self) -> None:
-        """Connect, or have the launcher hear why not. Raises LauncherGone."""
+        """Connect, or tell the launcher why not. Raises LauncherGone."""
         try:
             self._connect()
         except Refused as error:
             self._refuse(str(error))
 
     def _come_again(self) -> None:
-        """Connect once more, and say first what was said on the earlier connection."""
+        """Connect once more, and first repeat the card or place of the earlier connection."""
         has_come = self._card != HostCard()
         first = (kinds.CARD, self._card) if has_come else (kinds.PLACE, self._place)
         self._waiting.insert(0, (first[0], encode(first[1])))
@@ -110,12 +110,12 @@ class Member:
         self._come()
 
     def _is_early(self) -> bool:
-        """Whether an earlier launch may still be ending at the coordinator's address."""
+        """Return whether an earlier launch may still be ending at the coordinator's address."""
         self._late = self._late or time.monotonic() + LATE
         return not self._called and time.monotonic() < self._late
 
     def _connect(self) -> None:
-        """Connect, again and again until the limit. Raises Refused and LauncherGone."""
+        """Try to connect until the limit. Raises Refused and LauncherGone."""
         pause, notice, why = RETRY[0], time.monotonic() + NOTICE, "nothing answered"
         while time.monotonic() - self._began < self._limit:
             try:
@@ -151,7 +151,7 @@ class Member:
             raise
 
     def _exactly(self, connection: socket.socket, size: int) -> bytes:
-        """So many bytes; raises OSError where they do not come in time."""
+        """Return exactly ``size`` bytes. Raises OSError if they do not come in time."""
         now = time.monotonic()
         data, end = b"", min(now + STEP, max(self._began + self._limit, now + TICK))
         while len(data) < size:
@@ -188,11 +188,11 @@ class Member:
     # --- the loop ------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Pass on what either side says, for at most ``TICK`` seconds."""
+        """Pass on what either side says, waiting for at most ``TICK`` seconds."""
         coordinator = self._coordinator
         if coordinator is None:
             if self._settled:
-                raise LauncherGone  # who reads the end of this process does not count on it again
+                raise LauncherGone  # the launcher then sees its end and does not use it again
             self._hear_launcher(TICK)
             self._answer_alone()
             return
@@ -216,7 +216,7 @@ class Member:
 
     def _pass_on(self, coordinator: Peer, kind: int, body: bytes) -> None:
         if kind == kinds.PROGRESS:
-            self._moved = True  # said with the next beat, if not at once
+            self._moved = True  # sent by _keep_alive, at the latest with the next beat
             return
         if kind == kinds.CARD:
             self._take_card(body)
@@ -226,7 +226,7 @@ class Member:
 
     def _take_card(self, body: bytes) -> None:
         self._card, self._settled = decode(HostCard, body), False
-        self._limit = self._card.start_timeout  # that for an index may have been shorter
+        self._limit = self._card.start_timeout  # the limit for an index may have been shorter
         if self._called and not self._card.restart:  # another launch of the program
             self._called = False
             self._began, self._late = time.monotonic(), 0.0
@@ -250,7 +250,7 @@ class Member:
                 self._to_launcher(kind, body)
 
     def _hear_rest(self, coordinator: Peer) -> None:
-        """Take what came before a connection ended: the verdict may be there."""
+        """Take what arrived before a connection ended: the verdict may be among it."""
         try:
             while readable([coordinator.socket], 0.0):
                 self._hear_coordinator(coordinator)
@@ -274,7 +274,7 @@ class Member:
     # --- the launcher --------------------------------------------------------------------------
 
     def _hear_launcher(self, seconds: float) -> None:
-        """Take what the launcher says, within so many seconds; raises LauncherGone."""
+        """Take what the launcher says within ``seconds``. Raises LauncherGone."""
         try:
             if readable([self._launcher.socket], seconds):
                 for kind, body in self._launcher.read():
@@ -312,7 +312,7 @@ class Member:
             self._to_launcher(kinds.VERDICT, encode(lost))
 
     def _answer_alone(self) -> None:
-        """A launcher that calls the roll again hears that there is no coordinator any more."""
+        """Tell a launcher that calls the roll again that there is no coordinator any more."""
         for kind, body in self._waiting:
             if kind == kinds.CARD:
                 self._card, self._settled = decode(HostCard, body), False
@@ -320,7 +320,7 @@ class Member:
         self._waiting.clear()
 
     def _say_goodbye(self) -> None:
-        """Say that this host leaves, or that its launcher has ended; wait until that is sent."""
+        """Say that this host leaves, or that its launcher has ended; wait up to 1 s to send it."""
         coordinator = self._coordinator
         if coordinator is None:
             return

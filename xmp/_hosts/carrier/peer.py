@@ -16,7 +16,7 @@ __all__ = ["OtherSecret", "Peer", "Stranger", "drain", "readable"]
 
 _CHUNK = 1 << 14
 _BACKLOG = 4 << 20
-"""Bytes that may wait for a peer that does not read; more, and it has to go."""
+"""Bytes that may wait for a peer that does not read; with more, its connection is closed."""
 _PIECES = 64
 """Pieces given to the kernel at once (it takes 1,024)."""
 _GOODBYE = 1.0
@@ -40,23 +40,23 @@ class Peer:
         self.socket = connection
         self.remote = remote
         self.index = -1
-        """Of the host, once it has come to the roll call."""
+        """The index of the host, once it has come to the roll call; until then -1."""
         self.heard = time.monotonic()
-        """When it sent something for the last time."""
+        """When the peer last sent something (monotonic seconds)."""
         self.left = False
-        """Whether it has said that it leaves."""
+        """Whether the peer has said that it leaves."""
         self.unsent = 0
         """Bytes that wait until the peer takes them."""
         self.on_backlog: Callable[[bool], None] = lambda waits: None
-        """Called when something begins or ceases to wait for the peer."""
+        """Called with True when data begins to wait for the peer, with False when all is sent."""
         self.frames = frames
         self._queue: deque[memoryview] = deque()
         self._failed = False
         self._second, self._count = self.heard, 0
-        """When a second began, and how many frames had come by then."""
+        """When a second of the flood check began, and how many frames had come by then."""
 
     def read(self) -> Iterable[tuple[int, bytes]]:
-        """The frames that have arrived; raises Malformed."""
+        """Return the frames that have arrived. Raises Malformed."""
         if self.unsent:
             self.flush()
         try:
@@ -73,9 +73,9 @@ class Peer:
         return self.frames.take(data)
 
     def send(self, kind: int, body: bytes = b"") -> None:
-        """Send a frame, now or when the peer takes it; the second time after an error, nothing.
+        """Send a frame, now or when the peer takes it; do nothing after an earlier error.
 
-        The body is not copied: what all hosts hear is in memory once.
+        The body is not copied: a message to all hosts is in memory once.
         """
         if self._failed:
             return
@@ -101,7 +101,7 @@ class Peer:
             self.on_backlog(True)
 
     def flush(self) -> None:
-        """Send what waits, as far as the peer takes it."""
+        """Send waiting data as far as the peer takes it."""
         while self._queue and not self._failed:
             pieces = [self._queue[i] for i in range(min(len(self._queue), _PIECES))]
             sent = self._give(pieces)
@@ -128,11 +128,12 @@ class Peer:
 
 
 def _send_again_soon(connection: socket.socket) -> None:
-    """Have the kernel repeat what is lost before the other host takes this one for lost.
+    """Have the kernel retransmit lost data before the other host takes this one for lost.
 
-    It waits twice as long after each attempt, up to two minutes: when a network is back after 7 s
-    it waits until the 13th. The first option keeps the interval for six attempts, so that the next
-    ones come by the 8th second; the second, of Linux 6.15, repeats every second for ever.
+    By default it waits twice as long after each attempt, up to two minutes: when a network is back
+    after 7 s, the next attempt comes at the 13th second. TCP_THIN_LINEAR_TIMEOUTS keeps the
+    interval for six attempts, so that one comes by the 8th second; TCP_RTO_MAX_MS, of Linux 6.15,
+    repeats every second for ever.
     """
     for option, value in ((_THIN_LINEAR_TIMEOUTS, 1), (_RTO_MAX_MS, 1000)):
         with contextlib.suppress(OSError):  # another kernel
@@ -140,7 +141,7 @@ def _send_again_soon(connection: socket.socket) -> None:
 
 
 class OtherSecret(Malformed):
-    """A host that names the same job, and does not know its secret."""
+    """A host names the same job, but does not know its secret."""
 
 
 class Stranger:
@@ -154,7 +155,7 @@ class Stranger:
         connection.send(self._greeting.data)
 
     def read(self) -> Frames | None:
-        """The frames of a host that has proved itself; None while its answer is incomplete.
+        """Return the frames of a host that has proved itself; None while its answer is incomplete.
 
         Raises Malformed for a stranger, and OSError when the connection has ended.
         """
@@ -178,9 +179,10 @@ class Stranger:
 
 
 def readable(sockets: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
-    """Those of the sockets on which something has come, after at most so many seconds.
+    """Return the sockets that are readable, after waiting for at most ``seconds``.
 
-    ``select.select`` refuses descriptors above 1,023, which a launcher with many files hands down.
+    ``select.select`` is not used, since it refuses descriptors above 1,023, and a launcher with
+    many open files hands such descriptors down.
     """
     poller = select.poll()
     for each in sockets:
@@ -190,10 +192,10 @@ def readable(sockets: Sequence[socket.socket], seconds: float) -> list[socket.so
 
 
 def drain(peers: Sequence[Peer]) -> None:
-    """Send what is still to be sent, for at most a second, until the others have closed.
+    """Send the data that still waits and read until the peers have closed, for at most a second.
 
-    Closing a connection on which something has arrived unread resets it, and then what has been
-    sent may not arrive (Linux, tcp_close): so each is read to its end.
+    Closing a connection with unread data resets it, and then what has been sent may not arrive
+    (Linux, tcp_close); so each one is read to its end.
     """
     end = time.monotonic() + _GOODBYE
     while peers and time.monotonic() < end:
@@ -202,7 +204,7 @@ def drain(peers: Sequence[Peer]) -> None:
 
 
 def _is_over(peer: Peer) -> bool:
-    """Whether the other end has closed, after all that it is to hear has been sent."""
+    """Send and read what is possible now. Return whether the other end has closed."""
     try:
         peer.flush()
         if not peer.unsent:

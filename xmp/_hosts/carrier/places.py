@@ -1,4 +1,4 @@
-"""The indices of hosts that nothing but their arrival tells apart."""
+"""The indices of hosts that are told apart by their order of arrival alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Places"]
 
 
 class Places:
-    """Which host has which index, from 1 up: host 0 has the coordinator. A host keeps its own."""
+    """The index of each host, from 1 up: host 0 has the coordinator. A host keeps its index."""
 
     def __init__(self, hosts: int) -> None:
         self._hosts = hosts
@@ -18,9 +18,11 @@ class Places:
         return iter([*self._given])
 
     def give(self, host: Hashable, wanted: int = -1, others: Collection[int] = ()) -> int:
-        """The index of a host; 0 where none is left, or not the one that it had and has ``wanted``.
+        """Return the index of a host, giving it one if it has none; 0 if that is not possible.
 
-        ``others`` are the indices of hosts that have come with their own.
+        ``wanted`` is the index that the host had on an earlier connection: it gets that one or 0.
+        Otherwise it gets the lowest free one. ``others`` are the indices of hosts that have come
+        with their own.
         """
         if host not in self._given:
             used = {0, *others, *self._given.values()}
@@ -33,5 +35,5 @@ class Places:
         return self._given[host]
 
     def left(self, host: Hashable) -> None:
-        """The host has gone: the next one may have its index."""
+        """Free the index of a host that has gone, for the next one."""
         self._given.pop(host, None)

@@ -1,4 +1,4 @@
-"""What is at the address where the launchers meet, as a look from another host shows."""
+"""A probe of the address at which the launchers meet, from another host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 3.0
 
 
 def reach(address: str, port: int) -> str:
-    """ "xmp" for a coordinator, "another program", or why nothing was reached.
+    """Return "xmp" for a coordinator, "another program", or why nothing was reached.
 
     A coordinator speaks first, so nothing is sent.
     """

@@ -14,21 +14,21 @@ SHOWN = 16
 
 
 class RollCall:
-    """The hosts of one attempt. A host that comes twice replaces its earlier card."""
+    """The hosts of one attempt. A second card with the same index is refused until ``left``."""
 
     def __init__(self, hosts: int, attempt: int, names: Sequence[str] = ()) -> None:
-        """``names``: what the scheduler calls the hosts, by index, as far as that is known."""
+        """Begin a roll call. ``names`` are the scheduler's names of the hosts, as far as known."""
         self.hosts = hosts
         self._names = names
         self.attempt = attempt
         self.cards: dict[int, HostCard] = {}
 
     def complete(self) -> bool:
-        """Whether all hosts have come."""
+        """Return whether all hosts have come."""
         return len(self.cards) == self.hosts
 
     def came(self, card: HostCard) -> Refusal | None:
-        """Take a card; a Refusal if it does not fit the job or a card from before."""
+        """Take a card. Return a Refusal if it does not fit the job or an earlier card."""
         if not 0 <= card.index < self.hosts or card.hosts != self.hosts:
             return Refusal(self._of_another_size(card), plan=True)
         twin = self.cards.get(card.index)
@@ -43,11 +43,11 @@ class RollCall:
         return None if first is None else _difference(first, card)
 
     def left(self, index: int) -> None:
-        """A host whose connection ended before the launch began may come again."""
+        """Forget a host whose connection ended before the launch began: it may come again."""
         self.cards.pop(index, None)
 
     def state(self) -> Call:
-        """Who is here and who is missing."""
+        """Return which hosts are here and which are missing."""
         absent = [index for index in range(self.hosts) if index not in self.cards]
         here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
         missing = tuple(self._name(index) for index in absent[:SHOWN])
@@ -55,19 +55,19 @@ class RollCall:
         return Call(here, missing, len(absent), first=first, attempt=self.attempt)
 
     def _name(self, index: int) -> str:
-        """ "2 (t1v-n-2)", where the scheduler has named it."""
+        """Return "2 (t1v-n-2)" if the scheduler has named the host, else "2"."""
         name = self._names[index] if index < len(self._names) else ""
         return f"{index} ({name})" if name else str(index)
 
     def overdue(self, seconds: float, note: str = "") -> Refusal:
-        """The refusal for hosts that have not come in time; ``note``: what may keep them away."""
+        """Return the refusal when hosts have not come in time; ``note``: a possible reason."""
         who = missing(replace(self.state(), note=note), self.hosts)
         return Refusal(
             f"{who}. xmp waited {seconds:g} s for all hosts of the job; start_timeout= is the limit"
         )
 
     def full(self, name: str) -> Refusal:
-        """The refusal for a host that has no index, when all have been given."""
+        """Return the refusal for a host without an index when all indices have been given."""
         here = ", ".join(self.state().here) or "others"
         return Refusal(
             f"{name} came when all {self.hosts} hosts of the job had come: {here}. Was the command "
@@ -84,7 +84,7 @@ class RollCall:
 
 
 def missing(call: Call, hosts: int) -> str:
-    """ "hosts 2, 3 of 4 have not come; 0 (t1v-n-0), 1 (t1v-n-1) are here"."""
+    """Return "hosts 2, 3 of 4 have not come; 0 (t1v-n-0), 1 (t1v-n-1) are here"."""
     more = call.absent - len(call.missing)
     names = _listed(call.missing, more)
     have = "host {} of {} has" if call.absent == 1 else "hosts {} of {} have"
@@ -99,7 +99,7 @@ def _listed(names: Sequence[str], more: int) -> str:
 
 
 def _difference(first: HostCard, other: HostCard) -> Refusal | None:
-    """What of two cards must be equal and is not."""
+    """Return a Refusal that names the first difference between two cards that must not be."""
     for what, advice, of_first, of_other in _compared(first, other):
         if of_first != of_other:
             return Refusal(
@@ -111,7 +111,7 @@ def _difference(first: HostCard, other: HostCard) -> Refusal | None:
 
 
 def _compared(first: HostCard, other: HostCard) -> list[tuple[str, str, object, object]]:
-    """What must be equal, what to do otherwise, and both values."""
+    """Return, for each value that must be equal: its name, advice if it differs, both values."""
     install = "install the same version on all hosts; its first two numbers must be equal"
     same = "give all hosts the same"
     return [
@@ -130,5 +130,5 @@ def _compared(first: HostCard, other: HostCard) -> list[tuple[str, str, object, 
 
 
 def _minor(version: str) -> str:
-    """The part of a version that must be equal: "3.11" of "3.11.7"."""
+    """Return the part of a version that must be equal: "3.11" of "3.11.7"."""
     return ".".join(version.split(".")[:2])

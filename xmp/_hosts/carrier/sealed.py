@@ -1,11 +1,11 @@
 """Frames between two hosts that have proved to each other that they know the job's secret.
 
-A frame is its length, its kind (one byte), a code of authentication and the body. The code is
-keyed BLAKE2b over the number of the frame, its kind and its body: a frame can be neither forged
-nor changed, repeated or left out. What is said is not hidden: it is about the launch, and holds
+A frame is its length, its kind (one byte), an authentication code and the body. The code is keyed
+BLAKE2b over the number of the frame, its kind and its body: a frame can be neither forged nor
+changed, repeated or left out. The content is not encrypted: it is about the launch, and includes
 tracebacks. The handshake is challenge and response in both directions, by HMAC, as in
-multiprocessing.connection (Python 3.11, Lib/multiprocessing/connection.py), whose messages would
-be pickles.
+multiprocessing.connection (Python 3.11, Lib/multiprocessing/connection.py). That module itself is
+not used, since its messages are pickles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GREETING_SIZE = len(MAGIC) + _NONCE
 ANSWER_SIZE = _NONCE + 16 + 32
 WELCOME_SIZE = 33
 WELCOME, OTHER_JOB, OTHER_SECRET = b"W", b"J", b"S"
-"""The first byte of the coordinator's reply. The last two are hints for people, and not proven."""
+"""The first byte of the coordinator's reply. The last two are hints for people, unauthenticated."""
 
 _HEADER = struct.Struct(">IB")
 _COUNT = struct.Struct(">QB")
@@ -37,11 +37,11 @@ _CODE = 16
 BODY_LIMIT = 1 << 20
 """Bytes of the longest body: three texts of ``TEXT_LIMIT`` characters, all of them escaped."""
 CARD_LIMIT = 1 << 13
-"""The same for a peer that has not come to the roll call."""
+"""Bytes of the longest body of a peer that has not come to the roll call."""
 
 
 class Keys:
-    """What the two ends of one connection derive from the job's secret."""
+    """The keys and proofs that both ends of a connection derive from the job's secret."""
 
     def __init__(self, job: str, secret: bytes) -> None:
         self.has_secret = bool(secret)
@@ -49,11 +49,11 @@ class Keys:
         self._secret = hashlib.blake2b(job.encode(), key=hashlib.sha256(secret).digest()).digest()
 
     def proof(self, who: bytes, greeting: bytes, nonce: bytes) -> bytes:
-        """What only a process that knows the secret can answer to both nonces."""
+        """Return the answer to both nonces that only a process with the secret can give."""
         return hmac.digest(self._secret, who + greeting + nonce, "sha256")
 
     def session(self, who: bytes, greeting: bytes, nonce: bytes) -> bytes:
-        """The key of the frames that ``who`` sends on this connection."""
+        """Return the key of the frames that ``who`` sends on this connection."""
         return hmac.digest(self._secret, b"frames of " + who + greeting + nonce, "sha256")
 
 
@@ -65,7 +65,7 @@ class Greeting:
         self._keys = keys
 
     def reply(self, answer: bytes) -> tuple[bytes, Frames | None]:
-        """The reply to a member's answer, and the frames of a member that has proved itself."""
+        """Return the reply to a member's answer, and Frames if the member has proved itself."""
         nonce, job, proof = answer[:_NONCE], answer[_NONCE : _NONCE + 16], answer[_NONCE + 16 :]
         keys = self._keys
         if not hmac.compare_digest(job, keys.job):
@@ -86,7 +86,7 @@ class Answer:
         self.data = self._nonce + keys.job + keys.proof(b"member", greeting, self._nonce)
 
     def frames(self, welcome: bytes) -> Frames:
-        """The frames, if the coordinator has proved itself too; else raises Malformed."""
+        """Return the frames if the coordinator has proved itself too; else raise Malformed."""
         given = self._greeting, self._nonce
         proof = self._keys.proof(b"coordinator", *given)
         if not hmac.compare_digest(welcome, WELCOME + proof):
@@ -96,9 +96,9 @@ class Answer:
 
 
 class Frames:
-    """Makes the frames of one end of a connection and reads those of the other.
+    """The frames that one end of a connection sends and takes.
 
-    Without keys the frames have no codes: between the processes of one host, on a socket pair.
+    Without keys the frames have no codes: between two processes of one host, on a socket pair.
     """
 
     def __init__(self, ours: bytes = b"", theirs: bytes = b"") -> None:
@@ -108,25 +108,25 @@ class Frames:
         self._empty = _HEADER.size + (_CODE if theirs else 0)
         """The size of a frame without a body."""
         self.limit = BODY_LIMIT
-        """Bytes of a body that the other end may send."""
+        """Bytes of the longest body that the other end may send."""
 
     def frame(self, kind: int, body: bytes = b"") -> bytes:
-        """The bytes of one frame, which must be sent in this order."""
+        """Return the bytes of one frame. Frames must be sent in the order of the calls."""
         return self.head(kind, body) + body
 
     def head(self, kind: int, body: bytes = b"") -> bytes:
-        """What stands before the body."""
+        """Return the part of a frame before its body; as ``frame`` otherwise."""
         code = _code(self._ours, self._sent, kind, body)
         self._sent += 1
         return _HEADER.pack(len(body), kind) + code
 
     def take(self, data: bytes) -> Iterable[tuple[int, bytes]]:
-        """The frames that are complete with ``data``, as (kind, body); raises Malformed."""
+        """Return the frames that ``data`` completes, as (kind, body). Raises Malformed."""
         if len(data) == self._empty and not self._buffer:
             size, kind = _HEADER.unpack_from(data)
             if not size:
                 self._check(data[_HEADER.size :], kind, b"")
-                return ((kind, b""),)  # a beat: most of what a coordinator reads
+                return ((kind, b""),)  # mostly a beat, as most frames of a coordinator are
         self._buffer += data
         return self._complete()
 

@@ -1,8 +1,8 @@
-"""What hosts say to each other: plain values as JSON, read with every field checked.
+"""The messages between hosts: plain values as JSON, read with every field checked.
 
 Nothing that comes from another host is unpickled. A reader ignores fields that it does not know
-and takes the default for those that are missing: hosts with different versions of xmp must come
-as far as the roll call, which names both versions.
+and takes the default for missing ones: hosts with different versions of xmp must get as far as the
+roll call, which names both versions.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 TEXT_LIMIT = 32 * 1024
-"""Characters of the longest text that a host sends; the end of a longer one is left out."""
+"""Characters of the longest text that a host sends; a longer one is cut at its end."""
 LINE_LIMIT = 256
 """Characters of a name, a version, the class of an error."""
 _LIST_LIMIT = 64
 NEXT = -1
-"""The attempt of a host that has not heard of any."""
+"""The attempt of a host that does not know the number of any."""
 _NUMBER_LIMIT = 1 << 40
 _DIGITS = 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SPACES = "\u00a0\u202f\u3000"
-"""Blanks of French and Japanese, which Python does not call printable."""
+"""Spaces of French and Japanese text, which ``str.isprintable`` refuses."""
 _LONG = frozenset({"text", "message", "traceback"})
 """The fields with several lines."""
 
@@ -54,7 +54,7 @@ class HostCard:
 
     index: int = -1
     hosts: int = 0
-    """The hosts of the job, as this host was started."""
+    """The number of hosts of the job with which this host was started."""
     name: str = ""
     replicas: int = 0
     xmp: str = ""
@@ -63,23 +63,23 @@ class HostCard:
     framework: str = ""
     max_restarts: int = 0
     restart: int = 0
-    """How many attempts of this launch there were before."""
+    """The number of earlier attempts of this launch."""
     attempt: int = NEXT
     """The number of the attempt, counted by the coordinator; ``NEXT`` before the host knows it."""
     start_timeout: float = 300.0
-    """Seconds for all hosts to come; that of host 0 counts."""
+    """Seconds for all hosts to come; host 0's value counts."""
     pace: float = 1.0
     """Seconds between two reports of progress."""
     launcher: str = "launcher"
-    """What users know the launcher there as: with an engine it is the "agent" of the host."""
+    """The word for the launcher in messages: with an engine it is the "agent" of the host."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The index of a host that gets it by arrival."""
+    """The index of a host that is numbered by arrival."""
 
     index: int = -1
-    """-1: any; otherwise the one that it has from an earlier connection."""
+    """-1: any; otherwise the index that the host has from an earlier connection."""
     name: str = ""
 
 
@@ -90,18 +90,19 @@ class Call:
     here: tuple[str, ...] = ()
     """The hosts that have come, as "0 (t1v-n-0)"."""
     missing: tuple[str, ...] = ()
-    """At most ``roll_call.SHOWN`` of those that have not, like ``here``; empty: all have come."""
+    """Up to ``roll_call.SHOWN`` of the hosts that have not come, like ``here``; empty when all
+    have."""
     absent: int = 0
-    """How many have not."""
+    """The number of hosts that have not come."""
     note: str = ""
-    """What else may keep a host away."""
+    """A further reason that may keep a host away."""
     first: str = ""
-    """The name of host 0, if that has come."""
+    """The name of host 0, if it has come."""
     aloud: bool = True
-    """Whether the user is to see it now; else only when the user asks what xmp waits for."""
+    """Whether to show it to the user now; else only when the user asks what xmp waits for."""
     attempt: int = 0
     salt: str = ""
-    """When all have come: random, so that no two attempts of all times have the same key."""
+    """Random, set when all hosts have come, so that no two attempts ever have the same key."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,10 @@ class Refusal:
 
     text: str = ""
     plan: bool = False
-    """Whether what the hosts were asked for does not fit together (a ``PlanError``); else a host
-    has not come in time (a ``StartError``)."""
+    """Whether the hosts were started with settings that do not fit together (a ``PlanError``); else
+    a host has not come in time (a ``StartError``)."""
     late: bool = False
-    """Whether the launch had begun before: the host may belong to the next one."""
+    """Whether the host came after the launch had begun: it may belong to the next one."""
 
 
 @dataclass(frozen=True)
@@ -135,15 +136,15 @@ class Proposal:
 
 
 def encode(words: Any) -> bytes:
-    """One of these values as JSON, its texts cut to ``TEXT_LIMIT``."""
+    """Return one of these values as JSON, its texts cut to ``TEXT_LIMIT``."""
     values = {name: _fit(name, value) for name, value in asdict(words).items()}
     return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def decode(words: type[T], data: bytes) -> T:
-    """The value that ``encode`` made; raises Malformed for anything else.
+    """Return the value that ``encode`` made. Raises Malformed for anything else.
 
-    Its texts may be printed: control characters, which a terminal would obey, are spelled out.
+    Its texts are safe to print: control characters, which a terminal would obey, are escaped.
     """
     try:
         given = json.loads(data.decode(), parse_int=_number)
@@ -158,7 +159,7 @@ def decode(words: type[T], data: bytes) -> T:
 
 
 def _number(digits: str) -> int:
-    """Python 3.10 takes seconds for a number of 100,000 digits."""
+    """Return the number; refuse long ones: Python 3.10 takes seconds for 100,000 digits."""
     if len(digits) > _DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
@@ -183,7 +184,7 @@ def _checked(kind: str, name: str, value: Any) -> Any:
 
 
 def _printable(text: str, lines: bool) -> str:
-    """The text without colours, and with each character that is not to be seen spelled out."""
+    """Return the text without colours and with each unprintable character escaped."""
     if text.isprintable():
         return text
     kept = _SPACES + "\n\t" if lines else _SPACES

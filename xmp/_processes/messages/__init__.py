@@ -1,7 +1,7 @@
-"""What the processes of a launch send each other.
+"""The messages between the processes of a launch.
 
-Each message is a NamedTuple whose docstring says when it is sent and which descriptors travel
-beside it; ``catalog`` finds its class by its name. A receiver has a table from class to handler
+Each message is a NamedTuple whose docstring says when it is sent and which descriptors are sent
+with it; ``catalog`` finds its class by its name. A receiver has a table from class to handler
 (``catalog.Handlers``), in which mypy checks that a handler takes the message that it is given.
 
     launcher -> template         fork_server    StartTemplate, ForkSupervisor, StartScriptHolder,
@@ -28,12 +28,12 @@ beside it; ``catalog`` finds its class by its name. A receiver has a table from 
     debugger <-> supervisor      replica        Synchronise; Synced. AnswerDebugger and
                                                 DebuggerLeft are passed on
 
-Messages whose fields are all plain travel in a format that runs nothing (``plain_format``). That is
-all that a replica sends: its supervisor opens no pickle of it and passes the user's pickles on
-(``untrusted``). The others are pickles, which only a process opens that trusts their sender: a
-child its parent, the launcher its supervisor.
+Messages whose fields are all plain travel in a format that runs no code (``plain_format``). A
+replica sends nothing else: its supervisor opens no pickle of it, and passes the user's pickles on
+unopened (``untrusted``). The other messages are pickles, which are opened only by a process that
+trusts their sender: a child its parent, the launcher its supervisor.
 
-A keeper and a script holder are fork servers too: the first two lines are also theirs.
+A keeper and a script holder are fork servers too: the first two rows also apply to them.
 """
 
 __all__: list[str] = []

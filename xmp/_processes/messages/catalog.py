@@ -34,7 +34,7 @@ class Handlers(Generic[P]):
         self._table[kind] = handle
 
     def handle(self, message: Message, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Handle one message; raises TypeError for a kind without a handler."""
+        """Handle one message. Raises TypeError for a kind without a handler."""
         handle = self._table.get(type(message))
         if handle is None:
             raise TypeError(f"unexpected message {type(message).__name__}")

@@ -1,8 +1,8 @@
-"""Displays for a notebook's cell, between the text that replicas write: so both keep their order.
+"""Displays for a notebook's cell, sent within the text that replicas write so that order is kept.
 
 The supervisor puts a frame into the launcher's standard output: the launch's mark, a length, and a
-``ShowInCell`` in the plain format. Who has read the mark out of its own memory and writes frames
-itself can display what it could display anyway: all of a frame is checked.
+``ShowInCell`` in the plain format. A replica that finds the mark in its memory and writes frames
+itself gains nothing: all of a frame is checked, and it can display the same anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .replica import ShowInCell
 __all__ = ["MOST_BYTES", "FrameReader", "frame", "problem"]
 
 MOST_BYTES = 16 * 1024 * 1024
-"""The most that one display may have: more makes a page that no browser opens."""
+"""The most characters of one display: with more, no browser opens the page."""
 _LENGTH = struct.Struct("<I")
 _KINDS = ("display", "update", "clear", "clear and wait")
 _MOST_TYPES = 64
@@ -24,7 +24,7 @@ _LONGEST_NAME = 1024
 
 
 def problem(message: ShowInCell) -> str:
-    """Why no notebook displays this, or an empty string."""
+    """Return why no notebook displays this, or an empty string."""
     if message.kind not in _KINDS:
         return "there is no such kind of display"
     if len(message.types) != len(message.texts) or len(message.types) > _MOST_TYPES:
@@ -36,21 +36,21 @@ def problem(message: ShowInCell) -> str:
 
 
 def frame(mark: bytes, message: ShowInCell) -> bytes:
-    """The bytes to write between two pieces of text."""
+    """Return the bytes of a display, to be written between two pieces of text."""
     data = encoded(message)
     return mark + _LENGTH.pack(len(data)) + data
 
 
 class FrameReader:
-    """Takes text and frames apart, however they are cut into pieces."""
+    """A reader that separates text and frames, however the data is cut into pieces."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
         self._held = bytearray()
-        """What may belong to a frame that has not come as a whole."""
+        """Data that may belong to a frame of which a part is still missing."""
 
     def feed(self, data: bytes) -> Iterator[bytes | ShowInCell]:
-        """What is whole now, in its order; ``b""`` is the end."""
+        """Yield the text and displays that ``data`` completes, in order; ``b""`` is the end."""
         held = self._held
         held += data
         while held:
@@ -71,12 +71,12 @@ class FrameReader:
                 yield message
 
     def _begun(self) -> int:
-        """How many of the last bytes may be the first ones of a mark."""
+        """Return how many bytes at the end may be the beginning of a mark."""
         longest = min(len(self._mark) - 1, len(self._held))
         return next((n for n in range(longest, 0, -1) if self._held.endswith(self._mark[:n])), 0)
 
     def _size(self) -> int:
-        """Of the whole frame that begins here; -1 where it has not come yet."""
+        """Return the size of the frame at the beginning; -1 if it is not complete yet."""
         head = len(self._mark) + _LENGTH.size
         if len(self._held) < head:
             return -1

@@ -1,12 +1,12 @@
 """Messages between processes of a launch, with descriptors, over a local socket.
 
-Both ends are inherited by processes of xmp and have no name, so no other process can reach them but
-a fork that the user's code makes. Where that is another user by now, it is not heard: the kernel
-says who has sent each packet (SO_PASSCRED, unix(7)).
+Both ends are inherited by processes of xmp and have no name, so only a fork that the user's code
+makes can reach them. Packets of a fork that has become another user are ignored: the kernel tells
+the sender of each packet (SO_PASSCRED, unix(7)).
 
-Large pickles travel in a memory file, so that to send one never waits for its receiver; a large
+Large pickles travel in a memory file, so that sending one never waits for its receiver. A large
 message with plain fields travels in several packets, because a receiver that does not trust the
-sender (``untrusted``) reads no file that it chose.
+sender (``untrusted``) reads no file that the sender has chosen.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Closed(EOFError):
 
 
 class Sender(NamedTuple):
-    """Who has sent a packet, as the kernel says."""
+    """The sender of a packet, as the kernel reports it."""
 
     pid: int
     user: int
@@ -54,53 +54,53 @@ class Sender(NamedTuple):
 
 
 def pair() -> tuple[Connection, Connection]:
-    """Two connected ends."""
+    """Return two connected ends."""
     left, right = socket.socketpair(socket.AF_UNIX, KIND)
     return Connection(left.detach()), Connection(right.detach())
 
 
 def prepared(message: Message) -> bytes:
-    """A small message, ready for ``Connection.send_prepared``."""
+    """Return a small message as bytes, ready for ``Connection.send_prepared``."""
     return WHOLE + encoded(message)
 
 
 class Connection:
-    """One end of a connection; sends and receives messages with descriptors."""
+    """One end of a connection, which sends and receives messages with descriptors."""
 
     def __init__(self, descriptor: int, opens_pickles: bool = True) -> None:
         self.descriptor = descriptor
         self._socket = socket.socket(socket.AF_UNIX, KIND, fileno=descriptor)
         self._held: Held | None = None
         self.waiting: deque[tuple[bytes, list[int]]] = deque()
-        """What was posted and has not been sent yet."""
+        """Packets, with their descriptors, that were posted and are not sent yet."""
         self.opens_pickles = opens_pickles
         """Whether this process trusts the one at the other end: its parent, or its launcher."""
         self._assembly = Assembly()
         if linux.names_senders():
-            with contextlib.suppress(PermissionError):  # a sandbox: no sender is known
+            with contextlib.suppress(PermissionError):  # in a sandbox: no sender is known then
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def moved(self, base: int) -> Connection:
-        """The same end under a descriptor number that is at least ``base``."""
+        """Return the same end under a descriptor number of at least ``base``."""
         return type(self)(move_above(self.detach(), base), self.opens_pickles)
 
     @property
     def end(self) -> socket.socket:
-        """This end, for what sends sockets to other processes itself."""
+        """This end, for code that itself sends sockets to other processes."""
         return self._socket
 
     def detach(self) -> int:
-        """Give the descriptor to the caller; this object must not be used any more."""
+        """Give the descriptor to the caller; this object must not be used afterwards."""
         return self._socket.detach()
 
     def hold(self) -> Connection:
-        """From here on, the program may close this end unasked: it is Closed then; see ``Held``."""
+        """Expect that the program may close this end: it is Closed then; see ``Held``."""
         self._held = Held(self.descriptor)
         return self
 
     @property
     def is_ours(self) -> bool:
-        """Whether the program has not closed this end."""
+        """Whether this end still exists: the program has not closed it."""
         return self._held is None or self._held.is_ours
 
     def fileno(self) -> int:
@@ -118,18 +118,18 @@ class Connection:
         self._assembly.drop()
 
     def send(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
-        """Send and wait until the kernel has taken all of it; Closed if the other end is closed."""
+        """Send and wait until the kernel has taken all of it. Raises Closed if the other end is."""
         self.post(message, descriptors)
         while not self.flush():
             linux.ready(self.descriptor, select.POLLOUT, None)
-            signals.deliver()  # what is left goes out before the next message
+            signals.deliver()  # if a handler raises, the rest is sent before the next message
 
     def send_prepared(self, data: bytes) -> None:
-        """Send what ``prepared`` made, while no posted message waits."""
+        """Send the bytes that ``prepared`` made; only while no posted message waits."""
         self._socket.send(data)
 
     def send_apart(self, message: Message, descriptors: list[int] | tuple[int, ...] = ()) -> None:
-        """Send a small message at once: no other thread, and nothing that is half sent, delays it.
+        """Send a small message at once, delayed by no other thread and no half-sent message.
 
         A signal handler may call this wherever it has interrupted its thread.
         """
@@ -154,7 +154,7 @@ class Connection:
         self.waiting.extend(in_packets(data, owned))
 
     def flush(self) -> bool:
-        """Send what can be sent without waiting; True when nothing is left.
+        """Send what can be sent without waiting. Return whether nothing is left.
 
         A signal handler that interrupts this may send too: each call removes a message from the
         queue before it sends it.
@@ -177,7 +177,7 @@ class Connection:
             close_all(owned)
 
     def recv(self, timeout: float | None = None) -> tuple[Message, list[int]]:
-        """The next message and its descriptors, which are the caller's from now on.
+        """Return the next message and its descriptors, which the caller now owns.
 
         Raises Closed at the end of the connection and TimeoutError after ``timeout`` seconds.
         """
@@ -189,14 +189,14 @@ class Connection:
                 return message
 
     def expect(self, kind: type[M], timeout: float | None = None) -> tuple[M, list[int]]:
-        """The next message, which must be of this kind; raises as ``recv`` does, and TypeError."""
+        """Return the next message, or raise TypeError for another kind; otherwise as ``recv``."""
         message, descriptors = self.recv(timeout)
         if not isinstance(message, kind):
             raise TypeError(f"expected {kind.__name__}, received {type(message).__name__}")
         return message, descriptors
 
     def readable(self, timeout: float | None = 0) -> bool:
-        """Whether a message or the end is there within ``timeout`` seconds (at most 11 days)."""
+        """Return whether a message or the end comes within ``timeout`` seconds, at most 11 days."""
         return not self.is_ours or linux.ready(self.descriptor, select.POLLIN, timeout)
 
     def _recv_part(self) -> tuple[Message, list[int]] | None:
@@ -229,9 +229,10 @@ class Connection:
             raise Closed("this process has closed its end, as os.closerange does")
 
     def _trusts(self, sender: Sender) -> bool:
-        """Whether it is of the user of this process, or of the one who made the connection.
+        """Return whether the sender is of this user, or of the user that made the connection.
 
-        A launcher, or a script that is imported, may have become another user since.
+        A launcher, or a script that is imported, may have become another user since; the process
+        that made the connection is trusted anyway.
         """
         if sender.user == os.getuid():
             return True
@@ -240,9 +241,9 @@ class Connection:
         return sender.user == maker.user or sender.pid == maker.pid
 
     def _packet(self, room: int, flags: int = 0) -> tuple[bytes, list[int], Sender | None, int]:
-        """One packet: its bytes, descriptors, sender if known, and the kernel's flags.
+        """Receive a packet. Return its bytes, descriptors, sender if known, and the kernel's flags.
 
-        No bytes and no sender: the end.
+        No bytes and no sender mean the end of the connection.
         """
         flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         self._refuse_closed()
@@ -263,7 +264,7 @@ class Connection:
                 descriptors.frombytes(content[: len(content) - len(content) % 4])
             elif len(content) == _CREDENTIALS.size:
                 sender = Sender(*_CREDENTIALS.unpack(content))
-        # gVisor names no process where nothing was sent.
+        # gVisor gives process 0 as the sender where nothing was sent.
         known = sender if data or (sender is not None and sender.pid) else None
         return data, list(descriptors), known, found
 

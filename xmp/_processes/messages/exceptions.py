@@ -1,6 +1,6 @@
 """Exceptions between processes: an exception object, with its causes and contexts, as an image.
 
-Only an exception that unpickles as its own class is sent: a class may pickle as something else.
+An exception is sent only if it unpickles as its own class: a class may pickle as something else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ChainLink = tuple[BaseException, bool, bool]
 
 
 def pack_exception(error: BaseException) -> tuple[bytes | None, BaseException | None]:
-    """The exception with its causes, or alone; or None, and why it cannot be sent."""
+    """Return the packed exception, with its causes or else alone; or None and the reason."""
     try:
         chain = [(sent(each), direct, hidden) for each, direct, hidden in _chain(error)]
     except Exception:  # a class whose attributes are the user's code
@@ -67,7 +67,7 @@ def _packed(chain: list[_ChainLink]) -> tuple[bytes | None, BaseException | None
 
 
 def load_exception(data: bytes | None) -> BaseException | None:
-    """The original exception, if its class is known or can be imported here."""
+    """Return the original exception if its class is known or can be imported here, else None."""
     if data is None:
         return None
     known = _classes(BaseException)
@@ -80,7 +80,7 @@ def load_exception(data: bytes | None) -> BaseException | None:
                 break
             links.append((error, direct, hidden))
         return _linked(links)
-    except BaseException as error:  # what unpickling runs is the program's: it may call sys.exit
+    except BaseException as error:  # unpickling runs the program's code, which may call sys.exit
         if signals.from_handler(error) or isinstance(error, KeyboardInterrupt):
             raise
         return None
@@ -97,8 +97,8 @@ def _linked(links: list[_ChainLink]) -> BaseException | None:
 
 
 def _classes(base: type) -> set[type]:
-    """Every subclass in this process, also those without an importable name: replicas may have
-    unpickled such classes from here."""
+    """Return every subclass in this process, also those without an importable name: replicas may
+    have unpickled such classes from here."""
     found, waiting = {base}, [base]
     while waiting:
         below: set[type] = set(type.__subclasses__(waiting.pop())) - found
@@ -108,7 +108,7 @@ def _classes(base: type) -> set[type]:
 
 
 def _is_known(kind: type, known: set[type]) -> bool:
-    """Whether the class was here before or has been imported; unpickling may also have made it."""
+    """Return whether the class was known before or can be imported: unpickling may have made it."""
     if kind in known:
         return True
     value: Any = sys.modules.get(kind.__module__)

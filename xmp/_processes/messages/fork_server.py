@@ -1,4 +1,4 @@
-"""What a launcher and a fork server (template, script holder, keeper) send each other."""
+"""The messages between a launcher and a fork server (template, script holder, keeper)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StartTemplate(NamedTuple):
     """``sys.path`` without the script's folder."""
     modules: list[str]
     idle: float | None
-    """Seconds without a launch after which it ends; None: never."""
+    """Seconds without a launch after which the process ends; None: never."""
     title: str
     """The name of the process."""
 
@@ -48,17 +48,17 @@ ForkRequest = ForkSupervisor | StartScriptHolder
 
 
 class ImportModules(NamedTuple):
-    """Import these now; ``ModulesImported`` answers."""
+    """Import these modules now; ``ModulesImported`` answers."""
 
     names: list[str]
     written: dict[str, str]
-    """What earlier imports in the launcher have written into its environment."""
+    """Variables that earlier imports in the launcher have written into its environment."""
 
 
 class TryModules(NamedTuple):
-    """Try to import these while idle, and import those that a trial finds harmless.
+    """Try to import these modules while idle, and import those that a trial finds harmless.
 
-    ``ModulesImported`` names them.
+    ``ModulesImported`` names the imported ones.
     """
 
     names: list[str]
@@ -72,19 +72,19 @@ class Ready(NamedTuple):
     modules: dict[str, str]
     """Name and file of each; empty in a script holder's report."""
     environment: dict[str, str]
-    """After the imports, some of which change it."""
+    """The environment after the imports, some of which change it."""
     slowest: list[tuple[str, float]]
     """Module and seconds."""
     failed: dict[str, str]
     """Module and why it could not be imported."""
     variables_read: list[str]
-    """The names of the environment variables that Python code of the imports has asked for."""
+    """The names of the environment variables that Python code has read during the imports."""
     read_by_script: dict[str, str]
-    """Of these, what the program's own modules have asked for, each with the module's file."""
+    """Those of them that the program's own modules have read, each with the module's file."""
 
 
 class ModulesImported(NamedTuple):
-    """These have been imported later; the fields are those of ``Ready``."""
+    """Further modules have been imported; the fields are as in ``Ready``."""
 
     modules: dict[str, str]
     environment: dict[str, str]
@@ -99,21 +99,21 @@ class Forked(NamedTuple):
 
 
 class ForkFailed(NamedTuple):
-    """The request could not be met: which limit was reached, perhaps."""
+    """The request could not be met; ``why`` may name the limit that was reached."""
 
     token: int
     why: str
 
 
 class ProcessEnded(NamedTuple):
-    """It has ended with this wait status, and so have its descendants."""
+    """The process has ended with this wait status, and its descendants have ended too."""
 
     pid: int
     status: int
 
 
 class ForkUnsafe(NamedTuple):
-    """After the script's import a fork is not safe; the script holder ends."""
+    """A fork is not safe after the script's import; the script holder ends."""
 
     culprits: list[str]
 

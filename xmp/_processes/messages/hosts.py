@@ -1,7 +1,7 @@
-"""What a driver and the agent of each host send each other: a launch over hosts of an engine.
+"""The messages between a driver and the agent of each host, in a launch over an engine's hosts.
 
-An agent is the launcher on its host. It passes on to the driver what its supervisor reports
-(``launch``), and to the launch what the driver asks for; results pass it unopened.
+An agent is the launcher on its host. It passes its supervisor's reports (``launch``) on to the
+driver and the driver's requests on to the launch; results pass through it unopened.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HostOrder:
-    """What one host runs, and how."""
+    """Everything that one host needs to run its part of a launch."""
 
     request: Request
     call: PackedCall
     settings: Settings
     called: int
-    """When the user called: monotonic nanoseconds, by the clock of the host when it is sent."""
+    """When the user called: monotonic nanoseconds of the receiving host's clock."""
     inherited: dict[str, str] | None
-    """The variables of the host; None: those that its agent was started with."""
+    """The host's environment variables; None: those that its agent was started with."""
     environment: dict[str, str]
-    """Variables for this launch beside them."""
+    """Further variables for this launch."""
     search_path: list[str] | None
     """``sys.path`` for processes that run no code of the user's; None: the agent's own."""
     program_path: list[str]
-    """``sys.path`` of the replicas of another machine than the driver's."""
+    """``sys.path`` of replicas on a machine other than the driver's."""
     events: bool
     """Whether the driver reports events (``events=``)."""
     phases: bool
-    """Whether the driver shows what replicas do before the function."""
+    """Whether the driver shows the phases of replicas before the function."""
 
 
 # --- driver -> agent ----------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class Describe(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Answer ``Pong``: asked of an agent that waits for a launch."""
+    """Answer ``Pong``; sent to an agent that waits for a launch."""
 
 
 class Prepare(NamedTuple):
@@ -79,26 +79,27 @@ class StartHost(NamedTuple):
 
     order: HostOrder
     port: int
-    """At which the hosts meet on host 0; 0 for host 0 itself: it answers ``PortsHeld``."""
+    """The port of host 0 at which the hosts meet; 0 for host 0 itself, which answers
+    ``PortsHeld``."""
 
 
 # --- agent -> driver ----------------------------------------------------------------------------
 
 
 class Described(NamedTuple):
-    """What the host is."""
+    """The answer to ``Describe``: the facts of the host."""
 
     facts: HostFacts
     pid: int
-    """Of the agent."""
+    """The agent's pid."""
 
 
 class Pong(NamedTuple):
-    """The agent is there, and waits."""
+    """The agent lives and waits for a launch."""
 
 
 class PortsHeld(NamedTuple):
-    """Host 0 holds the ports of the launch, of which this one is the first."""
+    """Host 0 holds the ports of the launch; ``port`` is the first of them."""
 
     port: int
 
@@ -108,16 +109,16 @@ class HostCame(NamedTuple):
 
 
 class HostOver(NamedTuple):
-    """The last message of a host, of which no process but the agent is left."""
+    """The last message of a host: no process of the launch but the agent is left there."""
 
     kind: str
-    """The class of the error here, if there is one."""
+    """The class of the error on this host; empty if there is none."""
     text: str
     mends: bool = False
     """Whether another attempt may succeed."""
     verdict: HostFailure | None = None
-    """How the launch has failed, on whichever host."""
+    """The failure of the launch, on whichever host."""
     leftovers: str = ""
-    """Which processes of it still exist all the same."""
+    """A description of processes of the launch that still exist nevertheless."""
     memory: OomFinding | None = None
-    """Whether the kernel has killed processes of the host for lack of memory."""
+    """The finding of whether the kernel has killed processes of the host for lack of memory."""

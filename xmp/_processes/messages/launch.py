@@ -1,4 +1,4 @@
-"""What launcher and supervisor send each other about one launch."""
+"""The messages between launcher and supervisor about one launch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pause(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """``fg``: continue them."""
+    """``fg``: continue the replicas."""
 
 
 class SetGrace(NamedTuple):
@@ -63,7 +63,7 @@ class Preempt(NamedTuple):
 
 
 class PreemptElsewhere(NamedTuple):
-    """Another host is about to be taken away; ``StepReached`` answers, with round 0."""
+    """Another host is about to be taken away; ``StepReached`` with round 0 answers."""
 
 
 class ProposedStep(NamedTuple):
@@ -84,8 +84,8 @@ class ProgressElsewhere(NamedTuple):
 class AnswerDebugger(NamedTuple):
     """The launcher lends its terminal to a rank at a breakpoint, or refuses and says why.
 
-    The supervisor passes it on to the replica. Descriptors: if lent, what to read from and where to
-    write.
+    The supervisor passes the message on to the replica. Descriptors, if lent: one to read from and
+    one to write to.
     """
 
     rank: int
@@ -111,14 +111,14 @@ class ReplicasStarted(NamedTuple):
 
 
 class ReplicaPhase(NamedTuple):
-    """What a replica begins before the user's function: one of ``order.PHASES``."""
+    """A replica begins a phase before the user's function: one of ``order.PHASES``."""
 
     rank: int
     name: str
 
 
 class ReplicaEntered(NamedTuple):
-    """The user's function begins, at this time."""
+    """The user's function begins; ``at`` in monotonic nanoseconds."""
 
     rank: int
     at: int
@@ -139,7 +139,7 @@ class ReplicaReturned(NamedTuple):
 
 
 class ReplicaEnded(NamedTuple):
-    """The process has ended: exit code (negative: signal) and peak resident size in bytes."""
+    """A replica's process has ended: exit code (negative: signal), peak resident size in bytes."""
 
     rank: int
     exit_code: int
@@ -159,13 +159,13 @@ class EventRecord(NamedTuple):
 
 
 class Events(NamedTuple):
-    """What happened in one turn of the supervisor's loop, in the order of time.
+    """The events of one turn of the supervisor's loop, ordered by time.
 
-    Only if the launch has ``events=``.
+    Sent only if the launch has ``events=``.
     """
 
     records: list[tuple[object, ...]]
-    """The fields of an ``EventRecord`` each."""
+    """For each event, the fields of its ``EventRecord``."""
 
 
 class StackTexts(NamedTuple):
@@ -188,7 +188,7 @@ class StepReached(NamedTuple):
 
 
 class ProgressMade(NamedTuple):
-    """Replicas have made progress (``hang_timeout``); only where there are other hosts."""
+    """Replicas have made progress (``hang_timeout``); sent only if there are other hosts."""
 
 
 class AtBreakpoint(NamedTuple):
@@ -199,16 +199,16 @@ class AtBreakpoint(NamedTuple):
 
 
 class DebuggerLeft(NamedTuple):
-    """The replica with the terminal continues; ``why`` the launch must end, or an empty string.
+    """The replica with the terminal continues; ``why`` says why the launch must end, if it must.
 
-    The supervisor passes on what the replica sends, or sends it for a replica that has ended.
+    The supervisor passes the replica's message on, or sends one for a replica that has ended.
     """
 
     why: str
 
 
 class UnsafeToFork(NamedTuple):
-    """After loading the call a fork is not safe. The supervisor ends; nothing was started."""
+    """A fork is not safe after loading the call. The supervisor ends; nothing was started."""
 
     culprits: list[str]
 
@@ -230,7 +230,7 @@ class CannotMake(NamedTuple):
 class FailedFirst(NamedTuple):
     """The launch has failed, while replicas still run: other hosts must not wait for their end.
 
-    Only where there are other hosts.
+    Sent only if there are other hosts.
     """
 
     failure: Failure
@@ -243,4 +243,4 @@ class Done(NamedTuple):
     failures: list[Failure]
     """The cause first."""
     stacks: dict[int, str]
-    """Taken at the first failure, by rank."""
+    """The stacks taken at the first failure, by rank."""

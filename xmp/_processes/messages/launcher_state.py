@@ -1,7 +1,7 @@
-"""What each call carries over from the launcher to its replicas, although the template is older.
+"""The launcher's state at each call, which its replicas get although the template is older.
 
-The launcher captures it; the supervisor applies it, before it loads anything. What an import can
-see (interpreter, user, namespaces, some variables) is not here: it is part of the template's key.
+The launcher captures it; the supervisor applies it before it loads anything. State that an import
+can see (interpreter, user, namespaces, some variables) is not here but in the template's key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ __all__ = [
 
 _IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
 _KEPT = _IGNORED_BY_PYTHON | {DUMP_SIGNAL}
-"""Ignored where the launcher does not: the last one until it makes a replica write its stacks."""
+"""Signals that stay ignored in replicas even if the launcher does not ignore them: Python's own,
+and the last one until it makes a replica write its stacks."""
 _NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals()))
 _LIMITS = tuple(sorted(n for n in dir(resource) if n.startswith("RLIMIT_")))
 _tracker: Any = resource_tracker._resource_tracker
@@ -45,7 +46,7 @@ _tracker: Any = resource_tracker._resource_tracker
 
 @dataclass(frozen=True)
 class LauncherState:
-    """The launcher's state at the call; its resource tracker's descriptor is sent beside it."""
+    """The launcher's state at the call; its resource tracker's descriptor is sent with it."""
 
     pid: int
     name: str
@@ -59,20 +60,20 @@ class LauncherState:
     limits: dict[str, tuple[int, int]]
     blocked: frozenset[int]
     ignored: frozenset[int]
-    """Without the signals that Python itself ignores."""
+    """The signals that the launcher ignores, without those that Python itself ignores."""
     unignored: frozenset[int]
-    """The signals that Python ignores, where the launcher has reset them to their default."""
+    """The signals that Python ignores by itself and the launcher has reset to their default."""
     authkey: bytes
     tracker: bool
     write_bytecode: bool
     shadows: tuple[str, ...]
-    """Modules in the script's folder that have a standard module's name."""
+    """Modules in the script's folder that have the name of a standard module."""
     traced: int
-    """Frames of each allocation that tracemalloc records; 0: it is off."""
+    """Frames of each allocation that tracemalloc records; 0: tracemalloc is off."""
 
 
 def capture() -> tuple[LauncherState, int | None]:
-    """The state of this process, and the descriptor of its resource tracker if one runs."""
+    """Return the state of this process, and its resource tracker's descriptor if one runs."""
     tracker = _tracker._fd
     own = process.current_process()
     try:
@@ -104,7 +105,7 @@ def capture() -> tuple[LauncherState, int | None]:
 
 
 def with_variables(state: LauncherState, variables: Mapping[str, str]) -> LauncherState:
-    """The state as if the launcher had these variables too: those of ``env=``."""
+    """Return the state as if the launcher had these variables (of ``env=``) too."""
     before, environment = state.environment, {**state.environment, **variables}
     if environment == before:
         return state
@@ -120,18 +121,19 @@ def with_variables(state: LauncherState, variables: Mapping[str, str]) -> Launch
 
 
 def with_path_of(path: list[str], before: str, after: str) -> list[str]:
-    """``path`` with the folders of one PYTHONPATH instead of those of another."""
+    """Return ``path`` with the folders of PYTHONPATH ``after`` in place of those of ``before``."""
     if after == before:
         return path
     kept = [entry for entry in path if entry not in before.split(os.pathsep)]
     new = [os.path.abspath(entry) for entry in after.split(os.pathsep) if entry]
-    return [*kept[:1], *new, *kept[1:]]  # behind the script's folder, as Python has them
+    return [*kept[:1], *new, *kept[1:]]  # behind the script's folder, where Python puts them
 
 
 def _shadows(folder: str) -> tuple[str, ...]:
-    """The standard modules that an import in this process takes from the script's folder.
+    """Return the standard modules that an import in this process takes from the script's folder.
 
-    Not those that were imported before the folder came into ``sys.path`` (os, types, ...).
+    Modules that were imported before the folder came into ``sys.path`` (os, types, ...) are not
+    among them.
     """
     folder = os.path.abspath(folder)
     try:
@@ -155,20 +157,20 @@ def _umask() -> int:
     known = proc.status().get("Umask")
     if known is not None:
         return int(known, 8)
-    mask = os.umask(0o077)  # umask(2) cannot only read; for an instant stricter, never laxer
+    mask = os.umask(0o077)  # umask(2) cannot read without setting: stricter for an instant
     os.umask(mask)
     return mask
 
 
 def apply(state: LauncherState, tracker: int | None) -> None:
-    """Give this process the launcher's state, as far as the kernel lets it."""
+    """Give this process the launcher's state, as far as the kernel allows."""
     os.chdir("/" if state.cwd is None else state.cwd)
     sys.path[:] = state.path
     sys.argv[:] = state.argv
     sys.dont_write_bytecode = not state.write_bytecode
     for name in state.shadows:
         if name not in sys.modules:
-            continue  # a look at all names would write a reference count into 700 pages
+            continue  # looking at all names would write reference counts into 700 pages
         for known in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
             del sys.modules[known]
     replace_environment(state.environment)
@@ -182,7 +184,7 @@ def apply(state: LauncherState, tracker: int | None) -> None:
 
 
 def apply_surroundings(state: LauncherState) -> None:
-    """Give an agent what it would inherit if the launcher started it now."""
+    """Give an agent the state that it would inherit if the launcher started it now."""
     if state.cwd is not None:
         with contextlib.suppress(OSError):  # the supervisor says so
             os.chdir(state.cwd)
@@ -191,7 +193,7 @@ def apply_surroundings(state: LauncherState) -> None:
 
 
 def begin_tracing(state: LauncherState) -> None:
-    """In a replica: record allocations from now on, if the launcher was started so."""
+    """Record allocations of this replica from now on, as the launcher's tracemalloc does."""
     import _tracemalloc
 
     _tracemalloc.start(state.traced)
@@ -217,7 +219,7 @@ def _apply_scheduling(state: LauncherState) -> None:
 
 
 def restore_mask(state: LauncherState) -> None:
-    """In a replica: take the launcher's mask, and its SIGPIPE where that is not ignored."""
+    """Take the launcher's signal mask in a replica, and the defaults that it has set (SIGPIPE)."""
     for number in state.unignored:
         signal.signal(number, signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, state.blocked)
@@ -226,7 +228,7 @@ def restore_mask(state: LauncherState) -> None:
 def restore_signals(state: LauncherState) -> None:
     """Give the replicas the launcher's ignored signals and the defaults for the rest.
 
-    Not the mask, which each replica takes itself: a supervisor must not block SIGCHLD.
+    The mask is left to each replica, which takes it itself: a supervisor must not block SIGCHLD.
     """
     for number in _NUMBERS:
         handler = _signal.getsignal(number)

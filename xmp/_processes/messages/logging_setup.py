@@ -1,7 +1,7 @@
-"""The launcher's set-up of ``logging``, for replicas that import no script which makes it again.
+"""The launcher's set-up of ``logging``, for replicas without a script whose import repeats it.
 
-A cell's ``logging.basicConfig`` runs in the kernel alone. Levels travel, and those handlers that
-write to standard output or error; a file or a socket of another kind stays the launcher's.
+A cell's ``logging.basicConfig`` runs in the kernel alone. Levels are sent, and handlers that write
+to standard output or error; other handlers (files, sockets) stay in the launcher alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class HandlerSetup(NamedTuple):
     """"stdout" or "stderr"."""
     level: int
     form: tuple[str | None, str | None, str] | None
-    """Of its formatter: format, date format, style."""
+    """The formatter: format, date format, style."""
 
 
 class LoggerSetup(NamedTuple):
-    """What was set of one logger; the root's name is empty."""
+    """The settings of one logger; the root's name is empty."""
 
     name: str
     level: int
@@ -36,14 +36,14 @@ class LoggerSetup(NamedTuple):
 
 
 class LoggingSetup(NamedTuple):
-    """All that was set, and the level of ``logging.disable``."""
+    """All loggers with settings, and the level of ``logging.disable``."""
 
     disable: int
     loggers: tuple[LoggerSetup, ...]
 
 
 def capture() -> LoggingSetup | None:
-    """What this program has set; None if it has not loaded ``logging``."""
+    """Return the settings of this program; None if it has not loaded ``logging``."""
     logging: Any = sys.modules.get("logging")
     manager = getattr(getattr(logging, "root", None), "manager", None)
     if manager is None:
@@ -75,17 +75,17 @@ def _handler(handler: Any) -> HandlerSetup | None:
 
 
 def _added(logger: Any, place: int) -> bool:
-    """Whether a library has, when it was imported, added what the handler at ``place`` is for."""
+    """Return whether a library, on its import, has added the handler that ``place`` stands for."""
     ours = sum(getattr(each, _OURS, False) for each in logger.handlers)
     return bool(place < len(logger.handlers) - ours)
 
 
 def apply(setup: LoggingSetup) -> None:
-    """Set the same here, with this process's streams.
+    """Apply the settings here, with this process's streams.
 
-    Libraries set levels and add handlers when they are imported, as Lightning does. The launcher
-    has what they added: where they are imported here later, ours stand back for theirs. What was
-    set since their import holds again after another call.
+    Libraries set levels and add handlers when they are imported, as Lightning does, and the
+    launcher's settings contain these. If a library is imported here later, our handlers are silent
+    in favour of its own. Settings made after its import hold again after another call.
     """
     if not setup.loggers and not setup.disable:
         return

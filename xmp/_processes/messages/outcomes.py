@@ -1,6 +1,7 @@
 """Results and shared values between processes: an image, in a memory file if it is large.
 
-The sender fixes the file's size: who maps a file that its owner then cuts dies of SIGBUS.
+The sender fixes the file's size: a process that maps a file which its owner then truncates dies of
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PORTION = 1 << 30  # read() gives at most 2 GiB - 4 KiB at a time
 
 
 def packed_outcome(value: Any) -> Image:
-    """The image of what a replica sends; raises what pickling the value raises."""
+    """Return the image of a value that a replica sends. Raises what pickling the value raises."""
     image = pack_image(value, linux.memory_file)
     if image.data is None:
         seals.seal(image.descriptor)
@@ -26,9 +27,10 @@ def packed_outcome(value: Any) -> Image:
 
 
 def received_image(data: bytes | None, size: int, descriptors: Sequence[int]) -> Image:
-    """An image that a replica has sent, to be loaded; takes over the descriptor, if there is one.
+    """Return an image that a replica has sent, ready to load; take over its descriptor, if any.
 
-    A file that can still be cut is copied, not mapped. ValueError if it is shorter than ``size``.
+    A file that can still be truncated is copied, not mapped. Raises ValueError if it is shorter
+    than ``size``.
     """
     image = Image(data, size, descriptors[0] if descriptors else -1)
     if image.data is None and not _safe_to_map(image):

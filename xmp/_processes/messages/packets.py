@@ -1,4 +1,4 @@
-"""A message in packets: most are one; a large one, or one with many descriptors, is several.
+"""Messages in packets: most are one packet; a large one, or one with many descriptors, is several.
 
 A local socket of kind SOCK_SEQPACKET carries a packet whole or not at all, up to the size of its
 send buffer, and at most 253 descriptors with it (SCM_MAX_FD: unix(7)).
@@ -29,7 +29,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 def in_packets(data: bytes, descriptors: list[int]) -> Iterator[tuple[bytes, list[int]]]:
-    """The packets of a message, each with its descriptors; the first says how long it is."""
+    """Yield a message's packets, each with its descriptors; the first of several has the length."""
     if len(data) <= PIECE and len(descriptors) <= DESCRIPTORS:
         yield WHOLE + data, descriptors
         return
@@ -42,21 +42,21 @@ def in_packets(data: bytes, descriptors: list[int]) -> Iterator[tuple[bytes, lis
 
 
 class Assembly:
-    """The message that is arriving on one connection, as far as it is here."""
+    """The part that has arrived of the message being received on one connection."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        """How many bytes a message may have, where its sender is not trusted."""
+        """The most bytes of a message, if its sender is not trusted; None: no limit."""
         self._total = -1
-        """How long the message will be; -1: none is arriving."""
+        """The length of the whole message; -1: none is arriving."""
         self._data = bytearray()
         self._descriptors: list[int] = []
 
     def add(self, packet: bytes, descriptors: list[int]) -> tuple[bytes, list[int]] | None:
-        """Take one packet over; returns the message if it is whole.
+        """Take one packet over. Return the message if it is complete.
 
-        A sender that was interrupted sends the rest of a message no more, or without what it was
-        about to send: what is not as long as announced is dropped.
+        A sender that was interrupted may never send the rest of a message, or may leave a packet
+        out: a message that is shorter than announced is dropped.
         """
         mark, data = packet[:1], packet[1:]
         if mark == APART:
@@ -98,6 +98,6 @@ class Assembly:
         return None
 
     def drop(self) -> None:
-        """Forget what has arrived of a message that is not whole."""
+        """Drop the part that has arrived of an incomplete message."""
         close_all(self._descriptors)
         self._total, self._data, self._descriptors = -1, bytearray(), []

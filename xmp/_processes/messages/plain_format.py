@@ -1,8 +1,8 @@
 """Messages as bytes: a plain format for those whose fields are all plain, a pickle for the others.
 
-To open a pickle is to run what its sender chose. So whatever a replica sends has plain fields only,
-which this module writes one after the other, in the order of the class: each has a fixed size, or
-a length in front that is checked against what is left.
+Opening a pickle runs code that its sender chose, so everything that a replica sends has plain
+fields only. This module writes them one after the other, in the order of the class: each has a
+fixed size, or a length in front that is checked against the bytes that are left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMELINE = struct.Struct("<8q")
 
 
 class Malformed(ValueError):
-    """These bytes are no message that the receiver opens; the text says why."""
+    """The bytes are no message that the receiver opens; the text says why."""
 
 
 # --- fields: (bytes, position) -> (value, next position) ----------------------------------------
@@ -132,7 +132,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes, int], tuple[An
 
 
 class _Plain(NamedTuple):
-    """How the messages of one class are written and read."""
+    """The functions that write and read the messages of one class."""
 
     number: int
     """The first byte."""
@@ -142,12 +142,12 @@ class _Plain(NamedTuple):
 
 
 def _annotations(cls: Any) -> list[str]:
-    """What the class says of its fields; NamedTuple wraps the texts into ForwardRefs."""
+    """Return the class's annotations as texts; NamedTuple wraps them into ForwardRefs."""
     return [getattr(each, "__forward_arg__", each) for each in cls.__annotations__.values()]
 
 
 PLAIN = {name: cls for name, cls in CATALOG.items() if {*_annotations(cls)} <= {*_FIELDS}}
-"""The classes whose messages travel in the plain format, by name."""
+"""The classes whose messages are sent in the plain format, by name."""
 
 
 def _table() -> dict[str, _Plain]:
@@ -164,18 +164,19 @@ _by_number = {plain.number: plain for plain in _plain.values()}
 
 
 def encoded(message: Message) -> bytes:
-    """A message as bytes, of which the first is its class's number."""
+    """Return a message as bytes, of which the first is the number of its class."""
     name = type(message).__name__
     plain = _plain.get(name)
     if plain is None:
-        # As a plain tuple: to pickle the class by its name would touch pages in a fork.
+        # As a plain tuple: pickling the class by its name would touch pages in a fork.
         return bytes([PICKLED]) + pickle.dumps((name, *message), protocol=5)
     parts = [write(value) for write, value in zip(plain.writers, message, strict=True)]
     return bytes([plain.number]) + b"".join(parts)
 
 
 def decoded(data: bytes, opens_pickles: bool) -> Message:
-    """The message of these bytes; Malformed for a pickle too, unless the receiver opens them."""
+    """Return the message of these bytes. Raises Malformed, also for a pickle that may not be
+    opened."""
     if not data:
         raise Malformed("it is empty")
     if data[0] == PICKLED and opens_pickles:

@@ -1,8 +1,9 @@
-"""What a replica and its supervisor send each other: reports on the replica's own connection.
+"""The messages between a replica and its supervisor.
 
-Questions go over a ``Voice``, a connection on which one thread asks one question at a time; its
-other end came beside a message. A replica opens as many as it needs, and so does each child of it.
-At a breakpoint there is a connection for that.
+Reports go over the replica's own connection. Questions go over a ``Voice``, a connection on which
+one thread asks one question at a time, and whose other end the supervisor got with a message. A
+replica opens as many voices as it needs, and so does each of its children. Each breakpoint has a
+connection of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 
 
 class PhaseBegun(NamedTuple):
-    """What the replica does now, before the user's function; monotonic nanoseconds."""
+    """The replica begins a phase before the user's function; ``at`` in monotonic nanoseconds."""
 
     name: str
     at: int
@@ -54,33 +55,33 @@ class ExitCalled(NamedTuple):
     code: int
     timeline: Timeline
     words: str = ""
-    """As it was called: ``sys.exit(3)``."""
+    """The call in words: ``sys.exit(3)``."""
     traceback: str = ""
-    """Where, unless that was a success."""
+    """The traceback of the exit, unless it was a success."""
 
 
 class ExceptionRaised(NamedTuple):
-    """The function, or what comes before or after it, raised."""
+    """The function, or code of the replica before or after it, raised."""
 
     at: int
     rank: int
-    """Of the thread replica that raised; -1: the first replica of the process."""
+    """The rank of the thread replica that raised; -1: the first replica of the process."""
     error_type: str
     message: str
     traceback: str
     exception: bytes | None
     """The pickled exception, if it can be pickled."""
     unsent: str
-    """Why it cannot."""
+    """Why the exception cannot be pickled."""
     interrupted: bool
-    """KeyboardInterrupt."""
+    """Whether it is a KeyboardInterrupt."""
     final: bool
     """Whether a restart cannot help: the function's result cannot be sent."""
     timeline: Timeline
 
 
 class VariablesTaken(NamedTuple):
-    """After ``ExceptionRaised``: the variables of the user's innermost frames, as JSON."""
+    """The variables of the user's innermost frames, as JSON; sent after ``ExceptionRaised``."""
 
     rank: int
     """As in ``ExceptionRaised``."""
@@ -94,7 +95,7 @@ class BreakpointReached(NamedTuple):
 
 
 class FunctionLeft(NamedTuple):
-    """The function of this thread replica has returned; a process just reports its result."""
+    """The function of a thread replica has returned; other replicas report only the result."""
 
     local_rank: int
 
@@ -111,7 +112,7 @@ class OpenVoice(NamedTuple):
 class AskPreempted(NamedTuple):
     """``preempted()`` was called for the ``calls``-th time; ``PreemptedAt`` answers.
 
-    0: it only looks, as children do, and takes no part in the vote.
+    With 0 calls, the sender only looks, as children do, and takes no part in the vote.
     """
 
     calls: int
@@ -119,19 +120,19 @@ class AskPreempted(NamedTuple):
 
 
 class WantValue(NamedTuple):
-    """A shared value by its key; ``MakeValue``, ``SharedValue`` or ``NoValue`` answers."""
+    """Request for a shared value; ``MakeValue``, ``SharedValue`` or ``NoValue`` answers."""
 
     key: str
     owner: int
     """The local rank that makes it; -1: the first to ask."""
     kept: bool
-    """Whether it is kept for all who ask later, and not just until every replica has it."""
+    """Whether to keep it for all later requests, not just until every replica has it."""
 
 
 class GiveValue(NamedTuple):
-    """The value that this voice was to make (``good``), or the exception that making it raised.
+    """The value that this voice has made (``good``), or the exception that making it raised.
 
-    Descriptors: the memory file of a large one.
+    Descriptors: the memory file of a large value.
     """
 
     good: bool
@@ -160,10 +161,11 @@ class ShowInCell(NamedTuple):
     """
 
     kind: str
-    """"display", "update" what has this ``display_id``, "clear" the cell, or "clear and wait"."""
+    """"display"; "update" the display with this ``display_id``; "clear" the cell, or "clear and
+    wait"."""
     display_id: str
     types: list[str]
-    """The MIME types, and for each its ``texts``: images in base64, JSON as text."""
+    """The MIME types; ``texts`` has the data of each: images in base64, JSON as text."""
     texts: list[str]
     metadata: str
     """A JSON object, or an empty string."""
@@ -191,7 +193,7 @@ class PreemptedAt(NamedTuple):
 
 
 class MakeValue(NamedTuple):
-    """This voice makes the value for all."""
+    """The receiver is to make the value for all."""
 
 
 class SharedValue(NamedTuple):
@@ -203,14 +205,14 @@ class SharedValue(NamedTuple):
 
 
 class NoValue(NamedTuple):
-    """The value will not come: the replica that makes it has left its function."""
+    """The value will not come: the replica that would make it has left its function."""
 
     owner: int
-    """Its local rank."""
+    """The local rank of that replica."""
 
 
 class ShownInCell(NamedTuple):
-    """What was to be displayed has been passed on."""
+    """The display of ``ShowInCell`` has been passed on."""
 
 
 class YourTurn(NamedTuple):
@@ -221,8 +223,8 @@ class YourTurn(NamedTuple):
 
 
 class Synchronise(NamedTuple):
-    """Before a prompt: pass on what the replica has written so far; ``Synced`` answers."""
+    """Pass on what the replica has written so far, before a prompt; ``Synced`` answers."""
 
 
 class Synced(NamedTuple):
-    """Everything has been passed on."""
+    """Everything that the replica had written has been passed on."""

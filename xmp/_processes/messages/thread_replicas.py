@@ -1,4 +1,4 @@
-"""Replicas that are threads of one process: joins their plans, takes their results apart."""
+"""Replicas that are threads of one process: their joint plan, and the results taken apart."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["ThreadResults", "by_process", "count", "plans_of", "spread"]
 
 
 class ThreadResults(tuple[Any, ...]):
-    """What the replicas of one process returned, in rank order."""
+    """The results of the replicas of one process, in rank order."""
 
 
 def by_process(host: HostPlan) -> HostPlan:
-    """The plan with one entry for each process: its first replica, which holds the others."""
+    """Return the plan with one entry for each process: its first replica, with the others in it."""
     first: dict[int, ReplicaPlan] = {}
     for plan in host.replicas:
         lead = first.get(plan.process)
@@ -31,17 +31,17 @@ def _joined(lead: ReplicaPlan, plan: ReplicaPlan) -> ReplicaPlan:
 
 
 def count(plans: Sequence[ReplicaPlan]) -> int:
-    """How many replicas these processes hold."""
+    """Return the number of replicas of these processes."""
     return sum(len(plans_of(plan)) for plan in plans)
 
 
 def plans_of(plan: ReplicaPlan) -> tuple[ReplicaPlan, ...]:
-    """The plans of all replicas of a process."""
+    """Return the plans of all replicas of a process."""
     return (plan, *plan.thread_replicas)
 
 
 def spread(plan: ReplicaPlan, value: Any) -> dict[int, Any]:
-    """The value of every replica of a process, by rank."""
+    """Return the value of every replica of a process, by rank."""
     plans = plans_of(plan)
     values = value if isinstance(value, ThreadResults) else (value, *(None for _ in plans[1:]))
     return dict(zip((each.rank for each in plans), values, strict=True))

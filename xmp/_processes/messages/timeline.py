@@ -12,7 +12,7 @@ __all__ = ["StartTimeline", "Timeline", "slow_start"]
 
 _MOST_RANKS = 16
 _SHORTEST = 0.1
-"""Seconds of a part that is worth a word."""
+"""Seconds of the shortest part that is mentioned."""
 _SLOW_SECONDS = 5.0
 _UP = "template and supervisor up"
 _FUNCTION = "the function"
@@ -29,11 +29,19 @@ _STAGES = (
 
 @dataclass(repr=False)
 class Timeline:
-    """When one replica reached which stage: monotonic nanoseconds, 0 for a stage not reached.
+    """The times at which one replica reached each stage of its start.
 
-    ``called``: the user's call. ``received``: the supervisor is up; ``loaded``: it has loaded the
-    script and the function; ``forked``: it forks this replica. ``born``: the replica runs;
-    ``ready``: its framework is entered; ``entered``: the function begins; ``left``: it has ended.
+    All are monotonic nanoseconds, 0 for a stage that was not reached.
+
+    Attributes:
+        called: The user's call.
+        received: The supervisor is up.
+        loaded: The supervisor has loaded the script and the function.
+        forked: The supervisor forks this replica.
+        born: The replica runs.
+        ready: The replica has entered its framework.
+        entered: The user's function begins.
+        left: The user's function has ended.
     """
 
     called: int = 0
@@ -50,17 +58,17 @@ class Timeline:
         return f"Timeline({stages})"
 
     def seconds(self) -> dict[str, float]:
-        """Seconds from the call to each stage that was reached, by name."""
+        """Return the seconds from the call to each stage that was reached, by name."""
         reached = {name: getattr(self, name) for name, _ in _STAGES}
         return {name: (at - self.called) / 1e9 for name, at in reached.items() if at}
 
     def completed(self, known: Timeline) -> Timeline:
-        """This one, with the stages that only the other has."""
+        """Return this timeline, with missing stages taken from ``known``."""
         names = [field.name for field in fields(self)]
         return Timeline(*(getattr(self, name) or getattr(known, name) for name in names))
 
     def stages(self) -> list[tuple[str, int, int]]:
-        """(description, start, end) in nanoseconds of each stage that was reached."""
+        """Return (description, start, end), in nanoseconds, of each stage that was reached."""
         found, before = [], self.called
         for name, words in _STAGES:
             if at := getattr(self, name):
@@ -70,10 +78,11 @@ class Timeline:
 
 
 class StartTimeline(Mapping[int, Timeline]):
-    """The timelines of one launch by rank. ``print`` shows them as a table.
+    """The timelines of one launch, by rank. ``print`` shows them as a table.
 
-    ``imports`` has (module, seconds) for the slowest imports of the template; empty where the
-    template was there before the launch.
+    Attributes:
+        imports: (module, seconds) of the template's slowest imports; empty if the template was
+            there before the launch.
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class StartTimeline(Mapping[int, Timeline]):
         return len(self._ranks)
 
     def __repr__(self) -> str:
-        """Seconds from the call to each stage, a line for each rank."""
+        """Return a table of the seconds from the call to each stage, with a line for each rank."""
         names = [name for name, _ in _STAGES]
         lines = ["seconds since the call", "  ".join(["rank", *(f"{n:>8}" for n in names)])]
         for rank, timeline in list(self.items())[:_MOST_RANKS]:
@@ -104,11 +113,18 @@ class StartTimeline(Mapping[int, Timeline]):
         return "\n".join(lines)
 
     def last_entered(self) -> float:
-        """Seconds from the call until the last replica entered the function; 0.0 if none did."""
+        """Return the seconds from the call to the last replica's function; 0.0 if none entered."""
         return max((t.seconds().get("entered", 0.0) for t in self.values()), default=0.0)
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
-        """The ``count`` longest (description, seconds): stages of the last replica, imports."""
+        """Return the longest parts of the start: stages of the last replica, and imports.
+
+        Args:
+            count: The largest number of parts.
+
+        Returns:
+            (description, seconds) of each, the longest first.
+        """
         if not self._ranks:
             return []
         last = max(self.values(), key=lambda timeline: timeline.entered)
@@ -117,12 +133,16 @@ class StartTimeline(Mapping[int, Timeline]):
         items += [
             (f"import {module}", seconds)
             for module, seconds in self.imports
-            if not module.startswith("xmp.")  # its time is that of what it imports
+            if not module.startswith("xmp.")  # its time is that of the modules that it imports
         ]
         return sorted(items, key=lambda item: -item[1])[:count]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Chrome trace (chrome://tracing, Perfetto): one row per rank."""
+        """Write a Chrome trace (chrome://tracing, Perfetto) with one row per rank.
+
+        Args:
+            path: The file to write, as JSON.
+        """
         events = [
             {"name": what, "ph": "X", "pid": "xmp", "tid": f"rank {rank}",
              "ts": since / 1e3, "dur": (to - since) / 1e3}
@@ -133,9 +153,10 @@ class StartTimeline(Mapping[int, Timeline]):
 
 
 def slow_start(timeline: StartTimeline, program: bool = False) -> str:
-    """One line with the largest parts of a start that took longer than 5 s, else nothing.
+    """Return a line with the largest parts of a start that took longer than 5 s, else "".
 
-    A ``program`` that replicas run as a whole has no line before its launch.
+    A ``program`` that replicas run as a whole has no place for a ``xmp.preload()`` before its
+    launch, so the line does not advise it.
     """
     total = timeline.last_entered()
     if total < _SLOW_SECONDS:

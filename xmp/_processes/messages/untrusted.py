@@ -1,7 +1,7 @@
 """The end of a connection whose other end is not trusted: the supervisor's, towards a replica.
 
-Whatever arrives there, this process neither waits for more of it, nor runs it, nor reads a file
-that came with it. Forks of the replica have inherited the replica's end.
+Whatever arrives there, this process does not wait for the rest of it, run it, or read a file that
+came with it. Forks of the replica have inherited the replica's end.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ from .plain_format import Malformed, decoded
 __all__ = ["MOST_BYTES", "Arrived", "UntrustedConnection"]
 
 MOST_BYTES = 64 * 1024 * 1024
-"""The longest message. Results and shared values of this size travel in files beside theirs."""
+"""The longest message in bytes. Results and shared values of this size travel in files with it."""
 _MOST_WAITING = 64
-"""Packets behind a full socket: a replica asks one question and reads the answer."""
+"""The most packets that wait for a full socket: a replica asks a question and reads the answer."""
 _NO_CONNECTION = "its descriptor is no end of a connection"
 _ROOM = CREDENTIALS_ROOM + socket.CMSG_SPACE(4)
-"""For one descriptor. The kernel closes those that find no room."""
+"""Room for one descriptor. The kernel closes descriptors for which there is no room."""
 
 
 class Arrived(NamedTuple):
-    """A message, its descriptors, which are the receiver's from now on, and its sender."""
+    """A message, its descriptors, which the receiver now owns, and its sender."""
 
     message: Message
     descriptors: list[int]
     sender: int
-    """Its pid; the owner's where the kernel does not say."""
+    """The sender's pid; the owner's if the kernel does not tell."""
     by_child: bool
-    """Whether a child of the owner has sent it, as the same user."""
+    """Whether a child of the owner, running as the same user, has sent it."""
 
 
 class UntrustedConnection(Connection):
-    """Takes messages of its ``owner`` and, if they fit into one packet, of the owner's children."""
+    """The supervisor's end of a connection to a replica, the ``owner``, and to its children.
+
+    Messages of children must fit into one packet.
+    """
 
     def __init__(self, descriptor: int, opens_pickles: bool = False) -> None:
         assert not opens_pickles
         super().__init__(descriptor, opens_pickles)
         self._assembly = Assembly(MOST_BYTES)
         self.owner = 0
-        """The pid of the process for which the other end was made; 0: not known."""
+        """The pid of the process for which the other end was made; 0 if not known."""
 
     @classmethod
     def given(cls, descriptor: int, owner: int) -> UntrustedConnection:
-        """An end that came beside a message; Malformed if it is something else."""
+        """Wrap an end that came with a message. Raises Malformed if it is something else."""
         try:
             given = socket.socket(socket.AF_UNIX, KIND, fileno=descriptor)
         except OSError:
@@ -65,9 +68,10 @@ class UntrustedConnection(Connection):
         return connection
 
     def take(self) -> Arrived | None:
-        """What is there now; None if that is no whole message, or not for this process.
+        """Return the message that is there now; None if there is none, or if it is to be ignored.
 
-        Raises Closed, and Malformed if the owner itself has sent what no replica sends.
+        An incomplete message is kept; a malformed one of a child is ignored. Raises Closed at the
+        end of the connection, and Malformed if the owner itself has sent what no replica sends.
         """
         if len(self.waiting) > _MOST_WAITING:
             raise Malformed("it does not read the answers to its questions")
@@ -88,7 +92,7 @@ class UntrustedConnection(Connection):
         except Malformed:
             close_all(descriptors)
             if by_child:
-                return None  # its parent has not sent it, and the launch does not depend on it
+                return None  # the launch does not depend on children
             raise
 
     def _whole(

@@ -1,3 +1,3 @@
-"""In the supervisor: copies what replicas write to the launcher's streams and to log files."""
+"""The replicas' output: the supervisor copies it to the launcher's streams and to log files."""
 
 __all__: list[str] = []

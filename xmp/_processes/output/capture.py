@@ -1,6 +1,6 @@
-"""Both streams of every replica, captured: written to files, shown with a prefix, or not shown.
+"""Captures both streams of every replica: written to files, shown with a prefix, or not shown.
 
-Imported only where ``log_dir``, ``prefix`` or ``show`` is given, or for a notebook.
+Imported only if ``log_dir``, ``prefix`` or ``show`` is given, or for a notebook.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class CapturedSource(Source):
         self._log = log
         self._errors = errors
         self._shown = 0
-        """Where in the log the part begins that is still to be shown, while this is ``behind``."""
+        """The position in the log from which the rest is still to be shown, while ``behind``."""
         self._not_logged = b""
-        """What the full log has not taken of that part."""
+        """The bytes still to be shown that a full disk has kept out of the log."""
 
     @property
     def full(self) -> bool:
-        """With a log the replica never waits: what is not shown yet is there."""
+        """Whether it must not be read now. With a log never: text not shown yet is in the log."""
         if self._log is not None and self._log.failed is None:
             return False
         return self.behind or super().full
 
     @property
     def unread(self) -> bool:
-        """Whether what comes is for a reader that has gone; a log is a reader."""
+        """Whether nobody reads what comes: the sink's reader has gone, and there is no log."""
         return self._log is None and super().unread
 
     def _take(self, data: bytes) -> None:
@@ -72,7 +72,7 @@ class CapturedSource(Source):
             self._errors.put_lines(line.encode())
 
     def catch_up(self) -> None:
-        """Show a portion of what is in the log only."""
+        """Show a portion of the text that is only in the log so far."""
         if self.sink is None or self.sink.full or self._writer is None or self._log is None:
             return
         data = b"" if self.sink.broken else self._log.read(self._shown, _PORTION)
@@ -85,7 +85,7 @@ class CapturedSource(Source):
             self._writer.put(rest)
 
     def finish(self) -> None:
-        """Its replica has ended, and everything was shown."""
+        """End the last line: the replica has ended, and everything was shown."""
         if isinstance(self._writer, PrefixedLines):
             self._writer.finish()
 
@@ -96,7 +96,7 @@ class CapturedSource(Source):
 
 
 class Capture(Outlets):
-    """Where both streams of every replica go, as the call's ``Output`` says."""
+    """The outlets of both streams of every replica, as the call's ``Output`` says."""
 
     def __init__(self, errors: Sink, output: Output, above: int, host: str = "") -> None:
         super().__init__(errors)
@@ -108,7 +108,10 @@ class Capture(Outlets):
             self.sinks = [errors, self._plain]
 
     def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
-        """What to read of a replica and its own ends: standard error, then standard output."""
+        """Open a replica's streams. Return the sources to read and the replica's ends.
+
+        Standard error comes first, then standard output.
+        """
         if self._plain is self.errors and self._output.log_dir is None:
             # One stream for both keeps the order in which they were written.
             source, end = self._open_one(plan, self.errors, "stderr", above)

@@ -1,4 +1,4 @@
-"""A selector loop: it waits for descriptors and calls their handlers. The supervisor's uses it."""
+"""A selector loop that waits for descriptors and calls their handlers; the supervisor uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["EventLoop"]
 
 
 class EventLoop:
-    """One selector, which wakes up for input, for room to write, and when a time-out is over."""
+    """A selector that wakes up for input, for room to write, and when a time-out is over."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -32,19 +32,19 @@ class EventLoop:
         return descriptor in self._handlers
 
     def turn(self, timeout: float | None) -> None:
-        """Wait for at most ``timeout`` seconds and call the handlers of what is there."""
+        """Wait for at most ``timeout`` seconds and call the handlers of readable descriptors."""
         most = None if timeout is None else min(timeout, linux.LONGEST_WAIT)
         for key, mask in self._selector.select(most):
             if mask & selectors.EVENT_READ and key.fd in self._handlers:
                 self._handlers[key.fd]()
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all descriptors."""
         self._handlers.clear()
         self._selector.close()
 
     def wake_for_write(self, descriptor: int, wanted: bool) -> None:
-        """Begin or stop to wake up when the descriptor takes more."""
+        """Begin or stop waking up when the descriptor takes more data."""
         if wanted == (descriptor in self._writing):
             return
         self._writing ^= {descriptor}

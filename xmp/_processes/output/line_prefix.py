@@ -1,7 +1,7 @@
 """A prefix, such as the rank, before every line of a replica, with readable progress bars.
 
-A line goes out when it is complete, so that no two are mixed. Text with carriage returns is a
-progress bar: it goes out at once and its line stays open. On a terminal it stays the lowest line;
+A line is written when it is complete, so that no two are mixed. Text with carriage returns is a
+progress bar: it is written at once and its line stays open. On a terminal it stays the lowest line;
 elsewhere it ends when another stream writes.
 """
 
@@ -14,7 +14,7 @@ from .streams import Sink
 __all__ = ["PrefixedLines"]
 
 _LONGEST = 64 * 1024
-"""Bytes of a line that are waited for; longer ones go out in parts."""
+"""Bytes of the longest line that is held until it ends; longer ones are written in parts."""
 _OPEN_BYTES = 4096
 """Bytes of an open line that are kept, to be written again."""
 _UNIT = re.compile(rb"\r*[^\r\n]*(?:\r*\n)?")
@@ -26,17 +26,17 @@ class PrefixedLines:
     def __init__(self, prefix: bytes, sink: Sink) -> None:
         self.sink = sink
         self.open_line = b""
-        """The line that it has begun and not ended, as a terminal shows it."""
+        """The line that this stream has begun and not ended, as a terminal shows it."""
         self._prefix = prefix
         self._held = b""
 
     def put(self, data: bytes) -> None:
-        """Take some bytes; complete lines and progress bars go out."""
+        """Take some bytes; write complete lines and progress bars."""
         data, self._held = self._held + data, b""
         if b"\r" in data or self.sink.open_writer is self or self.open_line:
             self._put_units(data)
             return
-        whole, newline, self._held = data.rpartition(b"\n")  # fast, for a replica that writes much
+        whole, newline, self._held = data.rpartition(b"\n")  # the fast path, for much output
         if newline:
             text = whole.replace(b"\n", b"\n" + self._prefix)
             self.sink.put_lines(self._prefix + text + newline)
@@ -45,7 +45,7 @@ class PrefixedLines:
             self._begin_line(held)
 
     def _put_units(self, data: bytes) -> None:
-        """Take lines, and parts that a carriage return begins or ends, one by one."""
+        """Take lines, and parts delimited by carriage returns, one by one."""
         end = len(data)
         for found in _UNIT.finditer(data):
             unit = found.group()
@@ -59,7 +59,7 @@ class PrefixedLines:
             elif text and open_one:
                 self._begin_line(unit)
             else:
-                self._held += unit  # the end of a line, or only carriage returns: what follows?
+                self._held += unit  # an incomplete line, or only carriage returns: wait for more
 
     def _put_line(self, unit: bytes, text: bytes) -> None:
         mine, lost = self.sink.open_writer is self, self.open_line
@@ -90,7 +90,7 @@ class PrefixedLines:
         return unit[: len(unit) - len(text)] + self._prefix + text
 
     def finish(self) -> None:
-        """The replica has ended: what it left unfinished goes out, and its line ends."""
+        """Write the unfinished rest of a replica that has ended, and end its line."""
         held, self._held = self._held.strip(b"\r"), b""
         if held or self.open_line:
             self._put_line(held + b"\n", held + b"\n")

@@ -13,17 +13,17 @@ from xmp._words.types import JobPlan, Output, ReplicaPlan
 
 __all__ = ["LogFile", "logs", "prepare", "shows"]
 
-# A symbolic link that another user has put there must not lead to another file (open(2)).
+# O_NOFOLLOW: a symbolic link of another user must not lead to another file (open(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def logs(output: Output, process: ReplicaPlan, stream: str) -> bool:
-    """Whether "stdout" or "stderr" of the process has a log file."""
+    """Return whether "stdout" or "stderr" of the process has a log file."""
     return output.log_dir is not None and _names(1, output, process, stream)
 
 
 def shows(output: Output, process: ReplicaPlan, stream: str) -> bool:
-    """Whether "stdout" or "stderr" of the process is shown."""
+    """Return whether "stdout" or "stderr" of the process is shown."""
     return output.shows(process) and _names(2, output, process, stream)
 
 
@@ -34,7 +34,7 @@ def _names(column: int, output: Output, process: ReplicaPlan, stream: str) -> bo
 
 
 def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
-    """Make the log files; a restart does not ``truncate`` them.
+    """Check the call's output and make the log files; a restart does not ``truncate`` them.
 
     Raises PlanError for ranks that the launch does not have, and for a prefix or a folder that
     cannot be used.
@@ -57,7 +57,7 @@ def prepare(output: Output, plan: JobPlan, truncate: bool) -> None:
 
 
 def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool) -> None:
-    """The folder and empty files, for the user alone."""
+    """Make the folder and empty files, for the user alone."""
     path = str(output.log_dir)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -80,15 +80,15 @@ def _make_files(output: Output, processes: Sequence[ReplicaPlan], truncate: bool
 
 
 def _opened(path: str) -> int:
-    """A regular file that is this user's alone, made if need be; OSError for anything else.
+    """Open a regular file that is this user's alone, made if need be. Raises OSError for others.
 
-    Who can write to the folder may have put there what leads elsewhere: a hard link to another
-    file, a FIFO that is read, a file of their own.
+    Another user who can write to the folder may have put something there that leads elsewhere: a
+    hard link to another file, a FIFO that is read, a file of their own.
     """
     descriptor = os.open(path, _FLAGS, 0o600)
     try:
         found = os.fstat(descriptor)
-        # With root_squash an NFS server gives what root makes to another user, the folder too.
+        # With root_squash an NFS server gives root's files and folders to another user.
         owners = {os.geteuid(), os.stat(os.path.dirname(path)).st_uid}
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EEXIST, "is there and is no regular file")
@@ -103,7 +103,7 @@ def _opened(path: str) -> int:
 
 
 class LogFile:
-    """The file of one stream, from which a slow launcher's stream is also shown."""
+    """The log file of one stream; text that the launcher's stream takes too slowly is read back."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -112,7 +112,7 @@ class LogFile:
         self.failed: OSError | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; returns how much is in the file. A full disk is noted and ends no replica."""
+        """Append, and return how many bytes were written. A full disk is noted, not raised."""
         left = memoryview(data)
         while left and self.failed is None:
             try:
@@ -124,7 +124,7 @@ class LogFile:
         return written
 
     def read(self, start: int, most: int) -> bytes:
-        """What is there from ``start`` on; nothing where it cannot be read."""
+        """Return up to ``most`` bytes from ``start`` on; b"" if they cannot be read."""
         try:
             return os.pread(self.descriptor, min(most, self.size - start), start)
         except OSError:

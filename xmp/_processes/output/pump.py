@@ -1,7 +1,7 @@
-"""Copies what replicas write, in the supervisor's loop: a source is read while its sink has room.
+"""Copies the replicas' output in the supervisor's loop: a source is read while its sink has room.
 
 A replica that writes faster than the launcher's stream takes it waits in its own ``write``. With a
-log file it does not wait: what the stream cannot take yet is later shown from there.
+log file it does not wait: text that the stream cannot take yet is shown later, from the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OutputPump:
         self._paused: list[Source] = []
         self._behind: list[Source] = []
         self._ended: list[Source] = []
-        """Of those behind, the ones that have ended."""
+        """The sources that are behind and whose replica has ended."""
 
     @property
     def waiting(self) -> bool:
@@ -34,17 +34,17 @@ class OutputPump:
         return bool(self._behind) or any(sink.waiting for sink in self._sinks)
 
     def add(self, source: Source) -> None:
-        """Copy what comes from this source."""
+        """Copy from this source from now on."""
         self._loop.listen(source.descriptor, partial(self._copy, source))
 
     def _copy(self, source: Source) -> None:
         if source.full:
             self._loop.forget(source.descriptor)
             self._paused.append(source)
-        elif not source.copy() and source.ended:  # `hurry` may have read what woke us up
+        elif not source.copy() and source.ended:  # `hurry` may already have read the data
             self._loop.forget(source.descriptor)
         self._note(source)
-        if source.unread:  # the replica, too, gets EPIPE or SIGPIPE: without them `yes` never ends
+        if source.unread:  # pass EPIPE or SIGPIPE on to the replica: else `yes` would never end
             self._loop.forget(source.descriptor)
             source.close()
 
@@ -53,7 +53,7 @@ class OutputPump:
             self._behind.append(source)
 
     def end(self, source: Source) -> None:
-        """Its replica has ended: copy what is still there."""
+        """Copy the rest of a source whose replica has ended."""
         source.drain()
         self._loop.forget(source.descriptor)
         if source in self._paused:
@@ -65,7 +65,7 @@ class OutputPump:
             source.finish()
 
     def hurry(self, sources: Sequence[Source]) -> None:
-        """Copy what is there, as far as the sinks take it: a prompt must come after it."""
+        """Copy what is there now, as far as the sinks take it: a prompt must come after it."""
         for source in sources:
             for _ in range(_PORTIONS):
                 if source.full or not self._loop.listens(source.descriptor) or not source.copy():
@@ -74,7 +74,7 @@ class OutputPump:
         self.write_out()
 
     def write_out(self) -> None:
-        """Write what the sinks take now, and wake up when they take more."""
+        """Write what the sinks take now, and have the loop wake up when they take more."""
         for sink in self._sinks:
             sink.flush()
         self._catch_up()
@@ -85,7 +85,7 @@ class OutputPump:
         self._resume()
 
     def _catch_up(self) -> None:
-        """Show a portion of each, in turn: a flood must not hide the others' lines."""
+        """Show a portion of each source in turn: one flood must not hide the others' lines."""
         for source in list(self._behind):
             source.catch_up()
             if not source.behind:

@@ -1,7 +1,7 @@
-"""From the streams of replicas to those of the launcher: copied at once, the last lines kept.
+"""The streams of replicas (sources) and of the launcher (sinks): copied at once, last lines kept.
 
 A slow reader of the launcher's stream must not stop the supervisor: a sink writes only what its
-stream takes without waiting, and while the sink is full its sources are not read. So a replica that
+stream takes without waiting, and while a sink is full its sources are not read. So a replica that
 writes too fast waits in its own ``write``.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 
 _KEEP = 64 * 1024
 _FULL = 1024 * 1024
-_AT_ONCE = 4096  # PIPE_BUF: what a pipe that polls writable takes without blocking (pipe(7))
+_AT_ONCE = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking (pipe(7))
 _PORTION = 64 * 1024
 
 
@@ -37,24 +37,24 @@ class Sink:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.waiting: deque[bytes] = deque()
-        """What the stream has not taken yet."""
+        """Data that the stream has not taken yet."""
         self._size = 0
         self.broken = False
         self.unread = False
-        """Whether its reader has gone."""
+        """Whether the stream's reader has gone."""
         self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        """A file never blocks for long, and epoll refuses to watch one."""
+        """Whether it is a regular file, which never blocks for long; epoll refuses to watch one."""
         self.terminal = os.isatty(descriptor)
         self.open_writer: PrefixedLines | None = None
-        """The one that has begun the last line of the stream: mostly a progress bar."""
+        """The writer whose line is open at the end of the stream: mostly a progress bar."""
 
     @property
     def full(self) -> bool:
-        """Whether its sources must not be read for now."""
+        """Whether the sink's sources must not be read for now."""
         return self._size > _FULL
 
     def put(self, data: bytes) -> None:
-        """Copy to the stream, now as far as possible."""
+        """Queue data for the stream, and write what it takes now."""
         if not self.broken:
             self.waiting.append(data)
             self._size += len(data)
@@ -88,10 +88,11 @@ class Sink:
 
 
 def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
-    """The two ends (ours, the replica's) of a stream that goes to ``sink``, or is not shown.
+    """Open a stream that goes to ``sink``, or is not shown. Return our end and the replica's.
 
-    A pseudo-terminal where the launcher's stream is one: programs colour their text and draw
-    progress bars only on terminals. It is ``narrower`` by so many columns, for the lines' prefix.
+    It is a pseudo-terminal if the launcher's stream is a terminal: programs colour their text and
+    draw progress bars only on terminals. ``narrower`` is the number of columns by which it is
+    narrower, for the prefix of lines.
     """
     if sink is None or not sink.terminal:
         return os.pipe()
@@ -110,16 +111,16 @@ def open_stream(sink: Sink | None, narrower: int = 0) -> tuple[int, int]:
 
 
 def last_lines(text: str) -> str:
-    """The last 50 lines, as a terminal would show them: a progress bar is its last state."""
+    """Return the last 50 lines as a terminal shows them: of a progress bar, its last state."""
     lines = text.rstrip("\n").split("\n")[-50:]
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 
 
 class Source:
-    """One stream of one replica, copied to a sink as it is."""
+    """One stream of one replica, copied to a sink unchanged."""
 
     behind = False
-    """Whether something has been read from it that is still to be shown."""
+    """Whether something that was read is still to be shown."""
 
     def __init__(self, descriptor: int, sink: Sink | None) -> None:
         os.set_blocking(descriptor, False)
@@ -128,20 +129,20 @@ class Source:
         self._tail: deque[bytes] = deque()
         self._kept = 0
         self.ended = False
-        """Whether nothing will ever come."""
+        """Whether the end of the stream was read."""
 
     @property
     def full(self) -> bool:
-        """Whether it must not be read for now."""
+        """Whether the source must not be read for now."""
         return self.sink is not None and self.sink.full
 
     @property
     def unread(self) -> bool:
-        """Whether what comes is for a reader that has gone."""
+        """Whether the reader for which the source is copied has gone."""
         return self.sink is not None and self.sink.unread
 
     def copy(self) -> bool:
-        """Copy one portion; False when nothing is there now or ever again."""
+        """Copy one portion. Return False if nothing is there now, or the stream has ended."""
         try:
             data = os.read(self.descriptor, _PORTION)
         except BlockingIOError:
@@ -162,23 +163,23 @@ class Source:
             self.sink.put(data)
 
     def drain(self) -> None:
-        """Copy what is there, without waiting for what a grandchild may still write."""
+        """Copy what is there, without waiting for a grandchild that may still write."""
         for _ in range(1024):
             if not self.copy():
                 return
 
     def catch_up(self) -> None:
-        """Show a portion of what has been read and not shown."""
+        """Show a portion of the text that was read and not shown; here there is none."""
 
     def finish(self) -> None:
-        """Its replica has ended, and everything was shown."""
+        """End the last line after the replica's end; here nothing is left to do."""
 
     def tail(self) -> str:
-        """The last 50 lines that passed."""
+        """Return the last 50 lines that passed."""
         return last_lines(self.kept())
 
     def kept(self) -> str:
-        """The last 64 KiB that passed."""
+        """Return the last 64 KiB that passed."""
         return b"".join(self._tail)[-_KEEP:].decode(errors="replace")
 
     def close(self) -> None:
@@ -188,15 +189,18 @@ class Source:
 
 
 class Outlets:
-    """Where each replica's streams go: standard error through here, standard output straight on."""
+    """The outlets of each replica's streams: only standard error passes through the supervisor."""
 
     def __init__(self, errors: Sink) -> None:
         self.errors = errors
         self.sinks = [errors]
-        """All the streams that are written to, each once."""
+        """All streams that are written to, each once."""
 
     def open(self, plan: ReplicaPlan, above: int) -> tuple[list[Source], list[int]]:
-        """What to read of a replica and its own ends: standard error, then output if captured."""
+        """Open a replica's captured streams. Return the sources to read and the replica's ends.
+
+        Standard error comes first, then standard output if it is captured.
+        """
         ours, theirs = open_stream(self.errors)
         source = Source(move_above(ours, above), self.errors)
         return [source], [move_above(theirs, above)]

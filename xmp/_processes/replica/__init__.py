@@ -1,3 +1,3 @@
-"""In a replica: its first and last lines, its channel to the supervisor, debugger and heartbeat."""
+"""Code of a replica: its first and last lines, channel to the supervisor, debugger, heartbeat."""
 
 __all__: list[str] = []

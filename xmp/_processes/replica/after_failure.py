@@ -1,4 +1,4 @@
-"""The report of an exception, and what follows it: the frames' variables, the program's hook."""
+"""The report of an exception, followed by the frames' variables and the program's excepthook."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["SWITCH", "Hook", "call_hook", "parents_hook", "report_raised"]
 Hook = Callable[..., Any]
 
 SWITCH = "XMP_LOCALS"
-"""Set to ``off``, nothing is sent."""
+"""The variable that, set to ``off``, has no variables of frames sent."""
 
 
 def parents_hook(method: str) -> Hook:
-    """The hook that a replica has not set itself, as it begins."""
-    # A template and a fresh interpreter have imported only what this call needs.
+    """Return the ``sys.excepthook`` with which a replica begins, before it sets its own."""
+    # Templates and fresh interpreters import only modules that the call needs: no hook is set.
     return sys.excepthook if method == "inherit" else sys.__excepthook__
 
 
@@ -45,7 +45,7 @@ def report_raised(
 
 
 def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException) -> None:
-    # Imported by a replica that has failed: what a template has loaded costs every replica pages.
+    # Imported here, after a failure: a module that a template has loaded costs every replica pages.
     from xmp._os.frame_values import taken
     from xmp._processes.report.short_text import library_of
 
@@ -54,11 +54,11 @@ def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException)
 
 
 def call_hook(error: BaseException, inherited: Hook) -> None:
-    """Call the ``sys.excepthook`` that this program has set, as Python would; the report is out.
+    """Call the ``sys.excepthook`` that this program has set, as Python would, after the report.
 
-    One that blocks is ended like all that a failed replica still does: SIGKILL after ``grace``.
-    Not the ``inherited`` one of a launcher that was forked (IPython's, Sentry's, xmp's own): there
-    the launch raises, and Python calls it.
+    A hook that blocks is ended like anything else that a failed replica still does: by SIGKILL
+    after ``grace``. The ``inherited`` hook of a launcher that was forked (IPython's, Sentry's,
+    xmp's own) is not called: the launch raises in the launcher, and Python calls it there.
     """
     hook = _below_torch(sys.excepthook)
     if any(hook is each for each in (inherited, sys.__excepthook__, None)):
@@ -68,14 +68,15 @@ def call_hook(error: BaseException, inherited: Hook) -> None:
     try:
         with signals.as_usual():  # code of the program, which may wait for ever
             hook(type(error), error, users_frames(error.__traceback__))
-    except BaseException:  # SystemExit too: how this replica has ended is reported
+    except BaseException:  # SystemExit too: the end of this replica has already been reported
         with suppress(BaseException):
             sys.stderr.write("Error in sys.excepthook:\n")
             traceback.print_exc()
 
 
 def _below_torch(hook: Any) -> Any:
-    """The hook that torch's calls (torch 2.13, distributed_c10d.py): torch adds the rank alone."""
+    """Return the hook that torch's own calls (torch 2.13, distributed_c10d.py): it adds only the
+    rank."""
     if getattr(hook, "__module__", None) != "torch.distributed.distributed_c10d":
         return hook
     kept = dict(zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=False))

@@ -18,9 +18,10 @@ _mine = threading.local()
 
 
 def install() -> None:
-    """Before replicas are forked: ``breakpoint()`` is ours, unless the program has its own.
+    """Make ``breakpoint()`` ours, before replicas are forked, unless the program has its own hook.
 
-    A template that has imported debugpy, as for notebooks, has its hook, and never a client.
+    A template that has imported debugpy, as for notebooks, has debugpy's hook, but never a client;
+    that hook is replaced.
     """
     hook = sys.breakpointhook
     if (hook is sys.__breakpointhook__ or breakpoint.does_nothing(hook)) and _means_pdb():

@@ -1,8 +1,8 @@
-"""What a replica, or a child of it, says to the supervisor: its reports, and its questions.
+"""The channel of a replica, or of a child of it, to the supervisor: reports and questions.
 
-Reports go over the replica's own connection, and the supervisor believes them of the replica alone.
-Questions go over ``voices``. The supervisor keeps what local replicas share (``share``) and whose
-turn it is (``turn``); both survive the death of any replica and child.
+Reports go over the replica's own connection, and the supervisor accepts them from the replica
+alone. Questions go over ``voices``. The supervisor keeps the values that local replicas share
+(``share``) and the turns (``turn``); both survive the death of any replica and child.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BETWEEN_BEATS = 0.25  # seconds
 
 
 class SupervisorChannel:
-    """Satisfies ``_inside.Channel``."""
+    """The channel of one replica in this process; implements ``_inside.Channel``."""
 
     def __init__(self, connection: Connection, local_rank: int = 0) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class SupervisorChannel:
         self._sending = threading.Lock()
         self._voices = Voices(connection)
         self._turns: set[tuple[int, int, str]] = set()
-        """Process, thread and key of those that have a turn, or wait for it."""
+        """Process, thread and key of each that has a turn or waits for one."""
         self.local_rank = local_rank
         self._steps = 0
         self._flag: memoryview | None = None
@@ -51,15 +51,15 @@ class SupervisorChannel:
 
     @property
     def door(self) -> socket.socket:
-        """What a child needs to ask, as an object that ``multiprocessing`` sends to children."""
+        """The socket that a child needs to ask, which ``multiprocessing`` can send to children."""
         return self._connection.end
 
     def close(self) -> None:
-        """In the supervisor, which has prepared it for the replicas."""
+        """Close the supervisor's copy, which it has prepared for the replicas."""
         self._connection.close()
 
     def split(self, local_ranks: Sequence[int]) -> list[SupervisorChannel]:
-        """A channel for each replica of this process; all use the one connection."""
+        """Return a channel for each replica of this process; all use the one connection."""
         channels = []
         for local_rank in local_ranks:
             channel = copy.copy(self)
@@ -73,24 +73,24 @@ class SupervisorChannel:
             self._connection.send(message, descriptors)
 
     def send_apart(self, message: Message, descriptors: Sequence[int]) -> None:
-        """For a small message of any thread, signal handler or child."""
+        """Send a small message at once; any thread, signal handler or child may call this."""
         self._connection.send_apart(message, list(descriptors))
 
     def report_entered(self) -> None:
         self._connection.send_prepared(_ENTERED)
 
     def report_left(self) -> None:
-        """Report that the function of this thread replica has returned; a process just ends."""
+        """Report that the function of this thread replica has returned; other replicas need not."""
         self.send(messages.FunctionLeft(self.local_rank))
 
     def report_phase(self, name: str) -> None:
-        """Report what begins now, before the function does."""
+        """Report the beginning of a phase before the function."""
         self.send(messages.PhaseBegun(name, time.monotonic_ns()))
 
     def preempted(self, counts: bool) -> bool:
-        """Whether all replicas end at this call; asks the supervisor while they agree on it.
+        """Return whether all replicas end at this call; ask the supervisor while they agree on it.
 
-        A call that does not count tells what the last one told that did.
+        A call that does not count returns what the last one that counted returned.
         """
         if counts:
             self._steps += 1
@@ -100,7 +100,7 @@ class SupervisorChannel:
             if self._flag is None:
                 self._ask_preempted(0)
             return bool(self._flag and self._flag[1 + self.local_rank])
-        if not self._agreed or self._steps == self._agreed:  # then for those that only look
+        if not self._agreed or self._steps == self._agreed:  # == sets the flag for those that look
             self._agreed = self._ask_preempted(self._steps)
         return 0 < self._agreed <= self._steps
 
@@ -115,10 +115,11 @@ class SupervisorChannel:
     def share(
         self, key: str, make: Callable[[], T], owner: int | None = None, kept: bool = False
     ) -> T:
-        """The value that one local replica makes, for all; what making it raises, if it raises."""
+        """Return the value that one local replica makes for all, or raise what making it raised."""
         question = messages.WantValue(key, -1 if owner is None else owner, kept)
         if _inside.whose_child():
-            question = question._replace(owner=-1, kept=True)  # which call is it, for others?
+            # A child's call cannot be matched with the calls of others by their order.
+            question = question._replace(owner=-1, kept=True)
         with self._voices.one(self.local_rank) as voice:
             answer, descriptors = voice.ask(question)
             if isinstance(answer, messages.MakeValue):
@@ -135,12 +136,12 @@ class SupervisorChannel:
     def show_in_cell(
         self, kind: str, display_id: str, types: list[str], texts: list[str], metadata: str
     ) -> None:
-        """Display this in the notebook's cell; returns when the supervisor has passed it on."""
+        """Display this in the notebook's cell; return when the supervisor has passed it on."""
         with self._voices.one(self.local_rank) as voice:
             voice.ask(messages.ShowInCell(kind, display_id, types, texts, metadata))
 
     def beat(self) -> None:
-        """A sign of progress of the replica, from a child that does not share its memory."""
+        """Report progress of the replica, from a child that does not share its memory."""
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + _BETWEEN_BEATS
@@ -151,7 +152,7 @@ class SupervisorChannel:
     def turn(self, key: str) -> Iterator[None]:
         """Hold the turn: at most one thread of all local replicas and their children is inside.
 
-        RuntimeError if this thread is already, or waits for it: it would wait for itself.
+        Raises RuntimeError if this thread has the turn or waits for it: it would wait for itself.
         """
         me = (os.getpid(), threading.get_ident(), key)
         if me in self._turns:
@@ -171,9 +172,9 @@ class SupervisorChannel:
 
 
 def in_child(door: socket.socket, local_rank: int) -> SupervisorChannel:
-    """The channel of a child that has inherited nothing but the replica's ``door``.
+    """Return the channel of a child that has inherited nothing but the replica's ``door``.
 
-    One that has closed all descriptors knows who it is, too; it cannot ask.
+    A child that has closed all descriptors gets one too, and knows who it is; it cannot ask.
     """
     from . import breakpoints
 
@@ -189,7 +190,7 @@ def in_child(door: socket.socket, local_rank: int) -> SupervisorChannel:
 def _outcome(make: Callable[[], Any]) -> tuple[bool, Any]:
     try:
         return True, make()
-    except BaseException as error:  # whatever it is: the others must not wait for ever
+    except BaseException as error:  # of any kind: the others must not wait for ever
         return False, error
 
 

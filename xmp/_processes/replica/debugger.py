@@ -16,17 +16,17 @@ __all__ = ["Debugger"]
 
 
 class Debugger(pdb.Pdb):
-    """The debugger of one thread; steps over xmp's own frames."""
+    """The debugger of one thread, which steps over xmp's own frames."""
 
     def __init__(self) -> None:
-        # After "continue" Ctrl-C is the launcher's again: pdb's own handler would stop it here.
+        # After "continue", Ctrl-C is the launcher's again: pdb's own handler would stop here.
         super().__init__(nosigint=True, skip=["xmp", "xmp.*"])
         self.owner = os.getpid()
         self._loan = TerminalLoan()
         self.prompt = f"(Pdb rank {self._loan.rank}) "
 
     def begin(self, header: str | None = None) -> None:
-        """Have the terminal, and read and write there, after what this replica has written."""
+        """Take the terminal, and read and write there once this replica's output has been shown."""
         if self._loan.take():
             streams: Any = (sys.stdin, sys.stdout)
             self.use_rawinput = self._loan.editable and None not in streams
@@ -44,7 +44,7 @@ class Debugger(pdb.Pdb):
         super().interaction(*args, **rest)
 
     def preloop(self) -> None:
-        """Before the first prompt, and after each Ctrl-C."""
+        """Let the output catch up, before the first prompt and after each Ctrl-C."""
         self._loan.catch_up()
         super().preloop()
 
@@ -61,7 +61,7 @@ class Debugger(pdb.Pdb):
         self._loan.give_back(f"the debugger of rank {self._loan.rank} was quit")
 
     def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """As pdb does, but quitting interrupts: ``except Exception`` would catch a BdbQuit."""
+        """Trace as pdb does, but interrupt on quitting: ``except Exception`` catches a BdbQuit."""
         try:
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
@@ -69,7 +69,7 @@ class Debugger(pdb.Pdb):
 
 
 class _Lines(io.TextIOBase):
-    """Reads what one line needs and no more: the rest of a pipe is the next debugger's."""
+    """A reader that reads one line and no more: the rest of a pipe is the next debugger's."""
 
     def __init__(self, descriptor: int) -> None:
         self._bytes = io.FileIO(descriptor, closefd=False)

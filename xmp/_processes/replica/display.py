@@ -1,4 +1,4 @@
-"""A shell of IPython that formats what a replica displays and sends it to the notebook's cell."""
+"""An IPython shell that formats a replica's displays and sends them to the notebook's cell."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def new_shell(kind: Any) -> Any:
-    """A shell of this class without history, magics and terminal: its ``__init__`` is not run.
+    """Return a shell of this class without history, magics and terminal; do not run its __init__.
 
-    That would put another module in the place of ``__main__``, and start a thread.
+    ``__init__`` would replace the module ``__main__`` and start a thread.
     """
     shell = kind.__new__(type("ReplicaShell", (kind,), {"__init__": lambda self: None}))
     shell.display_formatter = DisplayFormatter()
@@ -38,7 +38,7 @@ def new_shell(kind: Any) -> Any:
 
 
 class _Publisher(DisplayPublisher):  # type: ignore[misc]
-    """Sends what is published to the supervisor; in a child of a replica it is printed."""
+    """A publisher that sends displays to the supervisor; in a child of a replica it prints them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Publisher(DisplayPublisher):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         display_id = str((transient or {}).get("display_id") or "")
-        # A widget's model is a comm of this process: the notebook would have a view of nothing.
+        # A widget's model is a comm of this process: the notebook would show a view without it.
         texts = {name: _as_text(value) for name, value in data.items() if name != _WIDGET}
         about = json.dumps(metadata) if metadata else ""
         size = sum(map(len, texts.values())) + len(about)
@@ -72,7 +72,7 @@ class _Publisher(DisplayPublisher):  # type: ignore[misc]
 
 
 def _as_text(value: Any) -> str:
-    """As in a message to a front end: bytes in base64, anything but text as JSON."""
+    """Return the value as in a message to a front end: bytes in base64, all but text as JSON."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return value if isinstance(value, str) else json.dumps(value)

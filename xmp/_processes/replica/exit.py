@@ -1,4 +1,4 @@
-"""How a replica ends: what it reports, what it runs at exit, and what it leaves to its parent."""
+"""The end of a replica: its report, what it runs at exit, and what it leaves to its parent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NO_TEXT = "(a code that cannot be read)"
 def send_result(
     channel: SupervisorChannel, result: Any, timeline: Timeline, imported: list[str]
 ) -> None:
-    """Send what the function returned; TypeError if it cannot be pickled."""
+    """Send the function's result. Raises TypeError if it cannot be pickled."""
     try:
         image = packed_outcome(result)
     except Exception as error:
@@ -64,24 +64,24 @@ def send_result(
 
 
 def _unsendable(result: Any, error: Exception) -> tuple[str, BaseException | None]:
-    """The part that cannot be pickled ("the result['a'].lock (lock)"), and what the user raised."""
+    """Return the unpicklable part ("the result['a'].lock (lock)"), and the user's error if any."""
     try:
         from xmp._payload.culprit import of_result, users_part
 
         return of_result(result), users_part(error)
-    except BaseException:  # the user's code once more; what it raised first is what counts
+    except BaseException:  # this runs the user's code once more; its first error is the one to show
         return f"the result ({type(result).__name__})", error
 
 
 def exit_called(error: SystemExit, timeline: Timeline) -> ExitCalled:
-    """The report of a SystemExit; a message goes to standard error, as in Python."""
+    """Return the report of a SystemExit; write its message to standard error, as Python does."""
     at, code = time.monotonic_ns(), exit_status(error)
     words = shortened(f"sys.exit({_code_as_text(error, repr)})", _LONGEST_WORDS)
     return ExitCalled(at, code, timeline, words, format_error(error) if code else "")
 
 
 def exit_status(error: SystemExit) -> int:
-    """Write the message of a SystemExit to standard error, as Python does; returns its code."""
+    """Write the message of a SystemExit to standard error, as Python does. Return its code."""
     code = exit_code(error)
     if code and not isinstance(_code_of(error), int):
         stream: Any = sys.stderr or sys.__stderr__
@@ -91,15 +91,15 @@ def exit_status(error: SystemExit) -> int:
 
 
 def exit_code(error: SystemExit) -> int:
-    """The exit code that Python would give.
+    """Return the exit code that Python would give, except that only 0 itself is a success.
 
-    But a number that is not 0 is a failure, though its last eight bits may be 0.
+    Any other number is a failure, even one whose last eight bits are 0.
     """
     given = _code_of(error)
     if given is None:
         return 0
     if isinstance(given, int):
-        # What a C long cannot hold becomes -1 there (CPython, handle_system_exit).
+        # CPython (handle_system_exit) makes -1 of a number that a C long cannot hold.
         status = given & 0xFF if -(2**63) <= given < 2**63 else 255
         return status or (255 if given else 0)
     return 1
@@ -121,26 +121,27 @@ def _code_as_text(error: SystemExit, text: Callable[[Any], str]) -> str:
 
 
 def failed_code(framework: Framework | None, error: BaseException) -> int:
-    """The exit code after ``error``: the framework's, if it has one and a message for it, or 1."""
+    """Return the exit code after ``error``: the framework's (it writes a message as well), or 1."""
     own = getattr(framework, "failed", None)
     try:
         return int(own(error)) if own is not None and isinstance(error, Exception) else 1
-    except Exception:  # a closed stderr, an error without words: the report still has to go out
+    except Exception:  # a closed stderr, an error without text: the report must still be sent
         return 1
 
 
 def record(
     error: BaseException, rank: int, timeline: Timeline, final: bool = False
 ) -> ExceptionRaised:
-    """The report of an exception: name, message, traceback, and itself if it can be pickled.
+    """Return the report of an exception: name, message, traceback, and itself if it can be pickled.
 
-    ``final``: it was raised after the function had returned; frames of xmp say nothing of it.
+    ``final``: it was raised after the function had returned; a traceback of xmp's frames alone is
+    left out then.
     """
     if final and log.users_frames(error.__traceback__) is None:
         error = error.with_traceback(None)
     packed, why = pack_exception(error)
     reason = ""
-    if why is not None and is_in_function():  # who runs a script has no error object
+    if why is not None and is_in_function():  # a launch that runs a script gets no error object
         reason = f"{name_of(why)}: {message_of(why).strip()}".partition("\n")[0]
     return ExceptionRaised(
         at=time.monotonic_ns(),
@@ -157,14 +158,14 @@ def record(
 
 
 def has_exit_handlers() -> bool:
-    """Whether a fork of this process has anything to forget."""
+    """Return whether a fork of this process has any exit handlers to forget."""
     executors: Any = sys.modules.get("concurrent.futures.thread")
     queues = executors._threads_queues if executors is not None else ()
     return bool(atexit._ncallbacks() or _finalize._registry or queues)
 
 
 def forget_exit_handlers() -> None:
-    """After a fork: the parent runs what the parent registered.
+    """Forget the parent's exit handlers, after a fork: the parent runs them itself.
 
     A child that ran the handlers of inherited TemporaryDirectory objects would delete the
     folders that all processes use.
@@ -177,7 +178,7 @@ def forget_exit_handlers() -> None:
     executors: Any = sys.modules.get("concurrent.futures.thread")
     if executors is not None:
         executors._threads_queues.clear()  # threads that exist in the parent alone
-    # The children of the launcher, and what multiprocessing ends for them, are not ours.
+    # The launcher's children, and multiprocessing's finalizers for them, are not ours.
     process._children = set()  # type: ignore[attr-defined]
     util._finalizer_registry.clear()  # type: ignore[attr-defined]
     finalisation.begin()
@@ -197,7 +198,7 @@ def run_exit_handlers() -> None:
 
 
 def finish_parent(seconds: float) -> None:
-    """Finish what a process has begun from which replicas were forked."""
+    """Run the exit handlers and finalisers of a process from which replicas were forked."""
 
     def hangs(what: str) -> NoReturn:
         _say(f"the finaliser of {what}, has not ended within {seconds:g} s")
@@ -209,7 +210,7 @@ def finish_parent(seconds: float) -> None:
 
 
 def report_failure(channel: SupervisorChannel, report: Message) -> None:
-    """Send it, and let the SIGTERM that follows it find this process at its end.
+    """Send the report of a failure, and hold the SIGTERM that follows it until this process ends.
 
     xmp ends all replicas after a failure, this one too, while it still writes out its files.
     SIGKILL comes after ``grace``.
@@ -219,10 +220,10 @@ def report_failure(channel: SupervisorChannel, report: Message) -> None:
 
 
 def _hold_sigterm() -> None:
-    """Note a SIGTERM that would end this process.
+    """Note a SIGTERM from now on, instead of being ended by it.
 
-    To block it would not do: a native thread, which does not block it, would take it. A program
-    that is executed here has the default again.
+    Blocking it would not suffice: a native thread that does not block it would take it. A program
+    that is executed here gets the default again.
     """
     if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGTERM, _note)
@@ -243,9 +244,9 @@ def _release_sigterm() -> None:
 def leave(
     framework: Framework | None, channel: SupervisorChannel, code: int, grace: float
 ) -> NoReturn:
-    """Leave the mesh, run what was registered here, finish what was begun here, end.
+    """Leave the mesh, run the exit handlers and finalisers registered here, and end.
 
-    A replica that has failed leaves no mesh. A finaliser gets ``grace`` seconds.
+    A replica that has failed does not leave the mesh. A finaliser gets ``grace`` seconds.
     """
     linger = getattr(framework, "linger", None) if code else None
     steps: list[Callable[[], Any]] = [framework.leave] if framework is not None and not code else []
@@ -276,7 +277,7 @@ def leave(
 
 
 def _wait_for_others() -> None:
-    """After a failure: wait for this process's threads and children until a SIGTERM ends it."""
+    """Wait, after a failure, for this process's threads and children, until a SIGTERM ends it."""
     threads = [each for each in threading.enumerate() if not each.daemon]
     if len(threads) > 1 or process.active_children():
         finalisation.write_out()
@@ -292,7 +293,7 @@ def _say(words: str) -> None:
 
 
 def _save_coverage() -> None:
-    """coverage.py saves in an exit handler that a forked process does not inherit."""
+    """Save coverage.py's data: its exit handler is not inherited by a forked process."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage is not None else None
     if current is not None:
@@ -301,10 +302,10 @@ def _save_coverage() -> None:
 
 
 def _spare_coverage() -> None:
-    """Let no SIGTERM, with which xmp ends all after a failure, end this process while it saves.
+    """Block SIGTERM, with which xmp ends all replicas after a failure, while coverage.py saves.
 
-    With its patches coverage.py saves in an exit handler and in ``os._exit``, too. Between the
-    making of a file and its first page a signal leaves an empty one, of which ``coverage combine``
+    With its patches coverage.py saves in an exit handler and in ``os._exit``, too. A signal between
+    the making of its file and the first page leaves an empty file, of which ``coverage combine``
     warns (coverage 7.17, coverage/sqldata.py). SIGKILL still comes after ``grace``.
     """
     if "coverage" in sys.modules:

@@ -35,7 +35,7 @@ __all__ = ["main"]
 
 
 def main(channel: int, lifeline: int, stacks: int) -> None:
-    """The first lines of the fresh interpreter; never returns."""
+    """Run the replica in the fresh interpreter, from its first line on; never return."""
     timeline = Timeline(born=time.monotonic_ns())
     keep_from_exec((channel, lifeline, stacks))
     finalisation.begin()
@@ -49,7 +49,7 @@ def main(channel: int, lifeline: int, stacks: int) -> None:
 
 
 def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
-    """Receive the order and become what the launcher is."""
+    """Receive the order and take the launcher's state. Return the role of this replica."""
     connection = Connection(layout.channel)
     (order, plan, variables), received = connection.expect(FreshReplicaOrder)
     channel = SupervisorChannel(connection, plan.local_rank)
@@ -64,7 +64,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     launcher_state.apply(launcher_state.with_variables(order.call.state, variables), tracker)
     environment.replace_environment(variables)
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
-    linux.set_name(f"xmp-replica-{plan.rank}")  # exec gave it the interpreter's
+    linux.set_name(f"xmp-replica-{plan.rank}")  # exec has set the interpreter's name
     _settle_again(order, plan, layout)
     if order.call.logging is not None:
         from xmp._processes.messages import logging_setup
@@ -88,7 +88,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
 
 
 def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayout) -> None:
-    """Restore what exec took from the replica, and do what a fork's parent has done for it."""
+    """Restore the state that exec has reset, and do what the parent does for a forked replica."""
     if not linux.arm(layout.lifeline):
         watch_by_thread(layout.lifeline)  # the thread that was started before exec is gone
     launcher_state.restore_signals(order.call.state)

@@ -1,8 +1,8 @@
-"""``hang_timeout``: when each replica last made progress, in memory that all of them share.
+"""For ``hang_timeout``: the time when each replica last made progress, in shared memory.
 
-A replica writes the time there at ``xmp.heartbeat``, in xmp's collectives, and when its main
-thread has executed Python. The supervisor reads it only when the limit has passed: no message is
-sent, and the supervisor does not poll.
+A replica writes the time at ``xmp.heartbeat``, in xmp's collectives, and when its main thread has
+executed Python. The supervisor reads it only when the limit has passed: no message is sent, and the
+supervisor does not poll.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BEATS_PER_LIMIT = 8
 
 
 class Heartbeats:
-    """The times of all local replicas; made by the supervisor, before it makes them."""
+    """The times of all local replicas; made by the supervisor before it makes the replicas."""
 
     def __init__(self, count: int, descriptor: int = -1) -> None:
-        """In a file, for fresh interpreters; without one, in memory that forks inherit."""
+        """Map a file, for fresh interpreters; without one, use memory that forks inherit."""
         self.descriptor = descriptor
         self._times = memoryview(mmap.mmap(descriptor, count * _LINE)).cast("q")
 
@@ -40,11 +40,11 @@ class Heartbeats:
         return cls(count, descriptor)
 
     def last(self, local_rank: int) -> int:
-        """When a replica last made progress, in monotonic nanoseconds; 0 before it has begun."""
+        """Return when a replica last made progress: monotonic nanoseconds, 0 before it begins."""
         return self._times[local_rank * _LINE // 8]
 
     def begin(self, local_rank: int, limit: int) -> None:
-        """In the replica: from here on its progress can be seen. ``limit`` is in nanoseconds."""
+        """Record this replica's progress from now on. ``limit`` is in nanoseconds."""
 
         def beat() -> None:
             self._times[local_rank * _LINE // 8] = time.monotonic_ns()
@@ -59,14 +59,14 @@ def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
     """Beat whenever the main thread has executed a step of Python since the last time.
 
     The interpreter is asked to call ``sem_post`` between two of the main thread's bytecodes, and
-    we wait for that. A Python function in its place, or a signal, could swallow the user's Ctrl-C
-    or interrupt a system call.
+    this thread waits for that. A Python function instead of it, or a signal, could swallow the
+    user's Ctrl-C or interrupt a system call.
     """
     libc, python = ctypes.CDLL(None), ctypes.pythonapi
-    semaphore = ctypes.create_string_buffer(64)  # at least what any system's sem_t takes
+    semaphore = ctypes.create_string_buffer(64)  # no system's sem_t is larger
     python.Py_AddPendingCall.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
-    # macOS has no nameless semaphores: there an interpreter that runs at all counts.
+    # macOS has no nameless semaphores: there it counts that the interpreter runs at all.
     able = libc.sem_init(semaphore, 0, 0) == 0
     while True:
         asked = able and python.Py_AddPendingCall(post, ctypes.addressof(semaphore)) == 0

@@ -3,11 +3,12 @@
 The supervisor forks it (``be_replica``). With ``start_method="spawn"`` it then executes a
 ``fresh_interpreter``, which receives the order. Both continue in ``run``.
 
-It has loaded what the template, the script and the call have imported; a fresh interpreter imports
-that itself. It is the only process that may touch a device: it enters its framework, then calls
-the function. It keeps open its standard streams, its layout's descriptors and the leased ports.
+A forked replica has the modules that the template, the script and the call have imported; a fresh
+interpreter imports them itself. A replica is the only process that may touch a device: it enters
+its framework, then calls the function. It keeps open its standard streams, its layout's descriptors
+and the leased ports.
 
-It ends when the function has returned, raised or exited and the supervisor has the report; or by a
+It ends when the function has returned, raised or exited and the report has been sent; or by a
 signal from the supervisor, or from the kernel when the supervisor is gone.
 """
 
@@ -48,7 +49,7 @@ __all__ = ["be_replica", "end_unreported", "run"]
 
 
 def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:
-    """The first lines of the fork; ``variables`` are those of this replica only."""
+    """Run the replica from the fork's first line on; ``variables`` are this replica's own."""
     role.timeline.born = time.monotonic_ns()
     try:
         settle_in(role, parent, ends, variables)
@@ -70,9 +71,10 @@ def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Change
 
 
 def end_unreported(channel: int) -> NoReturn:
-    """End, in an exception handler, where no message can be sent: the supervisor sees how.
+    """End in an exception handler where no message can be sent: the supervisor sees the exit code.
 
-    It keeps what is written here. What has closed all descriptors needs no traceback of xmp's.
+    The supervisor keeps the traceback that is written here. None is written in a process that has
+    closed all descriptors.
     """
     try:
         if not is_socket(channel):
@@ -83,13 +85,13 @@ def end_unreported(channel: int) -> NoReturn:
 
 
 def run(role: Role) -> None:
-    """Be the replica, from the first line that may fail to the last; never returns."""
+    """Be the replica, from the first line that may fail to the last; never return."""
     common, plan, timeline = role.common, role.plan, role.timeline
     channel = common.channel
     framework: Framework | None = None
     code, sending, known, hook = 1, False, len(sys.modules), parents_hook(common.order.method)
     try:
-        # From here on an interrupt that came since the fork can be reported.
+        # From now on an interrupt that has come since the fork can be reported.
         launcher_state.restore_mask(common.order.call.state)
         role.identity.take()
         _inside.take_over()
@@ -109,7 +111,7 @@ def run(role: Role) -> None:
         channel.report_entered()
         result = _called(role, framework, call)
         _wait_for_batch(common.layout.batch_made)
-        # What the first replica had to import itself, the template may import for the next launch.
+        # Modules that the first replica had to import, the template may import for later launches.
         imported = installed(modules_since(known)) if plan.local_rank == 0 else []
         sending = True
         send_result(channel, result, timeline, imported)
@@ -127,7 +129,7 @@ def run(role: Role) -> None:
 
 
 def _called(role: Role, framework: Framework | None, call: Call) -> Any:
-    """Call the function; from its end on no signal's handler interrupts how that is reported."""
+    """Call the function; from its end on, no signal handler interrupts the report of it."""
     fn, args, kwargs = call
     try:
         if role.plan.thread_replicas:
@@ -144,7 +146,7 @@ def _called(role: Role, framework: Framework | None, call: Call) -> Any:
 
 
 def _wait_for_batch(batch_made: int) -> None:
-    """Begin to leave when the first batch is made: what ends takes the cores from what starts."""
+    """Wait until the first batch is made (at most 1 s): the ends of replicas slow other starts."""
     if batch_made >= 0:
         watch = select.poll()
         watch.register(batch_made, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What multiprocessing knows of a replica: its process object, its parent, its fork hooks."""
+"""The identity of a replica in multiprocessing: its process object, its parent, its fork hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _util: Any = util
 
 
 class _Config(dict[str, Any]):
-    """What multiprocessing copies when a process makes another one, and sends to that."""
+    """The configuration that multiprocessing copies for each child process and sends to it."""
 
     def copy(self) -> dict[str, Any]:
         return {**self, **_inside.for_children()}
@@ -31,7 +31,7 @@ class _ReplicaProcess(process.BaseProcess):
         super().__init__(name=f"Replica-{rank}")
         self._identity = (rank + 1,)
         self._parent_pid = state.pid
-        # Whatever ``daemon`` says of the launch, a replica may have children (DataLoader).
+        # Even if the launch has ``daemon``, a replica may have children (DataLoader).
         authkey = type(process.current_process().authkey)(state.authkey)
         self._config = _Config({"authkey": authkey, "daemon": False, "semprefix": "/mp"})
         self._popen = None
@@ -39,14 +39,14 @@ class _ReplicaProcess(process.BaseProcess):
 
 
 AfterFork = list[tuple[Callable[[Any], None], Any]]
-"""What each fork must run, and with which argument."""
+"""The functions that each fork must run, each with its argument."""
 
 
 class ReplicaIdentity:
     """The process object of a replica, made beforehand; ``take`` installs it in the replica.
 
     ``sentinel`` is a descriptor that becomes readable when the launch has lost its parent.
-    Without ``after_fork`` everything runs that multiprocessing has registered.
+    Without ``after_fork``, everything that multiprocessing has registered is run.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ _ALIKE = {
     "SharedCache._after_fork",
     "_ResourceSharer._afterfork",
 }
-"""Of multiprocessing (3.11) and torch (2.13): they make a new lock, or empty a table."""
+"""Hooks of multiprocessing (3.11) and torch (2.13) that make a new lock or empty a table."""
 
 
 def after_fork() -> AfterFork:
-    """What each fork must run, after this process has run what would be the same in all.
+    """Run here the fork hooks that are alike in all forks. Return those that each fork must run.
 
-    This process is single-threaded: a lock that is new here is so in its forks.
+    This process is single-threaded: a lock that is new here is still free in its forks.
     """
     left = []
     for (_, _, run), thing in sorted(

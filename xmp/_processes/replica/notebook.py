@@ -1,11 +1,11 @@
-"""In the replicas of a notebook: what they display appears in the cell.
+"""Displays in the replicas of a notebook, shown in its cell.
 
-IPython asks a shell how to show an object and where; a replica gets one that does only that, when
-something is displayed for the first time. Progress bars of tqdm that would be widgets, which need a
-kernel to talk to, become text.
+IPython asks a shell how and where to show an object; a replica gets a shell that does only that,
+when something is displayed for the first time. Progress bars of tqdm that would be widgets, which
+need a kernel to talk to, become text.
 
-The supervisor installs this before it loads the call: names such as ``tqdm.notebook.tqdm`` travel
-by reference. Imported for notebooks only.
+The supervisor installs this before it loads the call, since names such as ``tqdm.notebook.tqdm``
+are pickled by reference. Imported for notebooks only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def flush_figures() -> None:
     try:
         if pyplot.get_fignums():
             inline.show(close=True)
-    except Exception:  # as in a cell, whose own outcome it is not
+    except Exception:  # as in a cell: it does not change the outcome
         traceback.print_exc()
 
 
@@ -51,7 +51,7 @@ def _display(*objects: Any, **options: Any) -> Any:
 
 
 def _give_shell(module: ModuleType) -> None:
-    """``display`` asks whether there is a shell, and for it."""
+    """Answer ``display``, which asks the class whether there is a shell, and for it."""
     shell: Any = module.InteractiveShell
     shell.initialized = classmethod(lambda cls: True)
     shell.instance = classmethod(lambda cls, *_, **__: _the_shell(cls))
@@ -63,13 +63,13 @@ def _the_shell(kind: Any) -> Any:
         from .display import new_shell
 
         _shell = new_shell(kind)
-        if _INLINE in sys.modules:  # as it does itself where it is imported in a kernel
+        if _INLINE in sys.modules:  # as that module does itself when a kernel imports it
             sys.modules[_INLINE].configure_inline_support(_shell, f"module://{_INLINE}")
     return _shell
 
 
 def _use_text(module: ModuleType) -> None:
-    """tqdm's bars as text, under the names of those that are widgets."""
+    """Put tqdm's text bars under the names of those that are widgets."""
     from tqdm.std import tqdm, trange
 
     names = {"tqdm": tqdm, "tqdm_notebook": tqdm, "trange": trange, "tnrange": trange}

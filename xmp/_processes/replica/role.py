@@ -1,4 +1,4 @@
-"""What a replica gets at its start: descriptor numbers, what all replicas share, its own plan."""
+"""The data that a replica gets at its start: descriptor numbers, shared state, its own plan."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class DescriptorLayout:
     lifeline: int
     stacks: int
     batch_made: int = -1
-    """End-of-file here: the first batch of replicas has been made. -1: do not wait for it."""
+    """A pipe that ends when the first batch of replicas has been made; -1: do not wait for it."""
 
     @classmethod
     def free(cls) -> DescriptorLayout:
-        """The numbers after the highest that is open here."""
+        """Return a layout of the numbers after the highest that is open here."""
         first = highest_descriptor() + 1
         return cls(first, first + 1, first + 2, first + 3)
 
@@ -72,22 +72,22 @@ class ChildEnds(NamedTuple):
 
     channel: int
     stacks: int
-    """The parent's; the child duplicates it."""
+    """The parent's descriptor; the child duplicates it."""
     streams: tuple[int, ...]
-    """Standard error, and standard output where that is captured."""
+    """Standard error, and standard output if it is captured."""
 
     def close(self) -> None:
-        """In the parent, after the fork: close what only the child uses."""
+        """Close, in the parent after the fork, the descriptors that only the child uses."""
         for descriptor in (self.channel, *self.streams):
             os.close(descriptor)
 
 
 @dataclass
 class CommonState:
-    """What all replicas of this host use as their parent has prepared it.
+    """The state that the parent prepares for all replicas of this host.
 
-    A page that a fork is the first to write costs it 3 µs and 4 KB: what is the same for all is
-    made before the fork.
+    A page that a fork writes first costs it 3 µs and 4 KB, so everything that is the same for all
+    replicas is made before the fork.
     """
 
     order: LaunchOrder
@@ -95,18 +95,18 @@ class CommonState:
     channel: SupervisorChannel
     enter: Enter
     load: Callable[[], Call]
-    """Gives the call; where the parent has not loaded it, loads it."""
+    """A function that returns the call; it loads it if the parent has not."""
     leases: dict[str, int] = field(default_factory=dict)
     """The descriptors of leased ports, by the port's name: for the first replica of the host."""
     heartbeats: Heartbeats | None = None
     streams: seeding.OwnStreams | None = None
-    """None in a fresh interpreter, and where the user gave a seed."""
+    """None in a fresh interpreter, or if the user gave a seed."""
     after_fork: mp_identity.AfterFork | None = None
 
 
 @dataclass
 class Role:
-    """One replica: its plan and what was made for it alone."""
+    """One replica: its plan and the objects that were made for it alone."""
 
     common: CommonState
     plan: ReplicaPlan
@@ -114,7 +114,7 @@ class Role:
     identity: mp_identity.ReplicaIdentity
     timeline: Timeline
     failing_rank: int = -1
-    """The thread replica that fails, where it is not the first replica of this process."""
+    """The rank of the thread replica that fails; -1: the first replica of this process."""
 
     @classmethod
     def of(cls, common: CommonState, plan: ReplicaPlan, timeline: Timeline) -> Role:
@@ -140,10 +140,10 @@ class Role:
 def framework_entry(
     framework: str, forked: bool, channel: SupervisorChannel | None = None
 ) -> Enter:
-    """The function with which a replica enters its framework, if it has one.
+    """Return the function with which a replica enters its framework, if it has one.
 
-    If ``forked``, the framework may do here, in the parent, what is the same for all replicas.
-    With a ``channel``, the replica reports there that it joins the others.
+    If ``forked``, the framework may do the work that is the same for all replicas here, in the
+    parent. With a ``channel``, the replica reports there that it joins the others.
     """
     if not framework:
         return lambda info: None
@@ -167,9 +167,10 @@ def loader(
     script: MainSource | None = None,
     logging: LoggingSetup | None = None,
 ) -> Callable[[], Call]:
-    """What loads the call in a replica, after the script; reported like ``framework_entry``.
+    """Return a function that loads the call in a replica, after the script if there is one.
 
-    The set-up of ``logging`` holds again after it: libraries set levels when they are imported.
+    With a ``channel`` it reports the phase. The set-up of ``logging`` is applied again afterwards:
+    libraries set levels when they are imported.
     """
 
     def load_call() -> Call:

@@ -1,7 +1,8 @@
-"""Random streams of replicas: each its own, or the same for all when the user gives a seed.
+"""The random streams of replicas: one of its own for each, or equal ones if the user gives a seed.
 
-A fork inherits them. Python reseeds ``random`` itself; numpy continues with the parent's state, and
-so does torch, whose default generator is seeded from the system in every fresh process.
+A fork inherits its parent's streams. Python reseeds ``random`` by itself; numpy continues with the
+parent's state, and so does torch, whose default generator has a seed from the system only in a
+fresh process.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ __all__ = ["OwnStreams", "seed_all", "watch_torch"]
 
 _WORDS = 624
 _END = struct.pack("i", _WORDS)
-"""The position behind the last word: the next draw makes new ones of all."""
+"""The position behind the last word: the next draw replaces all words by new ones."""
 _at_import: list[int] = []
 
 
 def watch_torch() -> None:
-    """Note the seed with which torch comes up in this process, now or later.
+    """Note torch's seed at its import in this process, now or later.
 
-    If it is another one when replicas are forked, the user's own module has set it, for all of
-    them: xmp keeps it.
+    If the seed differs when replicas are forked, the user's own module has set it, for all of them:
+    xmp keeps it.
     """
     on_import("torch", _note)
 
@@ -38,9 +39,9 @@ def _note(torch: Any) -> None:
 
 
 class OwnStreams:
-    """Gives each fork of this process its own random streams: prepared here, begun there.
+    """New random streams for each fork of this process: prepared here, begun in the fork.
 
-    Leaves a stream alone that the user's own modules seeded, where that can be seen (torch).
+    A stream that the user's own modules have seeded is left alone if that can be seen (torch).
     """
 
     def __init__(self) -> None:
@@ -61,11 +62,12 @@ class OwnStreams:
 
 
 def _mersenne_state(numpy_random: Any) -> int:
-    """Where numpy's global Mersenne Twister keeps its words; 0 where that is not certain.
+    """Return the address of the words of numpy's global Mersenne Twister; 0 if it is not certain.
 
     Writing there touches 3 pages of a fork; ``numpy.random.seed`` touches 170. The layout
-    (``uint32_t key[624]; int pos``, numpy/random/src/mt19937/mt19937.h) is compared with what
-    ``get_state`` says, and a normal number kept for the next draw would be every fork's.
+    (``uint32_t key[624]; int pos``, numpy/random/src/mt19937/mt19937.h) is compared with the result
+    of ``get_state``. It is also 0 if a normal number is kept for the next draw: that one would be
+    drawn by every fork.
     """
     try:
         kind, key, position, has_gauss, _ = numpy_random.get_state()
@@ -83,7 +85,7 @@ def _mersenne_state(numpy_random: Any) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed ``random``, and numpy and torch now or when they are imported."""
+    """Seed ``random`` now, and numpy and torch now or when they are imported."""
     random.seed(seed)
     on_import("numpy.random", lambda module: module.seed(seed % 2**32))
     on_import("torch", lambda module: module.manual_seed(seed))

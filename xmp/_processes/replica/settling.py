@@ -1,4 +1,4 @@
-"""The first lines of a child after the fork, and its exec where it becomes a fresh interpreter."""
+"""The first steps of a child after the fork, and its exec if it becomes a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ForkState", "replace_image", "settle_in", "watch_by_thread"]
 
 
 class ForkState(NamedTuple):
-    """What a forked replica must know of its parent."""
+    """The facts about its parent that a forked replica needs."""
 
     pid: int
     lifeline: int
@@ -29,7 +29,10 @@ class ForkState(NamedTuple):
 
 
 def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> None:
-    """Make the child safe to leave alone; ``variables`` are those of this replica only."""
+    """Give the child its descriptors, variables and limits, and have it end with its parent.
+
+    ``variables`` are those of this replica only.
+    """
     layout, plan = role.common.layout, role.plan
     os.dup2(ends.channel, layout.channel, inheritable=False)
     os.dup2(ends.stacks, layout.stacks, inheritable=False)
@@ -56,7 +59,7 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
 
 
 def watch_by_thread(lifeline: int) -> None:
-    """End the process group with the parent, where the kernel does not do it."""
+    """End the process group when the parent ends, by a thread: for kernels that cannot do it."""
 
     def wait() -> None:
         os.set_blocking(lifeline, True)

@@ -1,8 +1,8 @@
-"""What the launcher reads from, in the hands of one thread of a replica.
+"""The launcher's terminal or other standard input, lent to one thread of a replica.
 
 A replica is in another session, where neither Ctrl-C nor the rules for background jobs reach it,
-and its standard input is /dev/null. So it asks the launcher, through the supervisor, for what the
-launcher reads from.
+and its standard input is /dev/null. So it asks the launcher, through the supervisor, for the
+launcher's input.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class TerminalLoan:
     def __init__(self) -> None:
         self.rank = _inside.rank()
         self.source = self.sink = -1
-        """Where the debugger reads and where it writes."""
+        """The descriptors from which the debugger reads and to which it writes."""
         self._connection: Connection | None = None
         self._before = -1
 
     def take(self) -> bool:
-        """Wait for it; False if it is here already.
+        """Wait until the terminal is lent. Return False if this thread has it already.
 
-        Raises RuntimeError, with what to do, where the launcher has nothing to read from.
+        Raises RuntimeError, which says what to do, if the launcher has nothing to read from.
         """
         if self._connection is not None:
             return False
@@ -72,13 +72,13 @@ class TerminalLoan:
 
     @property
     def editable(self) -> bool:
-        """Whether standard output is this very terminal: then ``input()`` has readline."""
+        """Whether standard output is the same terminal: then ``input()`` has readline."""
         if not os.isatty(self.source) or not os.isatty(1):
             return False
         return os.fstat(1).st_rdev == os.fstat(self.source).st_rdev
 
     def give_back(self, why: str = "") -> None:
-        """Let the next one have it; ``why`` the launch must end, or an empty string."""
+        """Give the terminal back for the next one; ``why`` the launch must end, else empty."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -87,7 +87,7 @@ class TerminalLoan:
         for descriptor in (self._before, self.source, self.sink):
             os.close(descriptor)
         try:
-            # Not by closing alone: children that were forked meanwhile hold a copy.
+            # Closing is not enough: children that were forked meanwhile hold a copy.
             connection.send(DebuggerLeft(why))
         except Closed:
             pass

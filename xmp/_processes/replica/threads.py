@@ -31,7 +31,7 @@ def run_threads(
 ) -> ThreadResults:
     """Call the function for every replica of this process, each in its own thread.
 
-    Raises what the first of them raises, and sets ``role.failing_rank``; the other threads end
+    Raise what the first failing one raises, and set ``role.failing_rank``. The other threads end
     with the process, since one that waits in a collective would never return.
     """
     beside: Callable[[ReplicaInfo], Framework] | None = getattr(framework, "beside", None)
@@ -66,7 +66,7 @@ def run_threads(
     values: dict[int, Any] = {}
     for _ in plans:
         role.failing_rank, values[role.failing_rank], error = outcomes.get()
-        # An exit with success is an end without a result, as where the replica is a process.
+        # A successful exit ends without a result, as in a replica that is a process.
         if error is not None and not (isinstance(error, SystemExit) and exit_code(error) == 0):
             raise error
     return ThreadResults(values[each.rank] for each in plans)

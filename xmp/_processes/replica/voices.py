@@ -1,11 +1,11 @@
 """Connections on which threads of this process ask the supervisor, one for each open question.
 
-Nothing is locked: a thread takes a voice that no other has, or opens one. So a signal handler may
-ask while the code that it has interrupted waits for an answer, as may another thread. A voice on
-which a question was interrupted is closed, which withdraws the question.
+There are no locks: a thread takes a voice that no other has, or opens one. So a signal handler may
+ask while the code that it has interrupted waits for an answer, and so may another thread. A voice
+on which a question was interrupted is closed, which withdraws the question.
 
-A child of a replica opens voices of its own: at a fork those of the parent are closed in the child,
-or the supervisor would not see that the parent has closed one.
+A child of a replica opens voices of its own. At a fork, the parent's voices are closed in the
+child; otherwise the supervisor would not see that the parent has closed one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Voice", "Voices"]
 
 
 class Voice:
-    """One question at a time, and its answer."""
+    """A connection for one question at a time, and its answer."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         _open.add(self)
 
     def ask(self, question: Message) -> tuple[Any, list[int]]:
-        """The answer and its descriptors, which are the caller's."""
+        """Ask and wait. Return the answer and its descriptors, which the caller then owns."""
         self._connection.send(question)
         return self._connection.recv()
 
@@ -51,19 +51,19 @@ _open: weakref.WeakSet[Voice] = weakref.WeakSet()
 
 
 class Voices:
-    """The voices of one replica in this process, which is the replica's or a child of it."""
+    """The voices of one replica in this process, which is the replica or a child of it."""
 
     def __init__(self, door: Connection) -> None:
         self._door = door
-        """The replica's connection to the supervisor, which its children have, too."""
+        """The replica's connection to the supervisor, which its children have inherited."""
         self._idle: list[Voice] = []
         self._pid = os.getpid()
 
     @contextmanager
     def one(self, local_rank: int) -> Iterator[Voice]:
-        """A voice that is this caller's meanwhile.
+        """Lend a voice to the caller alone.
 
-        Raises RuntimeError where the supervisor hears this process no more.
+        Raises RuntimeError if the supervisor does not hear this process any more.
         """
         if self._pid != os.getpid():
             self._pid, self._idle = os.getpid(), []

@@ -1,7 +1,7 @@
 """Texts and exceptions for failures, time-outs and stacks.
 
-The launcher makes them; a replica formats its own traceback, and the supervisor says where the
-replicas of a slow start are.
+The launcher makes most of them; a replica formats its own traceback, and the supervisor reports
+where the replicas of a slow start are.
 """
 
 __all__: list[str] = []

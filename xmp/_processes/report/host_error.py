@@ -1,4 +1,4 @@
-"""The failure of another host: in words on its way, and as the exception in the launcher."""
+"""Failures of other hosts: described to be sent, and built as exceptions in other launchers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_REPLICAS = ("ReplicaRaised", "ReplicaDied", "ReplicaTimeout")
 
 
 def described(error: BaseException, symptom: bool) -> HostFailure:
-    """How the launch has failed here; a ``symptom`` may have its cause on another host."""
+    """Describe how the launch has failed here; a ``symptom`` may have its cause on another host."""
     if not isinstance(error, ReplicaError):
         name, text = type(error).__name__, str(error)
         if not isinstance(error, XmpError):
@@ -51,7 +51,7 @@ def _cause(error: ReplicaError) -> dict[str, Any]:
 
 
 def build(failure: HostFailure) -> XmpError:
-    """The exception for a launch that another host's failure has ended."""
+    """Build the exception for a launch that another host's failure has ended."""
     if failure.kind not in _OF_REPLICAS:
         lost = failure.kind == "HostLost"
         where = f"host {failure.host} ({failure.name})"
@@ -69,7 +69,7 @@ def build(failure: HostFailure) -> XmpError:
 
 
 def _recorded(failure: HostFailure) -> Failure:
-    """The record of a replica of another host; its exception itself does not travel."""
+    """Return the record of a replica of another host; its exception object is not sent."""
     return Failure(
         rank=failure.rank,
         local_rank=failure.local_rank,

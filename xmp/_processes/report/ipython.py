@@ -1,7 +1,7 @@
-"""How IPython shows the error of a launch: the user's frames, and in a notebook a table.
+"""Rendering of a launch's error in IPython: the user's frames, and in a notebook a table.
 
 IPython calls an exception's ``_render_traceback_`` (IPython, core/interactiveshell.py,
-showtraceback), which returns text: HTML has to be displayed beside it.
+showtraceback), which returns text; HTML has to be displayed separately.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from xmp._words.errors import ReplicaError, XmpError
 __all__ = ["render", "rendered"]
 
 _shown: weakref.WeakKeyDictionary[ReplicaError, int] = weakref.WeakKeyDictionary()
-"""The number of the execution in which each error was shown."""
+"""The execution count at which each error was shown."""
 
 
 def render(error: BaseException) -> list[str]:
-    """The lines of the traceback; of a ReplicaError, displays the table where there is a notebook.
+    """Return the lines of the traceback; in a notebook, also display the table of a ReplicaError.
 
-    IPython shows the innermost frame of a traceback even where that is hidden. From here on the
-    error has the user's frames alone: %debug begins in the innermost one.
+    IPython shows the innermost frame of a traceback even if it is hidden. So the error's traceback
+    is cut to the user's frames; %debug then begins in the innermost of them.
     """
     shell: Any = sys.modules["IPython"].get_ipython()
     count = shell.execution_count
@@ -52,9 +52,9 @@ def rendered(error: BaseException) -> None:
 
 
 def _render_last() -> list[str]:
-    """IPython sets ``sys.last_value`` first; to have the error here would be a cycle."""
+    """Render ``sys.last_value``, which IPython sets first; holding the error would be a cycle."""
     return render(sys.last_value)  # type: ignore[arg-type]
 
 
-# Set here: the exceptions' own module imports nothing, and so knows no notebooks.
+# Set here, since the exceptions' own module imports nothing, and so does not know notebooks.
 XmpError._render_traceback_ = render

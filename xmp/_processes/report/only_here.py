@@ -1,4 +1,4 @@
-"""What a replica has missed, or met twice, because it runs only a part of the script again."""
+"""Advice on errors of replicas that arise because they run only a part of the script, once more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOP = re.compile(
 
 
 def imported_again(traceback: str) -> str:
-    """What to do, if the script itself raised while it was imported for the replicas; else ""."""
+    """Return advice if the script itself raised while it was imported for the replicas; else ""."""
     source, found = main_source(), _TOP.search(traceback)
     if source is None or found is None or found[1] != source.path:
         return ""
@@ -31,7 +31,7 @@ def imported_again(traceback: str) -> str:
 
 
 def only_here(error_type: str, message: str) -> str:
-    """What to do about this error of a replica, if it comes from that; else ""."""
+    """Return advice if a replica's error comes from what only this process has; else ""."""
     if error_type == "NameError" and (found := _UNDEFINED.fullmatch(message)):
         return _below_guard(found[1])
     if error_type == "AttributeError" and (found := _NO_ATTRIBUTE.fullmatch(message)):
@@ -40,7 +40,7 @@ def only_here(error_type: str, message: str) -> str:
 
 
 def _below_guard(name: str) -> str:
-    """The script has that name, but not where an import of the script would set it."""
+    """Return advice if the script sets the name only below its ``__main__`` guard; else ""."""
     source = main_source()
     if source is None or not is_below_guard(source.path, name):
         return ""
@@ -51,15 +51,15 @@ def _below_guard(name: str) -> str:
     )
 
 
-# type's own slots: a metaclass may answer for these names, and its code is the user's.
+# type's own slots: a metaclass may define these names itself, and its code is the user's.
 _NAME, _MRO, _VARS = (type.__dict__[n].__get__ for n in ("__name__", "__mro__", "__dict__"))
 
 
 def only_on_the_class(kind: str, name: str) -> str:
-    """The class has that attribute here: something has set it after the class was made.
+    """Return advice if the class has that attribute here, set after the class was made; else "".
 
-    An error knows only the class's name when it has travelled, so that all classes of this name
-    must have the attribute.
+    An error that was sent has only the name of the class, so all classes of this name must have the
+    attribute.
     """
     found = [each for each in _subclasses(object) if _NAME(each) == kind]
     if not found or not all(_has(each, name) for each in found):
@@ -76,7 +76,7 @@ def _has(kind: type, name: str) -> bool:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    """All classes below this one."""
+    """Yield all classes below this one."""
     seen: set[int] = set()
     waiting = [kind]
     while waiting:

@@ -1,6 +1,6 @@
-"""Whether a replica was killed for lack of memory: what the kernel has counted since the launch.
+"""Finds out whether a replica was killed for lack of memory, from the kernel's counters.
 
-The launcher reads the counters: its control group is that of its replicas.
+The launcher reads them at the launch and after a failure: its control group is its replicas'.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BY_SHELL = "If a shell passed this code on, a process sent SIGKILL to one of it
 
 @dataclass(frozen=True)
 class OomFinding:
-    """What the counters say of a launch that failed."""
+    """The evidence of the counters about a launch that failed."""
 
     before: oom.Counted | None = None
     after: oom.Counted | None = None
@@ -36,14 +36,14 @@ class OomFinding:
 
     @property
     def kills(self) -> int | None:
-        """How many processes the kernel has killed for lack of memory; None: nothing was read."""
+        """The number of processes killed for lack of memory; None if no counter could be read."""
         before, after = self.before, self.after
         if before is None or after is None or before.everywhere != after.everywhere:
             return None
         return after.kills - before.kills
 
     def why(self, failure: Failure) -> str:
-        """In a few words why it was killed, if it was."""
+        """Return in a few words why the replica was killed; "" if it was not."""
         killed = failure.signal_name == "SIGKILL" or failure.exit_code == _SHELLS_KILLED
         if not killed or failure.label == STOPPED:
             return ""
@@ -54,9 +54,9 @@ class OomFinding:
         return _UNKNOWN if self._everywhere else "out of memory"
 
     def found(self, killed: bool, by_signal: bool = True) -> str:
-        """The evidence, and what to do; also where memory ran out but no replica was ``killed``.
+        """Return the evidence, with advice; also if memory ran out but no replica was ``killed``.
 
-        ``by_signal=False``: it ended with a shell's exit code for a killed program.
+        ``by_signal=False``: the replica ended with a shell's exit code for a killed program.
         """
         kills = self.kills
         if not kills and not killed:
@@ -75,7 +75,7 @@ class OomFinding:
         return f"{what}: {self._sizes()}.\n{counted}\n{_ADVICE}"
 
     def _sizes(self) -> str:
-        """``limit 12.7 GiB, 8 replicas, largest 1.9 GiB (rank 3)``."""
+        """Return the sizes: ``limit 12.7 GiB, 8 replicas, largest 1.9 GiB (rank 3)``."""
         parts = []
         if self.bound is not None:
             name = "limit" if self.bound.of_group else "the machine's memory"
@@ -95,25 +95,25 @@ class OomFinding:
 
     @property
     def _peak(self) -> int:
-        """How much was in use at most, if that was during this launch."""
+        """The peak of memory in use in bytes, if it was during this launch; else 0."""
         before = self.before.peak if self.before is not None else None
         after = self.after.peak if self.after is not None else None
         return after if before is not None and after is not None and after > before else 0
 
 
 class OomCounters:
-    """Reads the counters when a launch begins and when it has failed."""
+    """The counters, read when a launch begins and again when it has failed."""
 
     def __init__(self) -> None:
         self._before = oom.count()
         self.largest: dict[int, int] = {}
 
     def look(self) -> OomFinding:
-        """What is known now."""
+        """Read the counters again, and return what is known now."""
         return OomFinding(self._before, oom.count(), oom.bound(), dict(self.largest))
 
 
 def _size(count: float) -> str:
-    """``1.9 GiB`` or ``23 MiB``."""
+    """Return a size as text: ``1.9 GiB`` or ``23 MiB``."""
     gib = count / (1 << 30)
     return f"{gib:.1f} GiB" if gib >= 0.95 else f"{count / (1 << 20):.0f} MiB"

@@ -1,8 +1,8 @@
 """The error that the launcher raises for failed replicas: its text, its attributes, its class.
 
 The text begins with one line: what happened to which rank, pid and host. Then come the evidence
-(stacks, last lines), what to do, and a line for those that failed after it. It ends as the text of
-``torch.multiprocessing`` does, with the traceback or with how the process ended.
+(stacks, last lines), advice, and lines for the replicas that failed later. It ends like the text of
+``torch.multiprocessing``, with the traceback or the end of the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .variables import loaded
 __all__ = ["CALLED_ON_IT", "also_torchs", "build", "exception_of", "not_imported", "not_loaded"]
 
 CALLED_ON_IT = "was called on it"
-"""Follows the method of ``context.processes[i]`` by which the user's program has ended it."""
+"""Words after the method of ``context.processes[i]`` by which the program has ended a replica."""
 
 _WROTE_NOTHING = (
     "It wrote nothing on standard error. Look for sys.exit and os._exit in the code that it runs."
@@ -60,7 +60,7 @@ _LONGEST_OTHER = 500  # characters of a message that is not the cause's; `failur
 
 
 def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") -> StartError:
-    """The exception for a function or arguments that cannot be loaded ``where``."""
+    """Return the exception for a function or arguments that cannot be loaded ``where``."""
     failed = f"{where}loading the function and its arguments failed: {words}"
     parts = [failed, imported_again(text), short(text.rstrip())]
     error = StartError("\n\n".join(filter(None, parts)))
@@ -69,15 +69,16 @@ def not_loaded(text: str, words: str, pickled: bytes | None, where: str = "") ->
 
 
 def not_imported(path: str, words: str, text: str) -> StartError:
-    """The exception for a script that raises when it is imported for the replicas."""
+    """Return the exception for a script that raises when it is imported for the replicas."""
     parts = [f"importing {path} failed: {words}", imported_again(text), short(text.rstrip())]
     return StartError("\n\n".join(filter(None, parts)))
 
 
 def exception_of(failure: Failure) -> BaseException | None:
-    """The exception itself, if its class is known here; loaded once.
+    """Return the failure's exception, loaded once, if its class is known here; else None.
 
-    To load a class that only the replica had makes one here, which a second time would be known.
+    Loading an exception whose class only the replica had makes that class here; if it were loaded a
+    second time, the class would be taken for known.
     """
     if failure.exception is None:
         failure.exception = load_exception(failure.pickled)
@@ -96,10 +97,10 @@ def build(
     ended_by: str = "",
     place: int | None = None,
 ) -> ReplicaError:
-    """The exception for a launch with these failures; the first one is the cause.
+    """Build the exception for a launch with these failures; the first one is the cause.
 
-    ``ended_by`` says what in this process had xmp end the launch, if anything did. ``place`` is the
-    cause's in the handle's ``processes``, where that is not its local rank.
+    ``ended_by`` says what in this process made xmp end the launch, if anything did. ``place`` is
+    the cause's place in the handle's ``processes``, if that is not its local rank.
     """
     for failure in failures:
         exception_of(failure)
@@ -136,7 +137,7 @@ def build(
 
 
 def _evidence(failure: Failure) -> Iterator[str]:
-    """What is known of a process that ended without an exception."""
+    """Yield what is known of a process that ended without an exception."""
     if failure.kind == "raised":
         return
     if not failure.signal_name:
@@ -154,7 +155,7 @@ def _evidence(failure: Failure) -> Iterator[str]:
 
 
 def _ending(failure: Failure, place: int | None) -> Iterator[str]:
-    """Its traceback, and torch.multiprocessing's sentence.
+    """Yield the failure's traceback, and torch.multiprocessing's sentence.
 
     Programs search for that sentence at the end of the text: it is torch's, word for word (torch
     2.13, torch/multiprocessing/spawn.py, ProcessContext.join).
@@ -172,14 +173,14 @@ def _ending(failure: Failure, place: int | None) -> Iterator[str]:
 
 
 def _killed_from_elsewhere(failure: Failure) -> bool:
-    """Whether the counters of memory have something to say about its end."""
+    """Return whether the process may have been killed from elsewhere: memory counters may tell."""
     known = failure.kind == MALFORMED or failure.label == STOPPED
     known = known or failure.why.startswith(CPU_TIME) or failure.why.endswith(CALLED_ON_IT)
     return bool(failure.why) and not known
 
 
 def _hint(code: int | None) -> str:
-    """What gives this exit code, where that is known."""
+    """Return where this exit code comes from, if that is known; else ""."""
     if code == 17:
         return "17 is legacy torch_xla's exit code for a replica whose function raised."
     try:
@@ -190,7 +191,7 @@ def _hint(code: int | None) -> str:
 
 
 def _recorded(failure: Failure) -> str:
-    """The traceback that torch's ``@record`` has written, unless another one says the same."""
+    """Return the traceback that torch's ``@record`` has written, unless it is shown otherwise."""
     trace = failure.recorded[1].rstrip()
     last = trace.rpartition("\n")[2]
     if not failure.recorded_apart or not trace or last in failure.stderr.splitlines():
@@ -199,7 +200,7 @@ def _recorded(failure: Failure) -> str:
 
 
 def _last_lines(failure: Failure) -> Iterator[str]:
-    """What it wrote last; less after a traceback, which says more."""
+    """Yield the last lines of the replica's output; fewer if there is a traceback."""
     most = _LINES_AFTER_TRACEBACK if failure.kind == "raised" else sys.maxsize
     for stream, text in (("error", failure.stderr), ("output", failure.stdout)):
         if text:
@@ -211,7 +212,10 @@ def _last_lines(failure: Failure) -> Iterator[str]:
 
 
 def _divergence(cause: Failure, results: Collection[int]) -> str:
-    """The cause lost a peer, but no peer died: gloo fails at once where other backends wait."""
+    """Return advice if the cause lost a peer that had finished; else "".
+
+    No peer died then: gloo fails at once where other backends wait.
+    """
     if not results or not is_victim(f"{cause.error_type}: {cause.message}"):
         return ""
     peer = "it" if len(results) == 1 else "one of them"
@@ -219,14 +223,14 @@ def _divergence(cause: Failure, results: Collection[int]) -> str:
 
 
 def _unsent(cause: Failure) -> str:
-    """Why ``__cause__`` is None, though the replica has raised."""
+    """Return why ``__cause__`` is None although the replica has raised; else ""."""
     if not cause.unsent:
         return ""
     return f"__cause__ is None: {cause.error_type} could not be sent ({cause.unsent})."
 
 
 def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
-    """One line for all that failed alike: seven victims say the same seven times."""
+    """Return one line for each group that failed alike, as seven victims of one cause do."""
     alike: dict[tuple[str, str], list[Failure]] = {}
     for other in others:
         if other.label != STOPPED:
@@ -236,7 +240,7 @@ def _also_failed(cause: Failure, others: Sequence[Failure]) -> str:
 
 
 def _shape(what: str) -> str:
-    """Without its numbers: ports and addresses differ between victims."""
+    """Return the text without its numbers: ports and addresses differ between victims."""
     return re.sub(r"\d+", "#", what)
 
 
@@ -261,9 +265,9 @@ _mixed: dict[tuple[type, type], type[ReplicaError]] = {}
 
 
 def also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
-    """Where torch is loaded, ``except ProcessRaisedException`` catches our error as well.
+    """Return a class that is ours and torch's if torch is loaded; else ``kind``.
 
-    The class is ours and torch's; it pickles as ours.
+    With it, ``except ProcessRaisedException`` catches our error as well. It pickles as ours.
     """
     spawn = sys.modules.get("torch.multiprocessing.spawn")
     if spawn is None or kind not in (ReplicaRaised, ReplicaDied):
@@ -277,7 +281,7 @@ def also_torchs(kind: type[ReplicaError]) -> type[ReplicaError]:
 
 
 def _reduced(self: ReplicaError) -> tuple[Any, ...]:
-    """For pickle and copy, which know neither the mixed class nor ``__cause__``."""
+    """Reduce an error for pickle and copy, which know neither the mixed class nor ``__cause__``."""
     mixed = {both: ours for (ours, _), both in _mixed.items()}
     ours = mixed.get(type(self), type(self))
     # Without the exceptions, whose classes may have no name: `pickled` has them.
@@ -300,8 +304,8 @@ def _restored(kind: type[ReplicaError], args: tuple[Any, ...], state: dict[str, 
 
 
 def _new(kind: type[ReplicaError], *args: Any, **kwargs: Any) -> ReplicaError:
-    """An object that ``except`` knows by torch's name as well, also where a program makes it."""
-    # A built-in class makes the objects of its own layout alone, and TimeoutError has another one.
+    """Make an error that ``except`` also knows by torch's name, even if a program makes it."""
+    # A built-in class makes objects of its own layout alone, and TimeoutError's differs.
     builtin = TimeoutError if issubclass(kind, TimeoutError) else RuntimeError
     return builtin.__new__(also_torchs(kind), *args)
 

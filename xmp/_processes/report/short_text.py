@@ -1,4 +1,4 @@
-"""Tracebacks and stacks without most frames of libraries, for people; the record has them all."""
+"""Tracebacks and stacks shortened for people, without most library frames; the record has all."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _MOST_FRAMES, _FIRST_FRAMES, _LAST_FRAMES = 12, 4, 7
 _MOST_LINES, _FIRST_LINES, _LAST_LINES = 14, 8, 3
 
 _Frame = list[str]
-"""The line that names its place, and those below that belong to it."""
+"""The line that names a frame's place, and the lines below that belong to it."""
 
 
 def short(text: str, whole: str = "", latest_last: bool = True) -> str:
-    """The text, with a line for the frames of libraries between those of the program.
+    """Shorten the text: one line stands for the library frames between those of the program.
 
-    Of those at the end of a stack, in which the error was raised, the innermost one stays. Of a
-    long message the middle is left out. ``whole`` is where all of it is, for the first such line.
+    Of the library frames at the end of a stack, in which the error was raised, the innermost stays.
+    The middle of a long message is left out. ``whole`` names the place of the whole text, for the
+    first such line.
     """
     parts: list[str] = []
     for is_stack, group in groupby(_pieces(text.splitlines()), lambda piece: len(piece[0]) > 0):
@@ -35,7 +36,7 @@ def short(text: str, whole: str = "", latest_last: bool = True) -> str:
 
 
 def _pieces(lines: Sequence[str]) -> Iterator[tuple[str, _Frame]]:
-    """("frame", its lines) or ("", one other line)."""
+    """Yield ("frame", its lines) for each frame and ("", [line]) for each other line."""
     at = 0
     while at < len(lines):
         found, end = _FRAME.match(lines[at]), at + 1
@@ -74,7 +75,7 @@ def _library(frame: _Frame) -> str:
 
 
 def library_of(place: str) -> str:
-    """The library that a file belongs to; empty for one of the program."""
+    """Return the library that a file belongs to; "" for a file of the program."""
     if place.startswith(package_folder):
         return "xmp"
     installed = _INSTALLED.match(place)

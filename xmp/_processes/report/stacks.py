@@ -1,4 +1,4 @@
-"""The Python stacks of replicas as text: the user's frames, equal stacks once."""
+"""The Python stacks of replicas as text: the user's frames, and equal stacks only once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ENDS = (" in run", " in _called")
 
 
 def _frames(stacks: str) -> list[str]:
-    """The main thread's frames, innermost first; or why the process did not answer."""
+    """Return the main thread's frames, innermost first; or why the process did not answer."""
     main = _THREAD.split(stacks)[-1]  # faulthandler writes the oldest thread last
     return [line.strip() for line in main.splitlines() if line.strip()]
 
 
 def crash_stacks(stacks: str) -> str:
-    """What faulthandler wrote of a native crash: the user's frames of every thread."""
+    """Return faulthandler's text of a native crash, with the user's frames of every thread."""
     text, _, _ = stacks.partition("\nExtension modules:")  # hundreds, in one line
     heads = [*_THREAD.finditer(text)]
     if not heads:
@@ -49,10 +49,10 @@ def _file(frame: str) -> str:
 def grouped(
     stacks: Mapping[int, str], with_lines: bool = False, whole: str | None = None
 ) -> list[str]:
-    """The main threads' stacks, from the user's function on; ranks with the same one together.
+    """Return the main threads' stacks from the user's function on, one text for equal ones.
 
-    ``with_lines``: below each frame the line of its source, where this process has it. ``whole``:
-    most frames of libraries are left out, and this has them; empty: nothing has.
+    ``with_lines``: show the source line below each frame, if this process has it. ``whole``: leave
+    out most library frames, and say that this has them ("": say nothing). None: keep all.
     """
 
     def frames(text: str) -> tuple[str, ...]:
@@ -67,19 +67,19 @@ def grouped(
 
 
 def living(stacks: Mapping[int, str]) -> str:
-    """What is printed on request (Ctrl-\\)."""
+    """Return the text that is printed on request (Ctrl-\\)."""
     return "\n".join(["xmp: where the living replicas are:", *grouped(stacks)])
 
 
 def _with_line(frame: str) -> str:
-    """The frame as faulthandler writes it, and its source: cells are known to the launcher."""
+    """Return a frame in faulthandler's form with its source line; the launcher has cells' lines."""
     found = _PLACE.match(frame)
     line = linecache.getline(found[1], int(found[2])).strip() if found else ""
     return f"{frame}\n    {line}" if line else frame
 
 
 def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:
-    """Each value once, with the ranks that have it."""
+    """Return each value once, with the ranks that have it."""
     groups: dict[T, list[int]] = {}
     for rank, value in by_rank.items():
         groups.setdefault(value, []).append(rank)
@@ -87,17 +87,17 @@ def _alike(by_rank: Mapping[int, T]) -> dict[T, str]:
 
 
 def _replicas_frames(lines: list[str]) -> list[str]:
-    """Without the supervisor's frames: a fork has the whole stack of its parents below its own."""
+    """Drop the supervisor's frames: a fork has the whole stack of its parents below its own."""
     frames = [line.strip() for line in lines]
     ends = [n for n, at in enumerate(frames) if _file(at) == _RUN and at.endswith(_ENDS)]
     return lines[: ends[0]] if ends and ends[0] else lines
 
 
 def _users_frames(lines: list[str]) -> list[str]:
-    """Without xmp's frames below the user's, as while an argument is loaded."""
+    """Drop xmp's frames below the user's, such as those of loading an argument."""
     files = [_file(line) for line in lines]
     users = [n for n, file in enumerate(files) if file and not file.startswith(package_folder)]
-    # An import has about four frames of these for each of the user's.
+    # An import has about four importlib frames for each of the user's.
     return [
         line
         for line in (lines[: users[-1] + 1] if users else lines)
@@ -117,7 +117,10 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def not_in_function(stacks: Mapping[int, str], count: int, waited: int) -> str:
-    """One line about those of ``count`` replicas that have ``waited`` for so many nanoseconds."""
+    """Return a line about the replicas, of ``count``, that are not in the function yet.
+
+    ``waited``: nanoseconds since the call.
+    """
     phases = _alike({rank: _phase(text) for rank, text in stacks.items()})
     places = "; ".join(f"{group}: {phase}" for phase, group in phases.items())
     some = f"{len(stacks)} of {count} replicas"
@@ -125,7 +128,7 @@ def not_in_function(stacks: Mapping[int, str], count: int, waited: int) -> str:
 
 
 def _phase(stacks: str) -> str:
-    """What a replica does before the user's function, and in which line."""
+    """Return what a replica is doing before the user's function, and in which line."""
     lines = _replicas_frames(_frames(stacks))
     files = [_file(line) for line in lines]
     place = next((line for line in lines if _file(line) and "<frozen" not in line), "")
@@ -143,7 +146,7 @@ def _phase(stacks: str) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
+    """Return ranks as text: ``rank 3`` or ``ranks 0-2, 5``."""
     runs: list[list[int]] = []
     for rank in sorted(numbers):
         if runs and rank == runs[-1][-1] + 1:

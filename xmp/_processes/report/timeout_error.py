@@ -1,4 +1,4 @@
-"""The error for a launch that took longer than a limit allows, with the stacks of its replicas."""
+"""The error for a launch that has exceeded a time limit, with the stacks of its replicas."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def build(
     pids: Mapping[int, int],
     memory: OomFinding,
 ) -> ReplicaTimeout:
-    """The exception; its attributes describe the first of the ranks that were waited for.
+    """Build the exception; its attributes describe the first of the ranks that were waited for.
 
-    What is overdue are processes, each known by its first rank, as in ``plans`` and ``pids``.
+    ``overdue`` names processes, each by its first rank, as do ``plans`` and ``pids``.
     """
     overdue = replace(
         overdue,
         ranks=tuple(rank for first in overdue.ranks for rank in spread(plans[first], None)),
         finished=tuple(rank for first in overdue.finished for rank in spread(plans[first], None)),
     )
-    # Those that have finished wait for the others at the end, in functions of xmp's.
+    # Ranks that have finished wait for the others in functions of xmp's: not worth showing.
     done = () if overdue.at_the_end else overdue.finished
     shown = {rank: text for rank, text in stacks.items() if rank not in done}
     parts = [
@@ -64,7 +64,7 @@ def build(
 
 
 def seconds(nanoseconds: int) -> str:
-    """``2.5``, as the user has written it."""
+    """Return nanoseconds in seconds as the user writes them: ``2.5``."""
     return f"{nanoseconds / 1e9:g}"
 
 

@@ -1,6 +1,6 @@
 """An exception as text of bounded length: the user's frames, without endless repetitions.
 
-Its causes, the members of a group and the notes are part of it, as in Python's own tracebacks.
+Causes, members of a group and notes are included, as in Python's own tracebacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REPEATED = 3  # times that a part may follow itself, as in Python's own traceba
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback from the user's first frame on, with causes, groups and notes."""
+    """Return the traceback from the user's first frame on, with causes, groups and notes."""
     try:
         whole = traceback.TracebackException(type(error), error, error.__traceback__)
         for each in _with_causes(whole):
@@ -38,7 +38,10 @@ def format_error(error: BaseException) -> str:
 
 
 def name_of(error: BaseException) -> str:
-    """The name of its class, with its module unless it is built in or the script's."""
+    """Return the name of the exception's class, with its module if that is not obvious.
+
+    The module is left out for built-in classes and those of the script.
+    """
     kind = type(error)
     name = kind.__qualname__.rpartition("<locals>.")[2]
     shown = kind.__module__ not in ("builtins", "__main__", "__mp_main__")
@@ -46,7 +49,7 @@ def name_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Its message; str() runs code of the user's class, which may raise."""
+    """Return the exception's message; str() runs code of the user's class, which may raise."""
     try:
         return str(error)
     except BaseException:
@@ -54,7 +57,7 @@ def message_of(error: BaseException) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text; if it is longer than that, with the length of its middle instead of the middle."""
+    """Return the text; if it has more than ``most`` characters, replace its middle by a count."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -62,7 +65,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def with_source(text: str) -> str:
-    """The traceback with the lines of notebook cells, which only the launcher has."""
+    """Add the source lines of notebook cells, which only the launcher has, to a traceback."""
     lines = text.splitlines()
     for number in range(len(lines) - 1, -1, -1):
         found = _PLACE.match(lines[number])
@@ -84,7 +87,7 @@ def _with_causes(whole: traceback.TracebackException) -> Iterator[traceback.Trac
 
 
 def _users_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Without xmp's frames above the user's first one; all frames if none is the user's."""
+    """Drop xmp's frames above the user's first one; keep all if none is the user's."""
     frames = list(stack)
     while frames and frames[0].filename.startswith(package_folder):
         frames.pop(0)
@@ -103,7 +106,7 @@ class _ShortStack(traceback.StackSummary):
 
 
 def _folded(lines: list[str]) -> list[str]:
-    """Functions that call each other in turn more than three times are shown once.
+    """Show functions that call each other in turn more than three times only once.
 
     traceback.StackSummary.format folds only a function that calls itself.
     """

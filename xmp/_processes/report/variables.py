@@ -10,7 +10,7 @@ __all__ = ["Shown", "Variables", "loaded"]
 
 
 class Shown(str):
-    """Describes a value that was not sent: ``<torch.Tensor (2, 5) torch.float32 on cpu>``."""
+    """The description of a value not sent: ``<torch.Tensor (2, 5) torch.float32 on cpu>``."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ class Shown(str):
 
 
 class Variables(dict[str, Any]):
-    """The variables of one frame, by name; ``where`` is its file, line and function."""
+    """The variables of one frame, by name; ``where`` is the frame's file, line and function."""
 
     where = ""
 
@@ -29,7 +29,7 @@ class Variables(dict[str, Any]):
 
 
 def loaded(text: str) -> tuple[Variables, ...]:
-    """The frames, innermost first; none if the text is not what a replica of xmp sends."""
+    """Return the frames, innermost first; none if no replica of xmp sends such a text."""
     try:
         frames = []
         for where, pairs in json.loads(text) if text else ():

@@ -1,3 +1,3 @@
-"""In the supervisor, one a launch: it loads the call, forks the replicas, watches and ends them."""
+"""The supervisor, one for each launch: it loads the call, forks, watches and ends the replicas."""
 
 __all__: list[str] = []

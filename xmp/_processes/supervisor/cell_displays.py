@@ -1,4 +1,4 @@
-"""What replicas display in the notebook's cell, passed on between what they write.
+"""Displays of replicas for the notebook's cell, passed on in order with the text that they write.
 
 Imported for notebooks only.
 """
@@ -19,13 +19,14 @@ from .voices import Voice
 __all__ = ["CellDisplays"]
 
 _MOST_WAITING = 4
-"""Displays of one replica: it waits for the answer, unless a signal's handler raises meanwhile."""
+"""The most displays of one voice that wait: it waits for each answer, but a signal handler that
+raises may interrupt that."""
 _PIECE = 64 * 1024
-"""A sink copies what is left of a piece each time it has written some of it."""
+"""Bytes of a piece: a sink copies the rest of one each time it has written some of it."""
 
 
 class CellDisplays:
-    """Those of one launch; a replica waits until there is room for its own."""
+    """The displays of one launch; a replica waits until there is room for its own."""
 
     def __init__(self, mark: bytes, output: Output, sink: Sink, pump: OutputPump) -> None:
         self._mark = mark
@@ -35,7 +36,7 @@ class CellDisplays:
         self._waiting: deque[tuple[Voice, ShowInCell]] = deque()
 
     def take(self, message: ShowInCell, voice: Voice) -> None:
-        """Pass it on now, or when the launcher has read what is before it."""
+        """Pass a display on now, or when the launcher has read the output before it."""
         if sum(each is voice for each, _ in self._waiting) >= _MOST_WAITING:
             raise Malformed("it does not wait until what it displays is passed on")
         self._pump.hurry(voice.replica.sources)
@@ -43,7 +44,7 @@ class CellDisplays:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on what there is room for."""
+        """Pass on waiting displays while there is room."""
         while self._waiting and not self._sink.full:
             voice, message = self._waiting.popleft()
             if self._output.shows(voice.replica.plan):

@@ -1,4 +1,4 @@
-"""Whether what a well-formed message says can be true of the replica that has sent it."""
+"""Checks that the content of a well-formed message can be true of the replica that has sent it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .replica_handle import ReplicaHandle
 __all__ = ["check", "names_of_modules"]
 
 _BY_CHILDREN = (messages.OpenVoice, messages.BreakpointReached)
-"""What a child of a replica may send there: a DataLoader's worker may ask, or be debugged.
+"""Messages that a replica's child may send: a DataLoader's worker may ask, or be debugged.
 
-How the replica itself fares, no child reports: one that was forked within the user's function and
-runs on to its end would pass for the replica.
+No child reports for the replica itself: a child that was forked within the user's function and runs
+on to its end would be taken for the replica.
 """
 _REPORTS = (
     messages.PhaseBegun, messages.FunctionEntered, messages.ResultReady, messages.ExitCalled,
@@ -34,7 +34,8 @@ _DATED = (
     messages.PhaseBegun, messages.ResultReady, messages.ExitCalled, messages.ExceptionRaised,
 )  # fmt: skip
 _MOST_REPORTS = 64
-"""A replica sends less than ten. The launcher may not read for hours, and they wait here."""
+"""The most reports of a replica, which sends fewer than ten: the launcher may not read for hours,
+and they wait here."""
 _LONGEST_KEY = 64 * 1024
 _LARGEST = 2**62
 _LONGEST_VARIABLES = 32 * 1024
@@ -45,7 +46,7 @@ _CLOCKS_DIFFER = 1_000_000_000
 
 
 def check_question(arrived: Arrived) -> None:
-    """Raise Malformed, and close the message's descriptors, if no voice sends it."""
+    """Raise Malformed, and close the message's descriptors, if no voice of xmp sends it."""
     message, descriptors = arrived.message, arrived.descriptors
     try:
         rule = _QUESTIONS.get(type(message))
@@ -58,7 +59,7 @@ def check_question(arrived: Arrived) -> None:
 
 
 def check(arrived: Arrived, replica: ReplicaHandle) -> Arrived | None:
-    """What is to be handled, if anything; the message's descriptors are closed otherwise.
+    """Return the message to be handled; None, with its descriptors closed, to ignore it.
 
     Raises Malformed if no replica of xmp sends it on its own connection.
     """
@@ -81,10 +82,10 @@ def check(arrived: Arrived, replica: ReplicaHandle) -> Arrived | None:
 
 
 def names_of_modules(names: Sequence[str]) -> list[str]:
-    """Those that a template may try to import, and show; the others are dropped.
+    """Return the names that a template may try to import, and show; drop the others.
 
-    They are a hint, which ends no launch: a module may have any name (rich 15 has one that ends in
-    ``unicode17-0-0``). A trial imports it, and no name leads out of ``sys.path``.
+    Names are a hint, so a strange one ends no launch: a module may have any name (rich 15 has one
+    that ends in ``unicode17-0-0``). A trial imports it, and no name leads out of ``sys.path``.
     """
     known = names[:_MOST_MODULES]
     return [name for name in known if 0 < len(name) <= _LONGEST_MODULE and name.isprintable()]
@@ -99,7 +100,7 @@ def _need(true: bool, otherwise: str) -> None:
 
 
 def _dated(arrived: Arrived) -> Arrived:
-    """With times that can be true: now, in place of those that cannot.
+    """Replace times that cannot be true by the present time.
 
     The program may have another clock by then: freezegun replaces ``time.monotonic_ns``.
     """
@@ -128,7 +129,7 @@ def _key(key: str) -> None:
 
 
 def _nothing(_: Message, __: ReplicaHandle) -> None:
-    """There is nothing that could be wrong."""
+    """Accept a message in which nothing can be wrong."""
 
 
 def _phase(message: messages.PhaseBegun, _: ReplicaHandle) -> None:
@@ -223,9 +224,10 @@ def _check_files(message: Any, descriptors: Sequence[int], count: int) -> None:
 
 
 def _check_file(descriptor: int, size: int) -> None:
-    """Malformed unless it is a file of that size; does not read it.
+    """Raise Malformed unless it is a file of at least that size; do not read it.
 
-    Who maps a file that is shorter dies of SIGBUS, and who opens a FIFO waits for its writer.
+    A process that maps a file which is shorter dies of SIGBUS, and one that opens a FIFO waits for
+    its writer.
     """
     if seals.seals_of(descriptor) is None and seals.has_memory_files():
         raise Malformed("its descriptor is no memory file")

@@ -1,7 +1,7 @@
-"""The replicas at a breakpoint: one has the terminal at a time; meanwhile no deadline runs.
+"""The queue of replicas at a breakpoint: one at a time has the terminal, and no deadline runs.
 
-The other replicas are not stopped: they go on until they wait for the one at its breakpoint. A
-replica that fails meanwhile ends the launch when the debugger is left.
+The other replicas are not stopped: they go on until they wait for the one at its breakpoint. If a
+replica fails meanwhile, the launch ends when the debugger is left.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Turn:
 
 
 class DebuggerQueue:
-    """Made at the first breakpoint of a launch."""
+    """The breakpoints of a launch; made at its first one."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._turns: deque[_Turn] = deque()
-        """The first has the terminal, or waits for the launcher's answer."""
+        """The first one has the terminal, or waits for the launcher's answer."""
         self._interrupts = 0
-        """How often Ctrl-C was passed on since the last prompt."""
+        """The number of Ctrl-C passed on since the last prompt."""
         self._ending = monitor.ending
         self._paused = False
         self._said_failing = False
@@ -68,7 +68,7 @@ class DebuggerQueue:
         """The replicas whose debugger was quit: they end by themselves."""
 
     def arrive(self, replica: ReplicaHandle, rank: int, arrived: Arrived) -> None:
-        """A replica, or a child of it, has sent its end of a connection of its own for this."""
+        """Queue a replica, or a child of it, that has sent one end of a connection for this."""
         (descriptor,) = arrived.descriptors
         waiting = sum(turn.replica is replica for turn in self._turns)
         if waiting >= _MOST_TURNS:
@@ -122,7 +122,7 @@ class DebuggerQueue:
         self._monitor.condemn(turn.replica, why)
 
     def _leave(self, turn: _Turn, message: DebuggerLeft) -> None:
-        """The replica runs on or has ended."""
+        """Remove a replica that runs on or has ended, and let the next one have the terminal."""
         self._monitor.loop.forget(turn.connection.fileno())
         turn.connection.close()
         first = self._turns[0] is turn
@@ -136,7 +136,7 @@ class DebuggerQueue:
             self._release()
 
     def _release(self) -> None:
-        """The deadlines run again."""
+        """Let the deadlines run again."""
         if self._paused:
             self._paused = False
             self._monitor.feed(Resume(time.monotonic_ns(), _WHY))
@@ -146,13 +146,13 @@ class DebuggerQueue:
             self._leave(turn, DebuggerLeft(""))
 
     def failing(self) -> None:
-        """A replica has failed while another one debugs."""
+        """Say, once, that a replica has failed while another one debugs."""
         if self._turns and not self._ending and not self._said_failing:
             self._said_failing = True
             self._say("a replica has failed; the launch ends when the debugger is left")
 
     def answer(self, message: AnswerDebugger, descriptors: list[int]) -> None:
-        """The launcher lends its terminal, or refuses."""
+        """Pass on that the launcher lends its terminal, or refuses."""
         turn = next(iter(self._turns), None)
         if turn is not None and turn.rank == message.rank and not turn.lent:
             turn.lent = not message.refusal
@@ -160,21 +160,21 @@ class DebuggerQueue:
         close_all(descriptors)
 
     def interrupt(self) -> None:
-        """Ctrl-C in the terminal that is lent."""
+        """Handle Ctrl-C in the lent terminal: interrupt the replica; the third time, the launch."""
         turn = next(iter(self._turns), None)
         if turn is None or self._interrupts == _PATIENCE:
             # No replica debugs any more, or the debugger does not react: Ctrl-C ends the launch.
             self._monitor.connection.post(DebuggerLeft("Ctrl-C"))
             return
         self._interrupts += 1
-        # It would interrupt the thread that waits for all others.
+        # With thread replicas it would interrupt the thread that waits for all others.
         if not turn.replica.plan.thread_replicas:
             turn.replica.signal(signal.SIGINT)
         if self._interrupts == _PATIENCE:
             self._say(f"rank {turn.rank} has not reacted; Ctrl-C once more ends the launch")
 
     def end(self) -> None:
-        """The launch is being ended: it does not wait for debuggers any more."""
+        """Stop waiting for debuggers: the launch is being ended."""
         self._ending = True
         self._release()
 

@@ -1,4 +1,4 @@
-"""The supervisor's descriptors: what came with the order, and its own, above the replicas'."""
+"""The supervisor's descriptors: those that came with the order, and its own, with high numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Received:
 
     order: LaunchOrder
     at: int
-    """When it came, in monotonic nanoseconds."""
+    """When the order came, in monotonic nanoseconds."""
     streams: list[int]
     image: Image
     tracker: int | None
@@ -29,7 +29,7 @@ class Received:
 
     @classmethod
     def of(cls, order: LaunchOrder, descriptors: list[int], at: int) -> Received:
-        """Take the descriptors apart, which ``LaunchOrder`` lists."""
+        """Sort the descriptors by purpose, in the order that ``LaunchOrder`` lists."""
         streams, rest = descriptors[:3], descriptors[3:]
         image = order.take_image(rest)
         tracker = rest.pop(0) if order.call.state.tracker else None
@@ -39,32 +39,32 @@ class Received:
 
 @dataclass(frozen=True)
 class OwnDescriptors:
-    """Descriptors that no replica keeps: above theirs, so that one call closes them there."""
+    """Descriptors that no replica keeps: above its own, so that one call in it closes them all."""
 
     connection: Connection
-    """To the launcher."""
+    """The connection to the launcher."""
     lifeline: int
-    """End-of-file here: the launcher is gone."""
+    """A pipe that ends when the launcher is gone."""
     replicas_lifeline: int
-    """What the replicas watch: the other end stays open as long as this process lives."""
+    """A pipe that the replicas watch; its other end stays open as long as this process lives."""
     wakeup: int
-    """Readable when a child has ended."""
+    """A pipe that is readable when a child has ended."""
 
     @classmethod
     def move_above(cls, above: int, connection: Connection, lifeline: int) -> OwnDescriptors:
-        """Move these two, and make the others; SIGCHLD is received from here on."""
+        """Move connection and lifeline, and make the others; SIGCHLD is received from now on."""
         connection = connection.moved(above)
-        connection.opens_pickles = False  # the order was the last of them
+        connection.opens_pickles = False  # the order was the last pickle
         lifeline = move_above(lifeline, above)
         watched, _ = (move_above(end, above) for end in os.pipe())
-        # A child of Python's os.fork() forgets the signals that came before its first steps; one
-        # that is blocked waits, also across exec, until the replica can report it.
+        # A child of Python's os.fork() forgets signals that came before its first steps; a blocked
+        # one stays pending, also across exec, until the replica can report it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         return cls(connection, lifeline, watched, wake_on_ends(above)[0])
 
 
 def wake_on_ends(above: int) -> tuple[int, int]:
-    """A pipe that becomes readable whenever a child has ended."""
+    """Return both ends of a pipe that becomes readable whenever a child has ended."""
     signal.signal(signal.SIGCHLD, lambda *_: None)
     heard, said = (move_above(end, above) for end in os.pipe())
     for end in (heard, said):
@@ -74,7 +74,7 @@ def wake_on_ends(above: int) -> tuple[int, int]:
 
 
 def drain(descriptor: int) -> None:
-    """Read what such a pipe holds."""
+    """Empty the pipe of ``wake_on_ends``."""
     try:
         while os.read(descriptor, 4096):
             pass

@@ -1,4 +1,4 @@
-"""What torch's ``@record`` has written of a failure: a file that only the replica's code writes.
+"""The error file of torch's ``@record``, which is written by the replica's code alone.
 
 Its form is that of torch 2.13, torch/distributed/elastic/multiprocessing/errors/error_handler.py.
 """
@@ -18,11 +18,11 @@ _LIMIT = 64 * 1024  # bytes; a longer file is no traceback
 
 
 def recorded(plan: ReplicaPlan) -> tuple[str, str]:
-    """The message and the traceback; empty where nothing has been written, or something else."""
+    """Return the message and the traceback; empty if the file is missing or has another form."""
     path = dict(plan.set).get(_NAME)
     if not path or not os.path.lexists(path):
         return "", ""
-    import json  # here: what a template has loaded costs every replica pages
+    import json  # here, since a module that a template has loaded costs every replica pages
 
     try:
         return _of(json.loads(_text(path)))
@@ -31,7 +31,7 @@ def recorded(plan: ReplicaPlan) -> tuple[str, str]:
 
 
 def _text(path: str) -> bytes:
-    """Raises OSError for what is no regular file, or cannot be read without waiting."""
+    """Return the file's text. Raise OSError if it is no regular file, or is too long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -43,7 +43,7 @@ def _text(path: str) -> bytes:
 
 
 def _of(data: Any) -> tuple[str, str]:
-    """A handler of the program's own may write a message alone, or more than torch's does."""
+    """Return message and traceback; a handler of the program's own may write less, or more."""
     message = data.get("message") if isinstance(data, dict) else None
     trace = None
     if isinstance(message, dict):

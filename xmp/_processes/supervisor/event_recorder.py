@@ -1,6 +1,6 @@
-"""Every change of a replica's state, for a launch with ``events=``.
+"""Records every change of a replica's state, for a launch with ``events=``.
 
-Made from the events that the failure rules get, and the actions that they decide on.
+The records are made from the events that the failure rules get and the actions that they decide on.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["EventRecorder"]
 
 
 class EventRecorder:
-    """Collects what happens in one turn of the loop and sends it in the order of time."""
+    """The events of one turn of the loop, collected and sent in order of time."""
 
     def __init__(self, replicas: Sequence[ReplicaHandle]) -> None:
         self._replicas = {replica.rank: replica for replica in replicas}
         self._phases: dict[int, str] = {}
         self._reported: set[int] = set()
-        """The ranks that have reported how the function ended."""
+        """The ranks that have reported the end of their function."""
         self._sent: set[tuple[int, str]] = set()
-        """The signals that were sent: rank and name."""
+        """Rank and name of each signal that was sent."""
         self._waiting: list[tuple[Any, ...]] = []
         loaded = min(replica.timeline.loaded for replica in replicas)
         self._note("started", loaded, None, os.getpid())
@@ -43,18 +43,18 @@ class EventRecorder:
         self._waiting.append((name, at, *rest))
 
     def _note_all(self, name: str, at: int, replica: ReplicaHandle, *rest: Any) -> None:
-        """Note the same for all replicas of a process."""
+        """Note the same event for all replicas of a process."""
         for plan in plans_of(replica.plan):
             self._note(name, at, plan.rank, replica.pid, *rest)
 
     def phase(self, replica: ReplicaHandle, name: str, at: int) -> None:
-        """A replica has reported what it begins; twice the same is no change."""
+        """Note the phase that a replica has reported, unless it is the same as before."""
         if self._phases.get(replica.rank) != name:
             self._phases[replica.rank] = name
             self._note_all(name, at, replica)
 
     def take(self, event: Event, actions: Sequence[Action]) -> None:
-        """Note an event that the failure rules got, and what they decided on."""
+        """Note an event that the failure rules got, and the actions that they decided on."""
         if isinstance(event, (Raised, Returned)):
             self._reported.add(event.rank)
         if isinstance(event, Ended):
@@ -99,8 +99,11 @@ class EventRecorder:
 
 
 def _in_order(records: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """By time. Some times are the replica's own, others those at which its message came: what it
-    reported earlier was not later."""
+    """Return the records in order of time.
+
+    Some times are the replica's own, others those at which its message came. So a record of a
+    replica is dated no later than the ones that follow it.
+    """
     latest: dict[int | None, int] = {}
     for number in reversed(range(len(records))):
         name, at, rank, *rest = records[number]

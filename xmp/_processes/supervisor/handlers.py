@@ -1,4 +1,4 @@
-"""What the supervisor does with each message of a replica and each request of the launcher."""
+"""The supervisor's handlers for each message of a replica and each request of the launcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
 
 ELSEWHERE = -1
-"""The rank of progress on another host."""
+"""The rank that stands for progress on another host."""
 ReplicaMessages = Handlers[[ReplicaHandle, Arrived]]
 
 
@@ -33,7 +33,7 @@ ReplicaMessages = Handlers[[ReplicaHandle, Arrived]]
 
 
 def replica_messages(monitor: Monitor) -> ReplicaMessages:
-    """The table for ``handle(message, replica, arrived)``, after ``check``."""
+    """Return the table for ``handle(message, replica, arrived)``, called after ``check``."""
     table = ReplicaMessages()
     table.on(messages.FunctionEntered, partial(_entered, monitor))
     table.on(messages.PhaseBegun, partial(_phase, monitor))
@@ -52,7 +52,7 @@ def replica_messages(monitor: Monitor) -> ReplicaMessages:
 
 
 def _answer_questions(monitor: Monitor) -> None:
-    """Fill the table for what threads and children of replicas ask."""
+    """Fill the table for the questions of replicas' threads and children."""
     table = monitor.voices.table
     table.on(messages.AskPreempted, partial(_asked_preempted, monitor))
     table.on(messages.ShowInCell, lambda message, voice, _: monitor.show(message, voice))
@@ -145,7 +145,7 @@ def _beat(monitor: Monitor, _: messages.Beat, voice: Voice, __: Arrived) -> None
 
 
 def launcher_requests(monitor: Monitor) -> Handlers[[list[int]]]:
-    """The table for ``handle(message, descriptors)``."""
+    """Return the table for ``handle(message, descriptors)``."""
 
     def end(event: type[events.Interrupt | events.Stop | events.Kill], *_: object) -> None:
         monitor.end(event(time.monotonic_ns()))
@@ -185,7 +185,10 @@ def _take_stacks(monitor: Monitor, _: launch.TakeStacks, __: list[int]) -> None:
 
 
 def _preempt(monitor: Monitor, _: launch.Preempt, __: list[int]) -> None:
-    """The replicas that call ``preempted()`` end by themselves; otherwise all get SIGTERM."""
+    """Begin the vote if replicas call ``preempted()``: they then end by themselves.
+
+    Otherwise end the launch: all get SIGTERM.
+    """
     agreed = monitor.vote is not None and monitor.vote.begin()
     monitor.connection.post(launch.PreemptAnswer(agreed))
     if not agreed:

@@ -1,4 +1,4 @@
-"""``hang_timeout`` over several hosts: this one reports that its replicas make progress."""
+"""For ``hang_timeout`` over several hosts: reports to the others that replicas make progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ REPORTS_PER_LIMIT = 8
 
 
 class HostProgress:
-    """When to look at the heartbeats next, and whether there is anything new to report."""
+    """The time of the next look at the heartbeats, and the newest progress reported."""
 
     def __init__(self, limit: int, post: Callable[[], None]) -> None:
-        """``limit`` is in nanoseconds."""
+        """Report with ``post``; ``limit`` is the ``hang_timeout`` in nanoseconds."""
         self._period = max(1, limit // REPORTS_PER_LIMIT)
         self._post = post
         self._reported = 0

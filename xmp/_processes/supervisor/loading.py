@@ -1,4 +1,4 @@
-"""Makes the supervisor what the launcher is and loads the call, once for all replicas."""
+"""Gives the supervisor the launcher's state and loads the call, once for all replicas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CannotFork(Exception):
 
 
 def load_call(received: Received, inherited: Call | None) -> Call | None:
-    """Become what the launcher is and load the call; None where each replica loads it itself.
+    """Take the launcher's state and load the call. Return None if each replica loads it itself.
 
     Raises CannotFork. Under ``start_method="fork"`` the call itself is ``inherited``.
     """
@@ -53,13 +53,15 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         notebook.install()
     if order.method == "exec":
         return None
-    faulthandler.enable(2)  # what is unpickled runs any code; replicas have their own file
+    faulthandler.enable(
+        2
+    )  # unpickling runs any code, which may crash; replicas have their own file
     sockets = fork_safety.connected_sockets()
     while_loading = environment.while_loading(order.rules)
     os.environ.update(while_loading)
     try:
         call = inherited if inherits else _loaded(received)
-        _set_up_logging(order)  # what it has imported may have set levels
+        _set_up_logging(order)  # modules that the call has imported may have set levels
         if order.framework:
             importlib.import_module(order.framework)
     except BaseException as error:
@@ -74,7 +76,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         environment.restore_environment(while_loading, order.call.state.environment)
     launcher_state.restore_signals(order.call.state)
     finalisation.before_fork()
-    gc.freeze()  # a collection in a replica would unshare what was loaded here
+    gc.freeze()  # a collection in a replica would unshare the pages of objects loaded here
     return call
 
 
@@ -86,7 +88,7 @@ def _set_up_logging(order: LaunchOrder) -> None:
 
 
 def _loaded(received: Received) -> Call | None:
-    """The call; PlanError where to load it reads what each replica has its own value of."""
+    """Load the call. Raise PlanError if that reads a variable of which each replica has its own."""
     names = received.order.env_by_rank
     if not names:
         return _load(received)

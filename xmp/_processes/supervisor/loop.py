@@ -1,6 +1,49 @@
 """The supervisor's loop: waits in one selector for messages, output, ends and deadlines.
 
-``handlers`` has what each message does, ``monitor`` what follows from it.
+``handlers`` has the function for each message, ``monitor`` carries out what follows from it, and
+``_rules.watch`` decides. The loop must react within a deadline whatever the replicas, the launcher
+or the terminal do, so it follows these rules:
+
+**One thread.** The replicas' PR_SET_PDEATHSIG comes when the *thread* that forked them ends, and a
+fork copies the state of its parent. So the thread that made the replicas also runs the loop, until
+the last of them has ended, and the supervisor starts no other.
+
+**It waits in the selector alone**, except for the rest of a message of the launcher, which is
+trusted, for stacks (at most 0.5 s), and for the last report. Other messages are posted, and sent as
+far as the receiver takes them; the selector wakes the loop when it takes more. A slow reader of the
+launcher's stream stops neither deadlines nor the other replicas: a full sink only stops the reading
+of its sources (``output.streams``). From a replica the loop reads one packet a turn, so that half a
+message holds nothing up. The selector is epoll, since ``select.select`` refuses descriptors above
+1,023; epoll refuses regular files, which never block for long and are written to directly.
+
+**The launcher's end** is seen in two ways: as end-of-file on the lifeline, and by a pidfd. A child
+of the launcher may hold a copy of the lifeline's other end, which then stays open (measured: the
+supervisor was not told within 4 s). Forks by Python close it (``os.register_at_fork``), those by C
+libraries do not. Where there are no pidfds, the lifeline has to do. A *stopped* supervisor sees
+neither, so a hang-up of the lifeline continues it (``linux.look_after``). The launcher watches the
+deadlines too, since those of a supervisor that is stuck or stopped never pass.
+
+**The end of a replica** is noticed by SIGCHLD and its wake-up descriptor, not by pidfds, which
+Linux before 5.3 and Docker's seccomp profile before 20.10 do not have. SIGCHLD also comes for
+orphans, which the supervisor adopts as a subreaper. One signal may stand for several ends, so the
+loop reaps until none is left. ``waitid`` with WNOWAIT finds a child and leaves it a zombie; as long
+as it is one, no other process can have its pid or its group's number. Before it is reaped,
+therefore, its group is killed, and the packets that it has sent are read: the kernel names their
+sender by its pid (SO_PASSCRED), and a later process with that pid would be taken for the replica.
+
+**A replica is not trusted.** Nothing that it sends is unpickled, and no file that it has chosen is
+read: a child that a replica had started as another user could otherwise run code in a supervisor of
+root. A message must be well-formed and possible for its sender (``checks``). A replica that sends
+anything else is killed, and the failure says why; a wrong message of a child is dropped, since the
+launch does not depend on children.
+
+**Progress is not sent.** Replicas write their heartbeats into shared memory, which the loop reads
+only when a deadline has passed: it does not poll. A time in the future counts as now; otherwise a
+replica that has written one would never hang.
+
+Invariants: all times are monotonic; a failure is acted on when its record arrives, a success counts
+when the process has ended; the last message to the launcher is ``Done``, sent when every replica
+and what it has left has ended, and all output has been written.
 """
 
 from __future__ import annotations
@@ -32,11 +75,11 @@ if TYPE_CHECKING:
 __all__ = ["SupervisorLoop"]
 
 _MOST_PACKETS = 1024
-"""More than a socket's buffer holds: what is behind them was sent after the replica's end."""
+"""More packets than a socket's buffer holds: any behind them were sent after the replica's end."""
 
 
 class SupervisorLoop:
-    """Runs from the last fork to the last report."""
+    """The loop, from the last fork to the last report."""
 
     def __init__(
         self,
@@ -88,28 +131,27 @@ class SupervisorLoop:
         self._monitor.report()
 
     def _due(self) -> int | None:
-        """When a deadline passes, or progress is to be reported."""
+        """Return when a deadline passes, or progress is to be reported; None if neither is due."""
         due = self._monitor.watch.deadline
         if self._progress is None or due is None:
             return due
         return min(due, self._progress.due)
 
     def _read_heartbeats(self) -> None:
-        """A deadline has passed: which replicas have made progress meanwhile?"""
+        """Read, when a deadline has passed, which replicas have made progress meanwhile."""
         if self._heartbeats is None:
             return
         newest = 0
         for replica in self._monitor.replicas:
             at = 0 if replica.ended else self._heartbeats.last(replica.plan.local_rank)
             if at > 0:
-                # The replica writes it: a time to come would mean that it never hangs.
                 newest = max(newest, min(at, time.monotonic_ns()))
                 self._monitor.feed(Progress(replica.rank, min(at, time.monotonic_ns())))
         if self._progress is not None:
             self._progress.look(newest, time.monotonic_ns())
 
     def _write_out(self) -> None:
-        """Send what the receivers take now; wake up when they take more."""
+        """Send what the receivers take now, and have the loop wake up when they take more."""
         self._monitor.post_events()
         if self._monitor.displays is not None:
             self._monitor.displays.pass_on()
@@ -119,7 +161,7 @@ class SupervisorLoop:
             try:
                 wants = not connection.flush()
             except Closed:
-                wants = False  # the lifeline reports the launcher's end, SIGCHLD a replica's
+                wants = False  # the end itself is noticed elsewhere: see above
             self._loop.wake_for_write(connection.fileno(), wants)
         self._pump.write_out()
 
@@ -131,7 +173,7 @@ class SupervisorLoop:
         self._requests.handle(message, descriptors)
 
     def _launcher_gone(self) -> NoReturn:
-        """No process is left to report to: end everything and exit."""
+        """End everything and exit: no process is left to report to."""
         for replica in self._monitor.replicas:
             replica.signal(signal.SIGKILL, group=True)
         processes.end_descendants()
@@ -141,7 +183,7 @@ class SupervisorLoop:
         os._exit(1)
 
     def _hear(self, replica: ReplicaHandle) -> None:
-        """Take in one packet, and what it completes; the rest of a message is not waited for."""
+        """Read one packet, and handle the message that it completes, if any."""
         arrived = None
         try:
             arrived = replica.connection.take()
@@ -152,9 +194,9 @@ class SupervisorLoop:
             self._loop.forget(replica.connection.fileno())
             replica.hang_up()
         except Malformed as why:
-            if arrived is None or not arrived.by_child:  # the launch depends on no child
+            if arrived is None or not arrived.by_child:
                 self._monitor.condemn(replica, str(why))
-        except OSError as error:  # no descriptor is left for what the replica asks for
+        except OSError as error:  # the request needs a descriptor, and none is left
             self._monitor.condemn(replica, f"it cannot be carried out: {error}")
 
     def _woken(self) -> None:
@@ -165,9 +207,8 @@ class SupervisorLoop:
         while (pid := processes.next_ended()) is not None:
             replica = self._by_pid.get(pid)
             if replica is not None and not replica.ended:
-                # The zombie still keeps its group's number: no other process can have it yet.
                 replica.signal(signal.SIGKILL, group=True)
-                self._drain(replica)  # before another process can have its pid, and pass for it
+                self._drain(replica)  # both while it is a zombie: see above
             limits = processes.cpu_limits(pid)
             try:
                 _, status, usage = os.wait4(pid, 0)
@@ -179,7 +220,7 @@ class SupervisorLoop:
                 self._monitor.ended(replica, now, status, processes.peak_memory(usage), why)
 
     def _drain(self, replica: ReplicaHandle) -> None:
-        """Take in what an ended replica has sent and written."""
+        """Read all that an ended replica has sent and written."""
         for _ in range(_MOST_PACKETS):
             heard = self._loop.listens(replica.connection.fileno())
             if not heard or not replica.connection.readable():

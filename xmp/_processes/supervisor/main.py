@@ -3,12 +3,12 @@
 A template, script holder or keeper forks one for each launch; the launcher's order is the first
 message to it.
 
-It has what its parent has imported, then loads the script, unless its parent has it, and the
-call; if the replicas are fresh interpreters, they load both. Every replica inherits what it
-touches, so it opens no device and starts no thread.
+It inherits its parent's imports, then loads the script, unless its parent has loaded it, and the
+call; replicas that are fresh interpreters load both themselves. Every replica inherits the state of
+this process, so it opens no device and starts no thread.
 
-It ends when every replica has ended and the launcher has the report, and at once, with all
-replicas, when the launcher is gone. If it is killed, the kernel kills the replicas.
+It ends when every replica has ended and the launcher has the report; or at once, with all replicas,
+when the launcher is gone. If it is killed, the kernel kills the replicas.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["main"]
 
 
 def main(control: int, lifeline: int, inherited: Call | None) -> None:
-    """Be the supervisor of one launch; returns when everything of it has ended.
+    """Be the supervisor of one launch; return when everything of it has ended.
 
     Under ``start_method="fork"`` the call itself is ``inherited``.
     """
@@ -58,7 +58,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
         connection.send(refusal.message)
     else:
         if os.environ.get("XMP_LOG", "").lower() == "debug":
-            from xmp._os import log  # what this imports costs every replica pages
+            from xmp._os import log  # not above: its imports cost every replica pages
 
             seconds = (time.monotonic_ns() - received.at) / 1e9
             log.debug("ready to make replicas in %.3f s", seconds, process="supervisor")
@@ -71,7 +71,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
 def _start(
     received: Received, call: Call | None, connection: Connection, lifeline: int
 ) -> SupervisorLoop | None:
-    """Make every replica; None if one cannot be made, which ends those before it."""
+    """Make every replica and return the loop; None, with no replica left, if one cannot be made."""
     order = received.order
     timeline = Timeline(order.called, received.at, time.monotonic_ns())
     raise_descriptor_limit()
@@ -79,9 +79,9 @@ def _start(
     own = OwnDescriptors.move_above(layout.above, connection, lifeline)
     outlets = _outlets(order, layout)
     thread_pools.pause()
-    # A request for stacks must end no replica, however early it comes.
+    # A request for stacks must not end a replica, however early it comes.
     if order.method == "exec":
-        signal.signal(stack_dump.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps what is ignored
+        signal.signal(stack_dump.DUMP_SIGNAL, signal.SIG_IGN)  # exec keeps ignored signals ignored
     else:
         os.dup2(0, layout.stacks, inheritable=False)
         stack_dump.enable_stacks(layout.stacks)  # each child puts its own file there
@@ -95,8 +95,8 @@ def _start(
     if order.method == "exec":
         maker.send_orders()
     os.close(own.replicas_lifeline)
-    # What came with the arguments, the leases, under "inherit" whatever the launcher had open:
-    # a reader of them must see end-of-file when the replicas close theirs.
+    # Descriptors of the arguments, the leases, and under "inherit" all that the launcher had open:
+    # a reader at their other end must see end-of-file when the replicas close theirs.
     redirect_others_to_null(finalisation.descriptors(), below=layout.above)
     pids = [(replica.rank, replica.pid, replica.forked) for replica in maker.replicas]
     own.connection.post(
@@ -107,7 +107,7 @@ def _start(
 
 
 def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
-    """Where the replicas' standard output and error go."""
+    """Return the outlets of the replicas' standard output and error."""
     errors = Sink(move_above(os.dup(2), layout.above))
     if order.settings.output is None:
         return Outlets(errors)

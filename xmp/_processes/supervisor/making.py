@@ -1,4 +1,4 @@
-"""Makes the replicas: prepares once what they have in common, then forks them in batches."""
+"""Makes the replicas: prepares their common state once, then forks them in batches."""
 
 from __future__ import annotations
 
@@ -48,19 +48,22 @@ _BATCH = 16
 
 @dataclass
 class ReplicaMaker:
-    """Makes every replica of the launch, or none."""
+    """The maker of the launch's replicas: of every one, or of none."""
 
     received: Received
     call: Call | None
     timeline: Timeline
-    """The stages that are the same for all."""
+    """The stages that are the same for all replicas."""
     layout: DescriptorLayout
     outlets: Outlets
     replicas: list[ReplicaHandle] = field(default_factory=list)
     heartbeats: Heartbeats | None = None
 
     def make_all(self, lifeline: int) -> None:
-        """Prepare some, fork some: what is written between two forks is copied page by page."""
+        """Make all replicas, in batches that are prepared first and then forked.
+
+        Every page that is written between two forks is copied.
+        """
         plans = self.received.order.host.replicas
         environments = _prepare_environment(plans)
         self.heartbeats = _heartbeats(self.received.order)
@@ -84,7 +87,9 @@ class ReplicaMaker:
                     replica.birth = birth.keep(replica.pid)
                     self.replicas.append(replica)
                 if start == 0:
-                    os.close(unfinished)  # of hundreds all alive, each fork would cost more
+                    os.close(
+                        unfinished
+                    )  # now replicas may end: with hundreds alive a fork costs more
                 _inside.uninstall()
                 for _, _, ends in batch:
                     ends.close()
@@ -115,7 +120,7 @@ class ReplicaMaker:
         )
 
     def send_orders(self) -> None:
-        """Give the fresh interpreters what forked replicas would have inherited."""
+        """Send the fresh interpreters the state that forked replicas would have inherited."""
         received = self.received
         heartbeats = [self.heartbeats.descriptor] if self.heartbeats is not None else []
         image = [received.image.descriptor] if received.order.has_file else []
@@ -130,7 +135,7 @@ class ReplicaMaker:
                 replica.connection.send(order, descriptors)
 
     def give_up(self, error: BaseException) -> str:
-        """Kill the replicas that were made; returns which one could not be, and why."""
+        """Kill the replicas that were made. Return which one could not be made, and why."""
         for replica in self.replicas:
             replica.signal(signal.SIGKILL, group=True)
         processes.end_descendants()
@@ -142,7 +147,7 @@ class ReplicaMaker:
 
 
 def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
-    """Make the changes that all replicas have in common; returns those of each rank alone."""
+    """Make the changes that all replicas have in common. Return each rank's own changes."""
     changes = {p.rank: {*{**dict.fromkeys(p.unset), **dict(p.set)}.items()} for p in plans}
     common = set.intersection(*changes.values())
     environment.change_environment(environment.encoded([*common, *launcher_mark.variable()]))
@@ -150,10 +155,10 @@ def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
 
 
 def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
-    """The memory of the heartbeats: a file where fresh interpreters need its descriptor."""
+    """Return the memory of the heartbeats: a file if fresh interpreters need its descriptor."""
     if not order.settings.hang:
         return None
-    # Imported here: what a template has loaded costs every replica pages.
+    # Imported here: a module that a template has loaded costs every replica pages.
     from xmp._processes.replica.heartbeat import Heartbeats
 
     count = len(order.host.replicas)
@@ -161,7 +166,7 @@ def _heartbeats(order: LaunchOrder) -> Heartbeats | None:
 
 
 def _open_first_batch(layout: DescriptorLayout) -> int:
-    """What is open until the first batch is made; the replicas have the other end."""
+    """Return a pipe's end to be closed when the first batch is made; replicas get the other end."""
     waits, unfinished = (move_above(end, layout.above) for end in os.pipe())
     os.dup2(waits, layout.batch_made, inheritable=False)
     os.close(waits)

@@ -1,4 +1,4 @@
-"""The launch as the supervisor knows it: ``watch`` decides what follows an event, this does it."""
+"""The state of the launch in the supervisor: carries out what ``watch`` decides upon each event."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["Monitor"]
 
 
 class Monitor:
-    """All replicas of one launch on this host, and what is known of them."""
+    """All replicas of one launch on this host, with their state."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Monitor:
     ) -> None:
         self.replicas = replicas
         self.connection = connection
-        """To the launcher."""
+        """The connection to the launcher."""
         self.errors = outlets.errors
         self.loop = EventLoop()
         self.pump = OutputPump(self.loop, outlets.sinks)
@@ -66,7 +66,7 @@ class Monitor:
         self.vote: PreemptionVote | None = None
         self.recorder: EventRecorder | None = None
         if order.events:
-            # Imported here: what a template has loaded costs every replica pages.
+            # Imported here: a module that a template has loaded costs every replica pages.
             from .event_recorder import EventRecorder
 
             self.recorder = EventRecorder(replicas)
@@ -85,7 +85,7 @@ class Monitor:
         self._debugger: DebuggerQueue | None = None
 
     def feed(self, event: Event) -> None:
-        """Let ``watch`` decide what follows from this event, and do it."""
+        """Let ``watch`` decide which actions follow from this event, and carry them out."""
         actions = self.watch.feed(event)
         if self.recorder is not None:
             self.recorder.take(event, actions)
@@ -102,10 +102,10 @@ class Monitor:
         self.feed(event)
 
     def ended(self, replica: ReplicaHandle, at: int, status: int, peak: int, why: str = "") -> None:
-        """A replica has ended: when, its wait status, its largest size in bytes, and why."""
+        """Handle the end of a replica: when, wait status, peak size in bytes, and why if known."""
         replica.note_end(at, status, why)
         self.voices.forget(replica)
-        if replica.failure is None:  # otherwise it ends the others
+        if replica.failure is None:  # a failure ends the others
             self.shared.leave(*replica.local_ranks)
         self._forget_steps(*replica.local_ranks)
         if self._debugger is not None:
@@ -119,7 +119,7 @@ class Monitor:
         self.feed(Ended(replica.rank, at, max(code, 0), max(-code, 0), words))
 
     def condemn(self, replica: ReplicaHandle, why: str) -> None:
-        """End a replica that has sent what no replica of xmp sends, and hear no more of it."""
+        """Kill a replica for a message that no replica of xmp sends, and stop listening to it."""
         now = time.monotonic_ns()
         self.loop.forget(replica.connection.fileno())
         replica.fail(kind=MALFORMED, at=now, why=why)
@@ -139,7 +139,7 @@ class Monitor:
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
 
     def show(self, message: ShowInCell, voice: Voice) -> None:
-        """Pass on what a replica displays in a notebook."""
+        """Pass on a replica's display to the notebook."""
         if self.displays is None:
             raise Malformed("its launcher is no notebook")
         self.displays.take(message, voice)
@@ -148,13 +148,13 @@ class Monitor:
         return stack_dump.take(replica for replica in self.replicas if replica.rank in ranks)
 
     def preemption(self) -> PreemptionVote:
-        """The vote on the step at which ``preempted()`` turns true."""
+        """Return the vote on the call at which ``preempted()`` turns true."""
         if self.vote is None:
             self.vote = self._new_vote()
         return self.vote
 
     def _new_vote(self) -> PreemptionVote:
-        if self.over_hosts:  # most programs never ask, and so both are imported here
+        if self.over_hosts:  # both are imported here, since most programs never ask
             from .vote_over_hosts import VoteOverHosts
 
             return VoteOverHosts(lambda *step: self.connection.post(launch.StepReached(*step)))
@@ -163,18 +163,18 @@ class Monitor:
         return PreemptionVote()
 
     def left(self, *local_ranks: int) -> None:
-        """These replicas have left their function: no other need wait for a call of theirs."""
+        """Note that replicas have left their function: no other need wait for a call of theirs."""
         self.shared.leave(*local_ranks)
         self._forget_steps(*local_ranks)
 
     def _forget_steps(self, *local_ranks: int) -> None:
-        """These replicas call ``preempted()`` no more."""
+        """Note that these replicas do not call ``preempted()`` any more."""
         if self.vote is not None:
             self.vote.forget(*local_ranks)
 
     def debugger(self) -> DebuggerQueue:
         if self._debugger is None:
-            # Imported here: what a template has loaded costs every replica pages.
+            # Imported here: a module that a template has loaded costs every replica pages.
             from .debugger_queue import DebuggerQueue
 
             self._debugger = DebuggerQueue(self)
@@ -203,12 +203,12 @@ class Monitor:
                 replica.signal(signal.SIGKILL, group=True)
 
     def post_events(self) -> None:
-        """Post what the launch's ``events=`` are to get, if it has them."""
+        """Post the recorded events, if the launch has ``events=``."""
         if self.recorder is not None:
             self.recorder.post(self.connection)
 
     def _report_first(self) -> None:
-        """Other hosts need the cause before the replicas of this one have ended."""
+        """Report the cause, once, to other hosts: they need it before this host's replicas end."""
         cause = self.watch.verdict().cause
         if self.over_hosts and not self._reported_first and cause is not None:
             self._reported_first = True
@@ -218,7 +218,7 @@ class Monitor:
             self.connection.post(launch.FailedFirst(failure))
 
     def report(self) -> None:
-        """No replica is alive any more: end what they have left, and report the verdict."""
+        """End processes that the ended replicas have left, and report the verdict."""
         processes.end_descendants()
         verdict = self.watch.verdict()
         by_rank = {replica.rank: replica for replica in self.replicas}

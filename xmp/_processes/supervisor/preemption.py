@@ -10,33 +10,34 @@ from xmp._processes.system import linux
 __all__ = ["PreemptionVote"]
 
 _MOST_REPLICAS = 4095
-"""Of one host: the file has one page."""
+"""The most replicas of one host: the file has one page."""
 
 
 class PreemptionVote:
-    """Counts the calls of each replica and finds the first number that none has reached.
+    """The vote of one host's replicas: it finds the first number of calls that none has reached.
 
-    From the moment that the flag is up, each call is reported here and answered at once: with the
-    number that was agreed on, or with 0 for "not yet". The vote waits until every replica that has
-    called before has reported, then takes the next number after the largest.
+    Once the flag is up, each call is reported here and answered at once: with the number that was
+    agreed on, or with 0 for "not yet". The vote waits until every replica that has called before
+    has reported, then takes the number after the largest.
     """
 
     def __init__(self) -> None:
         self.flag = linux.memory_file("xmp-preempted")
-        """A memory file: replicas read its first byte instead of asking.
+        """A memory file, of which replicas read the first byte instead of asking.
 
-        Behind it is one for each replica, by local rank: whether it has turned true there.
+        The bytes behind it, one for each local rank, say whether ``preempted()`` has turned true
+        there.
         """
         os.ftruncate(self.flag, 1 + _MOST_REPLICAS)
         self._counts: dict[int, int] = {}
         """The number of each replica's latest call, by local rank."""
         self._silent: set[int] = set()
-        """The local ranks that have not reported since the flag is up."""
+        """The local ranks that have not reported since the flag was raised."""
         self._number = 0
         self._begun = False
 
     def begin(self) -> bool:
-        """Raise the flag; False if it is up already, or no replica looks at it."""
+        """Raise the flag. Return False if it is up already, or no replica looks at it."""
         if self._begun or not self._counts:
             return False
         self._begun, self._silent = True, set(self._counts)
@@ -48,19 +49,19 @@ class PreemptionVote:
         answer(self.report(local_rank, count))
 
     def report(self, local_rank: int, count: int) -> int:
-        """Note a call; returns the number that was agreed on, or 0."""
+        """Note a call. Return the number that was agreed on, or 0."""
         self._counts[local_rank] = count
         self._silent.discard(local_rank)
         self._decide()
         return self._number
 
     def note_turned(self, local_rank: int) -> None:
-        """Let the children and other threads of this replica know it, too."""
+        """Tell this replica's children and other threads that ``preempted()`` has turned true."""
         if local_rank < _MOST_REPLICAS:
             os.pwrite(self.flag, b"\1", 1 + local_rank)
 
     def forget(self, *local_ranks: int) -> None:
-        """These replicas will make no further call."""
+        """Forget replicas that will make no further call."""
         for local_rank in local_ranks:
             self._counts.pop(local_rank, None)
             self._silent.discard(local_rank)

@@ -1,4 +1,4 @@
-"""One replica as the supervisor has it: its plan, its descriptors, and how it ended."""
+"""The supervisor's handle of one replica: its plan, its descriptors, and its end."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class ReplicaHandle:
     plan: ReplicaPlan
     connection: UntrustedConnection
     sources: list[Source]
-    """Standard error, and standard output where that is captured apart."""
+    """Standard error, and standard output if it is captured separately."""
     stacks: StackFile
     pid: int = -1
     forked: int = 0
     birth: int = -1
-    """What ends a fork of ours that hangs before its first line; see ``Birth``."""
+    """The descriptor that ends a fork which hangs before its first line; see ``Birth``."""
     ended: bool = False
     hung_up: bool = False
-    """Whether it has closed its connection and lives on."""
+    """Whether the replica has closed its connection and lives on."""
     returned: bool = False
     reports: int = 0
-    """How many messages it has sent that the launcher hears of."""
+    """The number of its messages that are reported to the launcher."""
     failure: Failure | None = None
     timeline: Timeline = field(default_factory=Timeline)
 
@@ -54,7 +54,7 @@ class ReplicaHandle:
     def prepare(
         cls, plan: ReplicaPlan, layout: DescriptorLayout, outlets: Outlets
     ) -> tuple[ReplicaHandle, ChildEnds]:
-        """The parent's side and the child's.
+        """Make the parent's handle and the child's ends.
 
         All descriptors are above the layout, so that the child closes them by one system call.
         """
@@ -83,15 +83,16 @@ class ReplicaHandle:
     def signal(self, number: int, group: bool = False) -> None:
         if self.ended:
             return
-        # A fork that is still in its first lines has no group yet.
+        # A fork in its first lines has no process group yet, so its pid gets the signal too.
         for send in (os.killpg, os.kill) if group else (os.kill,):
             with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
                 send(self.pid, number)
 
     def interrupt(self) -> None:
-        """SIGINT; one that ignores it gets SIGTERM, if it handles that or has not asked to ignore.
+        """Send SIGINT, and SIGTERM too if the replica ignores SIGINT.
 
-        What a replica has not asked for is what the launcher ignores, and its supervisor with it.
+        If it has itself chosen to ignore SIGINT, it gets SIGTERM only if it handles that. It has
+        not chosen so if the launcher ignores SIGINT: then this process ignores it as well.
         """
         self.signal(signal.SIGINT)
         known = proc.status(self.pid)
@@ -101,7 +102,10 @@ class ReplicaHandle:
             self.signal(signal.SIGTERM)
 
     def fail(self, failing_rank: int = -1, **known: Any) -> Failure:
-        """Note how it failed, or its thread replica ``failing_rank``; the first note counts."""
+        """Note the failure of the replica, or of its thread replica; return the first one noted.
+
+        ``failing_rank`` is the rank of the thread replica, -1 for the process's first replica.
+        """
         if self.failure is None:
             plans = plans_of(self.plan)
             plan = next((each for each in plans if each.rank == failing_rank), self.plan)
@@ -111,7 +115,11 @@ class ReplicaHandle:
         return self.failure
 
     def hang_up(self) -> None:
-        """Note that its connection is closed, by itself unless it ends or has become a program."""
+        """Note that the connection is closed.
+
+        The replica itself has closed it (``hung_up``), unless it has reported its end, is ending,
+        or has become another program.
+        """
         known = self.returned or self.failure is not None
         found = proc.process(self.pid)  # exec closes the connection, and changes the name
         own = found is None or found.name.startswith("xmp-")
@@ -132,21 +140,21 @@ class ReplicaHandle:
         if self.failure is not None and unreported:
             self.failure.why = why
             self.failure.hung_up = self.hung_up or code == HUNG_UP
-        # A signal after it has reported how it failed is xmp's.
+        # A signal after it has reported its failure comes from xmp.
 
     def request_stacks(self) -> None:
-        """Make it write the stacks of all threads to its stack file."""
+        """Make the replica write the stacks of all threads to its stack file."""
         self.signal(DUMP_SIGNAL)
 
     def add_last_output(self, failure: Failure, answered: str) -> None:
-        """Add to ``failure`` what it has recorded, the last lines of its streams, and its stacks.
+        """Add to ``failure`` the record of ``@record``, the last lines of the streams, and stacks.
 
-        faulthandler writes the stacks of a native crash after what the replica had ``answered``,
-        or into it. When the interpreter itself gives up (``Py_FatalError``), they are on standard
-        error.
+        faulthandler writes the stacks of a native crash after those that the replica had
+        ``answered`` on request, or into them. When the interpreter itself gives up
+        (``Py_FatalError``), they are on standard error.
         """
         failure.recorded = recorded(self.plan)
-        # Another process may have requested what stands before the mark.
+        # The text before the mark may have been requested by another process.
         _, mark, text = self.stacks.unrequested().partition(_FATAL)
         failure.stacks = mark + text
         failure.stderr, *captured = [source.tail() for source in self.sources]

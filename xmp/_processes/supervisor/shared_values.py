@@ -1,4 +1,4 @@
-"""Values that one local replica makes for all, and turns that one at a time takes."""
+"""Values that one local replica makes for all, and turns that replicas take one at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .voices import Voice
 __all__ = ["MOST_KEPT", "SharedValues"]
 
 MOST_KEPT = 64
-"""How many values are kept that nothing else limits; those go that were wanted longest ago."""
+"""The most values kept for later requests; the ones requested longest ago are dropped."""
 
 
 @dataclass
@@ -28,23 +28,27 @@ class _Shared:
     descriptors: Sequence[int] = ()
     waiting: list[tuple[Voice, messages.WantValue]] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
-    """The local ranks that have it; one that was interrupted asks again."""
+    """The local ranks that have the value; one that was interrupted asks again."""
 
 
 class SharedValues:
-    """Who asks first makes the value, or its owner; who is gone makes and waits for nothing."""
+    """The shared values and turns of one host's replicas.
+
+    The voice that asks first makes a value, or the owner that the question names. A voice that is
+    closed makes and waits for nothing.
+    """
 
     def __init__(self, plans: Sequence[ReplicaPlan]) -> None:
         self._count = thread_replicas.count(plans)
         self._values: dict[tuple[bool, str], _Shared] = {}
-        """By what is to be kept, and the key; in the order in which they were wanted last."""
+        """The values by (whether to keep it, key), in the order of their latest requests."""
         self._left: set[int] = set()
         """The local ranks that have left their function: they make nothing for others."""
         self._turns: dict[str, list[Voice]] = {}
-        """Those that wait; the first has the turn."""
+        """The voices that wait for the turn of each key; the first one has it."""
 
     def add_to(self, table: Handlers[[Voice, Arrived]]) -> None:
-        """Handle the questions that concern values and turns."""
+        """Add the handlers of the questions about values and turns."""
         table.on(messages.WantValue, self._want)
         table.on(messages.GiveValue, self._give)
         table.on(messages.TakeTurn, self._take_turn)
@@ -62,7 +66,7 @@ class SharedValues:
             self._find_maker(shared)
 
     def _find_maker(self, shared: _Shared) -> None:
-        """Ask the first that may make it; where none will, say so to those that wait."""
+        """Ask the first voice that may make the value; else tell those whose owner has left."""
         if shared.maker is not None:
             return
         for waits in shared.waiting:
@@ -73,7 +77,7 @@ class SharedValues:
                 shared.served.add(voice.local_rank)
                 voice.answer(messages.MakeValue())
                 return
-        # Those that leave it may meet their owner there: a framework's replicas do.
+        # Replicas that leave their function, too, may still meet the owner: a framework's do.
         lost = [
             (voice, question)
             for voice, question in shared.waiting
@@ -97,9 +101,9 @@ class SharedValues:
         self._drop_served(shared)
 
     def _drop_served(self, shared: _Shared) -> None:
-        """Drop the value once every replica has it; of those that are kept, failures and the old.
+        """Drop the value once every replica has it; of kept ones, drop failures and the oldest.
 
-        A failure that is kept goes to those that wait for it, and a later call tries again.
+        The failure of a kept value goes to the replicas that wait for it; a later call tries again.
         """
         assert shared.answer is not None
         if not shared.key[0]:
@@ -124,7 +128,7 @@ class SharedValues:
                 voice.answer(messages.YourTurn())
 
     def _return_turn(self, voice: Voice) -> None:
-        """Its turn is over, or it waits no more: the next one has it."""
+        """End the voice's turn, or its wait for one; the next one gets the turn."""
         for key, queue in [*self._turns.items()]:
             if voice not in queue:
                 continue
@@ -136,7 +140,7 @@ class SharedValues:
                 queue[0].answer(messages.YourTurn())
 
     def forget(self, voice: Voice) -> None:
-        """It is closed, and has neither waited, nor made a value, nor had a turn."""
+        """Forget a closed voice: it waits for nothing, makes no value and has no turn any more."""
         self._return_turn(voice)
         for shared in [*self._values.values()]:
             shared.waiting = [each for each in shared.waiting if each[0] is not voice]
@@ -146,7 +150,7 @@ class SharedValues:
                 self._find_maker(shared)
 
     def leave(self, *local_ranks: int) -> None:
-        """These replicas have left their function."""
+        """Note that these replicas have left their function: they make nothing for others."""
         self._left.update(local_ranks)
         for shared in self._values.values():
             self._find_maker(shared)

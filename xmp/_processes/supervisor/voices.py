@@ -20,7 +20,7 @@ from .replica_handle import ReplicaHandle
 __all__ = ["Voice", "Voices"]
 
 _MOST = 1000
-"""Of one replica and its children together: each costs the supervisor a descriptor."""
+"""The most voices of a replica and its children: each costs the supervisor a descriptor."""
 
 
 @dataclass(eq=False)
@@ -34,13 +34,13 @@ class Voice:
     closed: bool = False
 
     def answer(self, message: Message, *descriptors: int) -> None:
-        """Only post it: the supervisor's loop sends, and watches for room to write meanwhile."""
+        """Post an answer: the supervisor's loop sends it when there is room."""
         if not self.closed:
             self.connection.post(message, descriptors)
 
 
 class Voices:
-    """Those of all replicas."""
+    """The voices of all replicas."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Voices:
         condemn: Callable[[ReplicaHandle, str], None],
         forget: Callable[[Voice], None],
     ) -> None:
-        """``forget`` is called when a voice is closed, whatever it has asked for."""
+        """Call ``condemn`` for a replica with a wrong question, ``forget`` for a closed voice."""
         self.table = Handlers[[Voice, Arrived]]()
-        """What each question does."""
+        """The handler of each question."""
         self._loop = loop
         self._condemn = condemn
         self._forget = forget
         self._voices: dict[Voice, None] = {}
 
     def open(self, message: OpenVoice, replica: ReplicaHandle, arrived: Arrived) -> None:
-        """Listen to a voice from here on; one too many is closed at once."""
+        """Listen to a voice from now on; close it at once if there are too many."""
         (descriptor,) = arrived.descriptors
         if sum(voice.replica is replica for voice in self._voices) >= _MOST:
             os.close(descriptor)
@@ -77,21 +77,24 @@ class Voices:
             self.close(voice)
         except Malformed as why:
             self._end(voice, str(why))
-        except OSError as error:  # no descriptor is left for what it asks for
+        except OSError as error:  # the request needs a descriptor, and none is left
             self._end(voice, f"it cannot be carried out: {error}")
 
     def _end(self, voice: Voice, why: str) -> None:
-        """The launch depends on no child; a replica is killed before it sees its voice closed."""
+        """Close a voice that cannot be served, and kill its replica first, unless a child has it.
+
+        The launch depends on no child.
+        """
         if not voice.of_child:
             self._condemn(voice.replica, why)
         self.close(voice)
 
     def waiting(self) -> Iterator[UntrustedConnection]:
-        """The connections on which something is to be sent."""
+        """Yield the connections on which something waits to be sent."""
         return (voice.connection for voice in [*self._voices] if voice.connection.waiting)
 
     def close(self, voice: Voice) -> None:
-        """What it has asked for is not wanted any more."""
+        """Close a voice and withdraw its question."""
         if not voice.closed:
             voice.closed = True
             del self._voices[voice]
@@ -101,6 +104,6 @@ class Voices:
             voice.connection.close()
 
     def forget(self, replica: ReplicaHandle) -> None:
-        """A replica has ended: its children have no voice any more."""
+        """Close all voices of a replica that has ended, also those of its children."""
         for voice in [each for each in self._voices if each.replica is replica]:
             self.close(voice)

@@ -1,4 +1,4 @@
-"""The vote on the call at which ``preempted()`` turns true, where several hosts take part."""
+"""The vote on the call at which ``preempted()`` turns true, in launches over several hosts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["VoteOverHosts"]
 
 
 class VoteOverHosts(PreemptionVote):
-    """This host's part: it reports how far its replicas are, and takes proposals.
+    """This host's part of the vote: it reports how far its replicas are, and takes proposals.
 
-    A replica at the proposed call waits until the proposal is final or another one comes: one
-    message to the coordinator and back, whatever other replicas do meanwhile.
+    A replica at the proposed call waits until the proposal is final or another one comes. That is
+    the time of one message to the coordinator and back, whatever other replicas do meanwhile.
     """
 
     def __init__(self, post: Callable[[int, int], None]) -> None:
-        """``post`` sends the launcher a round of the vote and the largest number of calls."""
+        """Report with ``post``: it sends the launcher a round and the largest number of calls."""
         super().__init__()
         self._post = post
         self._answered = False
@@ -28,9 +28,10 @@ class VoteOverHosts(PreemptionVote):
         self._held: list[Callable[[int], None]] = []
 
     def begin(self) -> bool:
-        """The launcher of this host got the signal; a second one is not voted on any more.
+        """Begin the vote: the launcher of this host got SIGTERM. Return whether there is a vote.
 
-        Replicas that never look would not end, although another host has begun the vote.
+        There is none after a second signal, and none if no replica of this host has ever looked:
+        such replicas would not end, even if another host has begun the vote.
         """
         if self._signalled or not (super().begin() or (self._begun and self._looked)):
             return False
@@ -39,13 +40,13 @@ class VoteOverHosts(PreemptionVote):
         return True
 
     def begin_elsewhere(self) -> None:
-        """Another host is about to be taken away."""
+        """Take part in the vote that another host has begun, which is about to be taken away."""
         if not super().begin():
             self._begun = True
         self._decide()
 
     def propose(self, number: int, step: int, final: bool) -> None:
-        """Take the proposal of a round; replicas that wait at an earlier one go on."""
+        """Take the proposal of a round, and let replicas go on that wait at an earlier one."""
         if final:
             self._number = step
         else:
@@ -56,7 +57,7 @@ class VoteOverHosts(PreemptionVote):
             answer(self._number)
 
     def answer(self, local_rank: int, count: int, answer: Callable[[int], None]) -> None:
-        """Note a call and answer it, now or with the next proposal."""
+        """Note a call, and answer it now or with the next proposal."""
         self._looked = True
         number = self.report(local_rank, count)
         if not number and self._proposed and count >= self._proposed:

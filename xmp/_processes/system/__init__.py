@@ -1,3 +1,3 @@
-"""What the kernel and the interpreter give: calls, descriptors, processes, fork safety."""
+"""Functions of the kernel and the interpreter: calls, descriptors, processes, fork safety."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""C's standard output: what native code prints in a replica arrives in whole lines."""
+"""C's standard output, buffered so that native code of a replica prints whole lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ except ValueError:  # pragma: no cover - macOS names it __stdoutp
 
 
 def buffer_lines() -> None:
-    """Buffer standard output by lines, C's too: what a killed process has printed is written."""
+    """Buffer standard output by lines, C's too: whole lines of a killed process are not lost."""
     reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)
@@ -29,7 +29,7 @@ def buffer_lines() -> None:
 
 
 def _write_to_null() -> None:
-    """Have glibc buffer by lines from now on: it does so once it has written something."""
+    """Make glibc apply line buffering: it does so only once it has written something."""
     kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     _libc.putchar(ord("\n"))
@@ -40,7 +40,7 @@ def _write_to_null() -> None:
 
 
 def flush(everything: bool = False) -> None:
-    """Write out what C's standard output still holds, or every stream: _exit(2) drops it."""
+    """Flush C's standard output, or every stream: _exit(2) drops their buffers."""
     if everything:
         _libc.fflush(None)
     elif _c_stdout is not None:

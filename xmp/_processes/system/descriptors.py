@@ -1,4 +1,4 @@
-"""Descriptor numbers: moving, closing and counting them, and which of them an exec keeps."""
+"""Descriptor numbers: moving, closing and listing them, and keeping them from programs."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ __all__ = [
 
 
 class Held:
-    """A descriptor of xmp's in a program that does not know of it, and that runs between its uses.
+    """A descriptor of xmp in a process whose program may close it between two uses.
 
-    A program may close all descriptors that it has not opened (``os.closerange``). The kernel gives
-    their numbers to the files that it opens next, which xmp must neither write to nor close.
+    A program may close all descriptors that it has not opened itself (``os.closerange``). The
+    kernel then gives their numbers to files that it opens next, which xmp must neither write to nor
+    close.
     """
 
     def __init__(self, number: int = -1) -> None:
-        """-1: none yet, or none any more."""
+        """Hold the descriptor ``number``; -1: none yet, or none any more."""
         self.number = number
         self._file = _file_at(number)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the number still means the file that it meant at first."""
+        """Whether the number still refers to the file that it first referred to."""
         return self._file is not None and _file_at(self.number) == self._file
 
     def close(self) -> None:
-        """Close it, if it is ours; does nothing the second time."""
+        """Close it if it is still ours; do nothing the second time."""
         if self.is_ours:
             os.close(self.number)
         self.number, self._file = -1, None
@@ -60,7 +61,7 @@ def move_above(descriptor: int, base: int, inheritable: bool = False) -> int:
 
 
 def keep_from_exec(descriptors: Iterable[int]) -> None:
-    """Close these in every program that this process, or a child of it, executes.
+    """Have these descriptors closed in every program that this process or a child of it executes.
 
     They had to survive one exec to reach a fresh interpreter. A program that the user's code then
     starts, perhaps as another user, must not inherit a socket whose other end trusts this process.
@@ -131,7 +132,7 @@ def raise_descriptor_limit() -> None:
 
 @contextmanager
 def standard_numbers_taken() -> Iterator[None]:
-    """While inside, no new descriptor gets a number below 3, also where those are closed."""
+    """While inside, give no new descriptor a number below 3, even if those numbers are closed."""
     taken: list[int] = []
     while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
         taken.append(number)
@@ -144,7 +145,7 @@ def standard_numbers_taken() -> Iterator[None]:
 
 
 def is_socket(descriptor: int) -> bool:
-    """Whether the number is an open socket."""
+    """Return whether the number is an open socket."""
     try:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""The environment of this process: changed with few system calls, and in a fork with few pages."""
+"""Changes of this process's environment, with few system calls, and in a fork with few pages."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def replace_environment(wanted: Mapping[str, str]) -> None:
 
 
 def encoded(changes: Iterable[tuple[str, str | None]]) -> list[tuple[bytes, bytes | None]]:
-    """The changes as ``change_environment`` takes them; None removes a variable."""
+    """Return the changes as ``change_environment`` takes them; None removes a variable."""
     return [(os.fsencode(k), None if v is None else os.fsencode(v)) for k, v in changes]
 
 
 def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
     """Change variables for Python and for native code.
 
-    For new forks: ``os.environ[name] = value`` touches 20 pages more.
+    Meant for new forks: ``os.environ[name] = value`` touches 20 pages more.
     """
     for name, value in changes:
         if value is None:
@@ -46,12 +46,15 @@ def change_environment(changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         else:
             _variables[name] = value
             os.putenv(name, value)
-        if name == b"TZ":  # Python's time module has read it when it was imported
+        if name == b"TZ":  # Python's time module read it at its import
             time.tzset()
 
 
 def while_loading(rules: ForkRules) -> dict[str, str]:
-    """Variables while a call or script is loaded: one thread in each pool, no device touched."""
+    """Return variables to set while a call or script is loaded.
+
+    With them each pool has one thread, and no device is touched.
+    """
     return {**thread_pools.one_thread_environment(), **dict(rules.quiet)}
 
 

@@ -1,22 +1,23 @@
-"""Finish, before ``os._exit``, what Python's own finalisation would have finished.
+"""Finishes, before ``os._exit``, the objects that Python's own finalisation would have finished.
 
 A replica cannot end as a script does. Device runtimes and native threads crash or hang while an
-interpreter is taken down, and to clear all modules writes into every page that it shares with the
+interpreter is finalised, and clearing all modules writes into every page that is shared with the
 template. Without any finalisation the last buffer of each open file is lost, with exit status 0.
 So a process calls the finalisers, and frees nothing:
 
-- It begins with ``gc.freeze``, which costs nothing: what ``gc.get_objects`` finds later it has made
-  itself. That, and nothing older, it finishes: ``__del__`` (of a file: flush and close), owners
-  before what they own, as in ``zip file -> file``. An order by age would close a file before the
-  object that still writes to it.
-- Before it forks, it writes out what its open files hold (``before_fork``): otherwise the same
-  bytes come out of every fork. Its forks flush those files again, for what they write themselves,
-  but neither close nor finalise them: a temporary file is deleted once, where it was made.
-- What frees without ``__del__`` (C++ destructors, weak references' callbacks) does not run: there
-  the crashes are.
+- It begins with ``gc.freeze``, which costs nothing: all objects that ``gc.get_objects`` finds later
+  it has made itself. It finishes these, and no older ones: it calls ``__del__`` (of a file: flush
+  and close) of owners before that of the objects they own, as in ``zip file -> file``. An order by
+  age would close a file before the object that still writes to it.
+- Before it forks, it writes out the buffers of its open files (``before_fork``): otherwise every
+  fork would write the same bytes. Its forks flush those files again, for data that they write
+  themselves, but neither close nor finalise them: a temporary file is deleted once, where it was
+  made.
+- Anything that is freed without ``__del__`` (C++ destructors, callbacks of weak references) does
+  not run: that is where the crashes are.
 
-A file in a Python object that a library's C code alone refers to is found too; in one that only a
-daemon thread's frame refers to Python leaves it, and here it is finished.
+Files are also found in Python objects to which only a library's C code refers. Files to which only
+the frame of a daemon thread refers are finished here, although Python leaves them.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ from . import c_stdio, stdio
 __all__ = ["before_fork", "begin", "descriptors", "finish", "write_out"]
 
 _MOST = 100_000
-"""Objects that are followed to find out who owns whom; behind them the order is that of age."""
+"""The most objects that are followed to find owners; the others stay in the order of age."""
 _LEAST = 0.5
-"""Seconds for a finaliser: a ``grace`` of 0 is meant for those that would go on after a failure."""
+"""The least seconds for a finaliser: a ``grace`` of 0 is meant for replicas that would go on after
+a failure."""
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 """They lead to everything, and own no file."""
@@ -51,13 +53,15 @@ _Reference = Callable[[], Any]
 
 _freeze = gc.freeze
 _made: dict[int, list[_Reference]] = {}
-"""What a process has made before ``gc.freeze`` or a fork, by the pid of the process."""
+"""Objects that a process has made before ``gc.freeze`` or a fork, by the pid of the process."""
 _inherited: dict[int, _Reference] = {}
-"""What the processes have made from which this one was forked, by id."""
+"""Objects made by the processes from which this one was forked, by id."""
 _finished: list[Any] = []
-"""Kept until ``os._exit``: Python would call ``__del__`` again of what is freed before it. Some
-are for one call alone: multiprocessing's connections close their number each time."""
-# What a metaclass says of these would be code of the program, in the launcher too.
+"""Finished objects, kept until ``os._exit``: if one were freed before, Python would call its
+``__del__`` again. Some allow only one call: multiprocessing's connections close their number each
+time."""
+# Not by attribute: a metaclass may define these, which would run the program's code, in the
+# launcher too.
 _mro = type.__dict__["__mro__"].__get__
 _members = type.__dict__["__dict__"].__get__
 
@@ -69,19 +73,19 @@ def _finaliser(kind: type) -> str:
         if "__del__" in _members(base):
             found = "__del__"
         elif base is sqlite:
-            found = found or "close"  # what is freed rolls back; a journal would stay behind
-    # Of a socket nothing is pending, and one is the way to the supervisor.
+            found = found or "close"  # freeing it would roll back; without it a journal would stay
+    # A socket has no pending data, and one of them leads to the supervisor.
     return "" if issubclass(kind, _socket.socket) else found
 
 
 def begin() -> None:
-    """Take what exists now for the parent's."""
+    """Take all objects that exist now for the parent's."""
     _freeze()
     gc.freeze = _freeze_of_the_program
 
 
 def _freeze_of_the_program() -> None:
-    """``gc.freeze`` hides what this process has made, which it must finish nevertheless."""
+    """Note the objects that ``gc.freeze`` will hide: this process must finish them nevertheless."""
     _keep(_young())
     _freeze()
 
@@ -93,13 +97,13 @@ def _keep(things: Iterable[Any]) -> list[_Reference]:
 
 
 def _own() -> list[Any]:
-    """What this process has made and still has."""
+    """Return the objects with a finaliser that this process has made and still has."""
     kept = [each() for each in _made.get(os.getpid(), ())]
     return [each for each in kept if each is not None] + _young()
 
 
 def _young() -> list[Any]:
-    """Return what this process has made that has a finaliser, in the order of age.
+    """Return unfrozen objects with a finaliser that this process has made, in order of age.
 
     No type is kept here: its methods' globals would stay at the launcher's own end, unfinished.
     """
@@ -110,7 +114,7 @@ def _young() -> list[Any]:
 
 
 def _is_inherited(thing: Any) -> bool:
-    known = _inherited.get(id(thing))  # gc.unfreeze() shows it again
+    known = _inherited.get(id(thing))  # gc.unfreeze() makes inherited objects visible again
     return known is not None and known() is thing
 
 
@@ -125,7 +129,7 @@ def _reference(thing: Any) -> _Reference:
 
 
 def before_fork() -> None:
-    """Write out what this process has buffered, and note what its forks must not finish."""
+    """Write out this process's buffers, and note the objects that its forks must not finish."""
     _flush_log_records()
     young = _young()
     _flush(young)
@@ -136,12 +140,12 @@ def before_fork() -> None:
 
 
 def write_out() -> list[str]:
-    """Write out what the open files hold; return what could not be written."""
+    """Write out the buffers of the open files. Return what could not be written."""
     return _flush([*_own(), *(each() for each in _inherited.values())]) + stdio.flush()
 
 
 def descriptors() -> set[int]:
-    """The descriptors of the files that this process has to finish."""
+    """Return the descriptors of the regular files that this process has to finish."""
     found = set()
     for file in filter(_is_file, _own()):
         try:
@@ -153,7 +157,7 @@ def descriptors() -> set[int]:
 
 
 def _flush_log_records() -> None:
-    """Of memory handlers: their records would be in each fork."""
+    """Flush memory handlers of logging: each fork would have their records."""
     handlers: Any = sys.modules.get("logging.handlers")
     if handlers is not None:
         for reference in list(handlers.logging._handlerList):
@@ -163,22 +167,22 @@ def _flush_log_records() -> None:
 
 
 def _flush(things: Iterable[Any]) -> list[str]:
-    """Flush those that are files open for writing; return what is lost.
+    """Flush the things that are files open for writing. Return what is lost.
 
-    The upper layers first: their flush only fills the buffers below.
+    Upper layers come first: their flush only fills the buffers below.
     """
     files = _owners_first([each for each in things if _is_file(each)])
     return [line for file in files for line in _flush_one(file)]
 
 
 def _flush_one(file: Any) -> list[str]:
-    """Flush a file if it is open for writing; return what is lost."""
+    """Flush a file if it is open for writing. Return what is lost."""
     try:
         if not file.closed and file.writable():
             file.flush()
     except (BrokenPipeError, ValueError):
-        pass  # the reader has gone; it was closed or detached
-    except Exception as error:  # a full disk, or whatever a file of the program's raises
+        pass  # the reader has gone; or the file was closed or detached
+    except Exception as error:  # a full disk, or any error of a file class of the program
         return [f"{_name(file)}: {type(error).__name__}: {error}"]
     return []
 
@@ -191,7 +195,7 @@ def _is_file(thing: Any) -> bool:
 
 
 def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
-    """Finish what this process has made; return what could not be written.
+    """Finish the objects that this process has made. Return what could not be written.
 
     ``hangs`` is called, in a thread, with the description of a finaliser that takes longer than
     ``seconds``.
@@ -206,7 +210,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
     if not things and not files:
         c_stdio.flush(everything=True)
         return lost
-    # A thread may be in the middle of a generator, or its ``with`` block.
+    # Another thread may be in the middle of a generator, or in a ``with`` block of it.
     spared = () if threading.active_count() == 1 else _GENERATORS
     watch = _Watch(seconds, hangs)
     _finished.extend(things)
@@ -214,7 +218,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
         if not gc.is_finalized(thing) and not issubclass(type(thing), spared):
             watch.begin(thing)
             if _is_file(thing):
-                lost += _flush_one(thing)  # as it is closed, its errors are dropped
+                lost += _flush_one(thing)  # first, since errors are dropped when it is closed
             _finalise(thing)
     for file in _owners_first(files):
         watch.begin(file)
@@ -228,7 +232,7 @@ def _finalise(thing: Any) -> None:
     finaliser = getattr(type(thing), _finaliser(type(thing)))
     try:
         finaliser(thing)
-    except BaseException:  # as Python: it goes on
+    except BaseException:  # as Python does: report it and go on
         try:
             sys.stderr.write(f"Exception ignored in: {finaliser!r}\n")
             traceback.print_exc()
@@ -237,7 +241,7 @@ def _finalise(thing: Any) -> None:
 
 
 def _standard_files() -> set[int]:
-    """The ids of the standard streams and of what is below them: they are flushed, not closed."""
+    """Return the ids of the standard streams and their layers: they are flushed, not closed."""
     found = set()
     for stream in (sys.stdin, sys.__stdin__, sys.__stdout__, sys.__stderr__):
         layer: Any = stream
@@ -248,7 +252,7 @@ def _standard_files() -> set[int]:
 
 
 def _owners_first(things: list[Any]) -> list[Any]:
-    """Sort: each before what it refers to, also through others; else as given."""
+    """Sort each thing before those that it refers to, directly or not; else keep the order."""
     wanted = {id(thing) for thing in things}
     seen: set[int] = set()
     order: list[Any] = []
@@ -259,7 +263,7 @@ def _owners_first(things: list[Any]) -> list[Any]:
 
 
 def _postorder(root: Any, seen: set[int]) -> Iterator[Any]:
-    """What ``root`` leads to and has not been ``seen``, owners last."""
+    """Yield the objects that ``root`` leads to and that were not ``seen`` yet, owners last."""
     seen.add(id(root))
     path = [(root, iter(gc.get_referents(root)))]
     while path:
@@ -284,7 +288,7 @@ def _name(thing: Any) -> str:
 
 
 class _Watch:
-    """Waits in a thread for each finaliser; there is none while nothing has to be finished."""
+    """A thread that waits for each finaliser; made only if something has to be finished."""
 
     def __init__(self, seconds: float, hangs: Callable[[str], NoReturn]) -> None:
         self._seconds = max(seconds, _LEAST)
@@ -293,7 +297,7 @@ class _Watch:
         self._begun = time.monotonic()
         self._thing: Any = None
         watcher = threading.Thread(target=self._wait, name="xmp-finalisers", daemon=True)
-        with contextlib.suppress(RuntimeError):  # ulimit -u: no thread is left, they run unwatched
+        with contextlib.suppress(RuntimeError):  # ulimit -u: without a thread they run unwatched
             watcher.start()
 
     def begin(self, thing: Any) -> None:
@@ -311,7 +315,7 @@ class _Watch:
 
 
 def _where() -> str:
-    """Return the line of the finaliser at which the main thread is."""
+    """Return the line of the finaliser that the main thread is executing."""
     stack = traceback.extract_stack(sys._current_frames().get(threading.main_thread().ident or 0))
     ours = [number for number, frame in enumerate(stack) if frame.filename == __file__]
     frame = stack[min(ours[-1] + 1, len(stack) - 1)] if ours else stack[-1]

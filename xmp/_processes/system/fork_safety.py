@@ -1,6 +1,6 @@
-"""Whether this process may still be forked, and if not, the names of what makes a fork unsafe.
+"""Finds out whether this process may still be forked, and names what makes a fork unsafe.
 
-Which device files and drivers count is data from the plan (``ForkRules``).
+The device files and drivers that count are data from the plan (``ForkRules``).
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ _NAMELESS = "of a native library (or of faulthandler.dump_traceback_later)"
 
 
 left_in_template: list[str] = []
-"""What an import of the template, of which this process is a fork, has started: a fork has its
-module, but not its thread, and shares its connection."""
+"""Threads and connections that an import of the template has started, of which this process is a
+fork: a fork has the module, but not its thread, and shares its connection."""
 
 
 def note_imports() -> None:
-    """In a template that has imported everything, before its first fork."""
+    """Note what makes forks unsafe, in a template after its imports, before its first fork."""
     left_in_template[:] = [f"{what}, started by an import" for what in culprits(ForkRules())]
 
 
 def culprits(
     rules: ForkRules, known_sockets: Iterable[str] = (), python_threads: bool = False
 ) -> list[str]:
-    """What makes a fork unsafe now, one phrase each; empty when it is safe.
+    """Return a phrase for each thing that makes a fork unsafe now; [] if a fork is safe.
 
-    ``python_threads=True`` allows threads that Python started (they are only noted).
+    ``known_sockets`` are connections that were there before and do not count.
+    ``python_threads=True`` allows threads that Python started.
     """
     thread_pools.pause()
     if native_threads(python_threads):
@@ -65,21 +66,24 @@ def culprits(
 
 
 def _folded(threads: list[str]) -> list[str]:
-    """One phrase for all threads of one name: a device runtime may have hundreds."""
+    """Return one phrase for all threads of one name: a device runtime may have hundreds."""
     counted = Counter(threads).most_common()
     return [f"thread {name}" if n == 1 else f"{n} threads {name}" for name, n in counted]
 
 
 def _lasting_threads() -> list[str]:
-    """The native threads; the kernel counts Python's before it is known and after its join()."""
+    """Return the native threads, after a short wait for Python's.
+
+    The kernel counts a thread of Python's before Python knows it and after its join().
+    """
     end = time.monotonic() + _SETTLE
     while (found := native_threads(True)) and time.monotonic() < end:
-        time.sleep(0.002)  # without the interpreter's lock, which such a thread waits for
+        time.sleep(0.002)  # releases the interpreter's lock, for which such a thread waits
     return found
 
 
 def native_threads(allow_python: bool = False) -> list[str]:
-    """The names of the threads beside this one that the kernel counts."""
+    """Return the names of the kernel's threads of this process, without this one."""
     own = threading.get_native_id()
     python = {thread.native_id: thread.name for thread in threading.enumerate()}
     safe = {_SAFE_TO_LEAVE, _SAFE_IN_A_LAUNCHER if allow_python else _SAFE_TO_LEAVE}
@@ -109,7 +113,7 @@ def _named(name: str, task: str) -> str:
     from .thread_owner import library_of  # rare: most launches have no such thread
 
     library = library_of(task)
-    # A thread that was given no name has that of its process, which says nothing.
+    # A thread without a name of its own has its process's name, which says nothing.
     if name in ("", proc.text("/proc/self/comm")):
         return f"of {library} (native)" if library else _NAMELESS
     return f"{name!r} of {library} (native)" if library else f"{name!r} (native)"
@@ -142,7 +146,7 @@ def _initialised_drivers(rules: ForkRules) -> list[str]:
 
 
 def connected_sockets() -> set[str]:
-    """The connected internet sockets of this process, by the kernel's name for them."""
+    """Return the connected internet sockets of this process, by the kernel's names for them."""
     return set(_peers(_descriptor_targets()))
 
 
@@ -162,7 +166,7 @@ def _peers(targets: dict[int, str]) -> dict[str, str]:
 
 
 def _as_socket(descriptor: int) -> socket.socket:
-    """Takes over the descriptor; another thread may have put a file of another kind there."""
+    """Wrap the descriptor and take it over; by another thread's doing it may be no socket now."""
     try:
         return socket.socket(fileno=descriptor)
     except OSError:

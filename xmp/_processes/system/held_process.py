@@ -16,11 +16,12 @@ __all__ = ["HeldProcess"]
 
 @dataclass(eq=False)
 class HeldProcess:
-    """A pidfd means one process for ever; without one, its start time is read before each use.
+    """A process held by a pidfd, which never refers to another one, or else by its start time.
 
-    Not psutil.Process, which reads the start time and then calls kill(2): the pid may be another
-    process's in between. Nor psutil.wait_procs, which without pidfds counts a zombie as alive, and
-    in a container process 1 may never reap it.
+    Without a pidfd the start time is read before each use. psutil is not used: psutil.Process reads
+    the start time and then calls kill(2), and the pid may be another process's by then;
+    psutil.wait_procs without pidfds counts a zombie as alive, and in a container process 1 may
+    never reap it.
     """
 
     process: Process
@@ -28,9 +29,9 @@ class HeldProcess:
 
     @classmethod
     def hold(cls, process: Process) -> HeldProcess | None:
-        """None when the process has ended meanwhile."""
+        """Hold a process. Return None if it has ended meanwhile."""
         held = cls(process, open_pidfd(process.pid))
-        if held._is_same():  # read after the pidfd was opened: this is the process that it means
+        if held._is_same():  # read after the pidfd was opened, so it refers to this process
             return held
         held.close()
         return None
@@ -41,7 +42,7 @@ class HeldProcess:
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended, reaped or not."""
+        """Whether the process has not ended; a zombie has ended."""
         if self.pidfd is None:
             return self._is_same()
         return not ready(self.pidfd, select.POLLIN)
@@ -54,7 +55,7 @@ class HeldProcess:
             elif self._is_same():
                 os.kill(self.process.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # it has ended; or it is another user's by now, and lives on
+            pass  # it has ended; or it belongs to another user by now, and lives on
 
     def close(self) -> None:
         if self.pidfd is not None:

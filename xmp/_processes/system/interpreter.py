@@ -13,20 +13,20 @@ __all__ = [
 ]  # fmt: skip
 
 TRACING = "PYTHONTRACEMALLOC"
-"""Not set in a fresh interpreter: import torch takes 8 s with it, and none of that is the user's.
-Replicas trace from where the call is loaded."""
+"""The variable of tracemalloc. It is not set in a fresh interpreter: import torch takes 8 s with
+it, and none of these allocations are the user's. Replicas begin tracing when the call is loaded."""
 
 package_root = str(Path(__file__).resolve().parents[3])
 package_folder = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
-"""Where this package lies, as tracebacks name it: frames in files below it are not the user's."""
+"""The folder of this package as tracebacks name it: frames of its files are not the user's."""
 
 _WARNINGS = os.environ.get("PYTHONWARNINGS", "").split(",")
-"""The part of ``sys.warnoptions`` that a fresh interpreter reads from its own environment, where
-``env=`` may have changed it; as an option it would go before that."""
+"""The part of ``sys.warnoptions`` that a fresh interpreter reads from its own environment, which
+``env=`` may have changed; passed as options, these would take precedence over that."""
 
 
 # -c puts the working folder first in sys.path, where a file of the user's may shadow a library.
-# An xmp of the script's folder must not meet another one that is installed: messages differ.
+# An xmp in the script's folder must not meet another, installed one: their messages differ.
 _OWN_XMP = """import sys
 sys.path[:] = [p for p in sys.path if p]
 if sys.argv[1] not in sys.path:
@@ -39,12 +39,12 @@ if sys.argv[1] not in sys.path:
 
 
 def executable() -> str:
-    """The interpreter for processes of xmp: multiprocessing's."""
+    """Return the interpreter for processes of xmp, which is multiprocessing's."""
     return os.fsdecode(spawn.get_executable())
 
 
 def fresh_interpreter(module: str, function: str, *numbers: int) -> list[str]:
-    """The command of a fresh interpreter, with this one's flags, that calls a function of xmp.
+    """Return the command of a fresh interpreter, with this one's flags, that calls a function.
 
     ``numbers`` are the function's arguments: mostly descriptors.
     """
@@ -57,13 +57,13 @@ def fresh_interpreter(module: str, function: str, *numbers: int) -> list[str]:
 
 
 def _without_tracing(flags: list[str]) -> list[str]:
-    """The flags without ``-X tracemalloc=25``."""
+    """Return the flags without ``-X tracemalloc=25``."""
     traced = {i for i, flag in enumerate(flags) if flag.partition("=")[0] == "tracemalloc"}
     return [flag for i, flag in enumerate(flags) if i not in traced and i + 1 not in traced]
 
 
 def traced_frames() -> int:
-    """How many frames tracemalloc records of each allocation, by flag or variable; 0: it is off."""
+    """Return how many frames of an allocation tracemalloc is set to record; 0: it is off."""
     given: Any = sys._xoptions.get("tracemalloc")
     if given is None and not sys.flags.ignore_environment:
         given = os.environ.get(TRACING, "0")

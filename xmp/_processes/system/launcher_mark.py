@@ -1,4 +1,4 @@
-"""The mark of the launcher (see ``_os.marks``), on this process, its forks and what those exec."""
+"""The launcher's mark (see ``_os.marks``) on this process, its forks and programs they execute."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _carried = ""
 def leave(mark: str) -> None:
     """Carry this mark, and let every fork carry it.
 
-    A mapping stays where a daemon closes all its descriptors or gives itself another title. The
-    page is never touched.
+    The mark is a mapping: that stays when a daemon closes all its descriptors or gives itself
+    another title. Its page is never touched.
     """
     global _carried
     _carried = mark
@@ -32,7 +32,7 @@ def leave(mark: str) -> None:
 
 
 def leave_runtime(runtime: str) -> None:
-    """In a supervisor: let this process and its forks say which runtime their launch has."""
+    """Mark a supervisor and its forks with the runtime of their launch."""
     if _carried and runtime:
         _map(f"{RUNTIME}{runtime}")
 
@@ -42,20 +42,20 @@ def _map(name: str) -> None:
     mmap.restype = ctypes.c_void_p
     mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     descriptor = linux.memory_file(name)
-    mmap(None, 1, _PROT_NONE, _MAP_SHARED, descriptor, 0)  # where it fails there is no mark
+    mmap(None, 1, _PROT_NONE, _MAP_SHARED, descriptor, 0)  # if it fails, there is no mark
     os.close(descriptor)
 
 
 def leave_on_child(pid: int, mark: str) -> None:
     """Mark a child that may never reach its first line: a fork in a hook, a stuck interpreter.
 
-    Only while no other code can have reaped it: its pid must not be another process's.
+    Call it only while no other code can have reaped the child: its pid must not be another's.
     """
     _limit(pid, mark)
 
 
 def _limit(pid: int, text: str) -> None:
-    """Set the resource limit of a process (0: this one), as far as the kernel lets it."""
+    """Set the marked resource limit of a process (0: this one), as far as the kernel allows."""
     mark = Mark.parse(text)
     if sys.platform != "linux" or mark is None or mark.limit is None:
         return
@@ -67,5 +67,5 @@ def _limit(pid: int, text: str) -> None:
 
 
 def variable() -> list[tuple[str, str]]:
-    """The variable for the programs that replicas exec."""
+    """Return the variable for programs that replicas execute."""
     return [(VARIABLE, _carried)] if _carried else []

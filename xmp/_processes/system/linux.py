@@ -1,17 +1,17 @@
-"""Kernel features that the engine uses where they exist, and does without where they do not.
+"""Kernel features that the engine uses if they exist, and replaces if they do not.
 
-``XMP_WITHOUT``, a comma list of these names, switches them off, so that tests take the other way:
+``XMP_WITHOUT``, a comma list of these names, switches them off, so that tests take the other path:
 
 pidfd        Linux 5.3. gVisor has it since May 2026, Docker's seccomp profile since 20.10
              (moby#41665). Without it the end of a process is polled for.
 close_range  Linux 5.9, gVisor since 2022. Without it descriptors are closed one by one.
-memfd        Every Linux that xmp supports, where no sandbox forbids it; not glibc before 2.27, nor
-             macOS. Without it memory files are unlinked temporary files.
+memfd        Every Linux that xmp supports, unless a sandbox forbids it; not with glibc before 2.27,
+             and not on macOS. Without it memory files are unlinked temporary files.
 setsig, pdeathsig, subreaper
              Every such Linux, but not macOS. Without the first two a thread waits for the end of
              the replica's parent; without the third nothing finds orphans.
-passcred     Every such Linux and gVisor, but not macOS. Without it a child of a replica that still
-             has the replica's connection passes for the replica.
+passcred     Every such Linux and gVisor, but not macOS. Without it a child that still has the
+             replica's connection is taken for the replica.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ __all__ = [
 ]  # fmt: skip
 
 LONGEST_WAIT = 1e6
-"""Seconds: poll(2) and epoll_wait(2) count milliseconds in an int. Longer waits take several."""
+"""The longest wait in seconds: poll(2) and epoll_wait(2) count milliseconds in an int. A longer
+wait takes several."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _MFD_CLOEXEC_AND_ALLOW_SEALING = 0x0001 | 0x0002
 _FORBIDDEN = (errno.ENOSYS, errno.EPERM, errno.EACCES)
-"""How memfd_create fails under a seccomp filter or with the sysctl vm.memfd_noexec = 2."""
+"""The errors of memfd_create under a seccomp filter or with the sysctl vm.memfd_noexec = 2."""
 _SYS_CLOSE_RANGE = 436  # on every architecture: syscalls(2)
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _LINUX = sys.platform == "linux"
@@ -59,7 +60,7 @@ def _has(feature: str) -> bool:
 
 
 def _declared(name: str, *types: Any) -> Any:
-    """A function of libc. Declared types make its call touch half as many pages in a new fork."""
+    """Return a libc function with declared types: a call touches half as many pages in a fork."""
     function = _libc[name]
     function.argtypes = types
     return function
@@ -69,8 +70,8 @@ if _LINUX:
     _prctl_of_numbers = _declared("prctl", ctypes.c_int, *[ctypes.c_ulong] * 4)
     _prctl_of_text = _declared("prctl", ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3)
     _close_range = _declared("syscall", ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
-# Not os.memfd_create, which Pythons lack that were built with an older glibc than runs them, as
-# uv's and conda's: https://github.com/astral-sh/uv/issues/15081
+# Not os.memfd_create: Pythons that were built with an older glibc than they run on, such as uv's
+# and conda's, lack it: https://github.com/astral-sh/uv/issues/15081
 _memfd_create: Any = getattr(ctypes.CDLL(None, use_errno=True), "memfd_create", None)
 
 
@@ -79,27 +80,27 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def fork() -> int:
-    """``os.fork``, also where pydevd (debugpy) has put a function of its own in its place.
+    """Call the real ``os.fork``, even if pydevd (debugpy) has replaced it by its own function.
 
-    In the child that function first connects to the debug adapter, whose answer never comes where
-    no client is attached (_pydev_bundle/pydev_monkey.py, create_fork). A replica is followed
-    nevertheless: by the exec that follows.
+    In the child that function first connects to the debug adapter, whose answer never comes if no
+    client is attached (_pydev_bundle/pydev_monkey.py, create_fork). A replica is followed by the
+    debugger nevertheless, through the exec after the fork.
     """
     return int(getattr(os, "original_fork", os.fork)())
 
 
 def fork_quietly() -> int:
-    """``fork`` without the warnings of libraries and Python 3.12 about forks with threads."""
+    """Fork without the warnings of libraries and Python 3.12 about forks with threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fork()
 
 
 def tidy_heap() -> None:
-    """Join the free pieces of the C heap now, and give free pages back.
+    """Join the free pieces of the C heap now, and give free pages back: malloc_trim(3).
 
-    glibc does it at the first larger ``malloc`` or ``free``, again in every fork, where it writes
-    into some 700 pages that torch's import has left (3 µs each): malloc_trim(3).
+    Otherwise glibc does it at the first larger ``malloc`` or ``free``, in every fork again, where
+    it writes into some 700 pages that torch's import has left (3 µs each).
     """
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
@@ -113,11 +114,11 @@ def subreaper() -> bool:
 def die_with_parent(parent: int, pipe: int, lifeline: int) -> bool:
     """Let the kernel SIGKILL us when ``parent`` ends, our group when its end of ``pipe`` closes.
 
-    ``lifeline`` is the number for our end of the pipe. Ends now when the parent has ended
-    already. Returns False where the kernel does not watch the pipe.
+    ``lifeline`` is the number for our end of the pipe. Exit now if the parent has already ended.
+    Return False if the kernel cannot watch the pipe.
     """
     if _has("pdeathsig"):
-        # It comes when the *thread* that forked us ends, so our parents must be single-threaded:
+        # The signal comes when the *thread* that forked us ends, so parents are single-threaded:
         # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     try:  # opened again, so that its owner and flags are ours alone
@@ -141,9 +142,9 @@ def set_name(name: str) -> None:
 def arm(lifeline: int) -> bool:
     """Let the kernel SIGKILL our process group when the lifeline's other end closes.
 
-    Needs neither a thread nor the interpreter, so it also works in native code that holds the
-    GIL. The owner belongs to the open file description (F_SETOWN, fcntl(2)): no process of another
-    group may share it. Returns False where the kernel cannot do it.
+    It needs neither a thread nor the interpreter, so it also works in native code that holds the
+    GIL. The owner belongs to the open file description (F_SETOWN, fcntl(2)), which no process of
+    another group may therefore share. Return False if the kernel cannot do it.
     """
     armed = _kill_our_group_with(lifeline)
     if armed and ready(lifeline, 0):  # closed before we were armed: no signal would come
@@ -156,30 +157,30 @@ def _kill_our_group_with(pipe: int) -> bool:
 
 
 def look_after(lifeline: int) -> None:
-    """Undo ``arm``: from here on the process looks at its lifeline itself, and ends in its order.
+    """Undo ``arm``: the process watches its lifeline itself from now on, and ends in order.
 
-    One that is stopped looks at nothing, so a hang-up continues our process group then (SIGCONT).
+    A stopped process watches nothing, so a hang-up then continues our process group (SIGCONT).
     """
     continue_on_hang_up(lifeline, -os.getpgrp())
 
 
 def kills_on_hang_up() -> bool:
-    """Whether this kernel can kill a process when the other end of a pipe closes."""
+    """Return whether this kernel can kill a process when the other end of a pipe closes."""
     return _has("setsig")
 
 
 def kill_on_hang_up(pipe: int) -> bool:
-    """From here on a hang-up kills the pipe's owner; a pipe has none until ``set_owner``.
+    """Let a hang-up kill the pipe's owner from now on; a pipe has none until ``set_owner``.
 
-    False where the kernel cannot do it.
+    Return False if the kernel cannot do it.
     """
     return _signal_on_hang_up(pipe, _SIGKILL)
 
 
 def continue_on_hang_up(pipe: int, owner: int) -> None:
-    """From here on a hang-up continues this process, or this group if negative, if it is stopped.
+    """Let a hang-up continue a stopped ``owner`` from now on: a process, or a group if negative.
 
-    Where the kernel cannot do it, a stopped process stays.
+    If the kernel cannot do it, a stopped process stays stopped.
     """
     if set_owner(pipe, owner):
         _signal_on_hang_up(pipe, _SIGCONT)
@@ -198,7 +199,10 @@ def _signal_on_hang_up(pipe: int, number: int) -> bool:
 
 
 def set_owner(pipe: int, owner: int) -> bool:
-    """Whom a hang-up kills: a process, or a group if negative. False where the kernel cannot."""
+    """Set the process, or the group if negative, that a hang-up's signal goes to.
+
+    Return False if the kernel cannot do it.
+    """
     if not _has("setsig"):
         return False
     try:
@@ -209,20 +213,20 @@ def set_owner(pipe: int, owner: int) -> bool:
 
 
 def reopened(pipe: int, mode: int) -> int:
-    """One end of the same pipe, as an open file description of its own."""
+    """Open one end of the same pipe again, as an open file description of its own."""
     return os.open(f"/proc/self/fd/{pipe}", mode | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def ready(descriptor: int, events: int, seconds: float | None = 0) -> bool:
-    """Whether one of these events of poll(2), an error or a hang-up is there within that time.
+    """Return whether an event of poll(2), an error or a hang-up comes within ``seconds``.
 
-    In a launcher also False, earlier, when a signal came: ``signals.deliver`` runs its handler.
+    In a launcher, return False earlier if a signal came: ``signals.deliver`` runs its handler.
     """
     return any_ready([descriptor], events, seconds)
 
 
 def any_ready(descriptors: Iterable[int], events: int, seconds: float | None = 0) -> bool:
-    """The same of any of several descriptors."""
+    """Return the same as ``ready`` for any of several descriptors."""
     seconds = signals.step(seconds)
     poller = select.poll()
     for descriptor in descriptors:
@@ -232,16 +236,16 @@ def any_ready(descriptors: Iterable[int], events: int, seconds: float | None = 0
 
 
 def close_range(first: int) -> bool:
-    """Close every descriptor from ``first`` up; False where the kernel cannot.
+    """Close every descriptor from ``first`` up. Return False if the kernel cannot do it.
 
-    Not os.closerange: in a Python that was built with a glibc before 2.34 (many of uv's and
+    os.closerange is not used: in a Python that was built with a glibc before 2.34 (many of uv's and
     conda's) it calls close(2) for each number up to the limit, which may be a billion.
     """
     return _has("close_range") and _close_range(_SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0) == 0
 
 
 def memory_file(name: str) -> int:
-    """A descriptor of a file that lives in memory and that no other process can open by name."""
+    """Return a descriptor of a file in memory, which no other process can open by name."""
     if _has("memfd") and _memfd_create is not None:
         descriptor = int(_memfd_create(name.encode(), _MFD_CLOEXEC_AND_ALLOW_SEALING))
         if descriptor >= 0:
@@ -250,7 +254,7 @@ def memory_file(name: str) -> int:
         if reason not in _FORBIDDEN:
             raise OSError(reason, os.strerror(reason))
     place = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
-    # Not tempfile: it imports `random`, which beside a script may be the user's own module.
+    # Not tempfile: it imports `random`, which may be a module of the user's next to the script.
     path = f"{place}/{name}-{os.getpid()}-{os.urandom(8).hex()}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.unlink(path)
@@ -258,12 +262,12 @@ def memory_file(name: str) -> int:
 
 
 def names_senders() -> bool:
-    """Whether a local socket with SO_PASSCRED says which process has sent what arrives."""
+    """Return whether a local socket with SO_PASSCRED tells the sending process of each packet."""
     return _has("passcred")
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when ``pid`` ends, or None."""
+    """Return a descriptor that becomes readable when ``pid`` ends, or None."""
     if not _has("pidfd") or not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -274,7 +278,7 @@ def open_pidfd(pid: int) -> int | None:
 
 @contextmanager
 def preferred_victims() -> Iterator[None]:
-    """When memory runs out, the kernel kills what is forked inside before this process."""
+    """Have the kernel kill processes forked inside before this one when memory runs out."""
     before = proc.text(_OOM_SCORE)
     if before:
         _write_oom_score(min(1000, int(before) + ADDED_SCORE))

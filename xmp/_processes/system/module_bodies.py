@@ -1,6 +1,6 @@
-"""Which module's body runs at this moment: whose import reads or writes something.
+"""Finds the module whose body is running now: the one whose import reads or writes something.
 
-What a library's function does on behalf of a module that calls it is that module's doing.
+If the module calls a library's function, the effect counts as the module's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["innermost", "is_of_a_library"]
 
 
 def innermost(frame: FrameType | None) -> str:
-    """The file of the module whose body runs innermost above this frame; empty if none does."""
+    """Return the file of the innermost module whose body runs above this frame; "" if none does."""
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             file = frame.f_globals.get("__file__")
-            if isinstance(file, str):  # others are texts that a module executes, and cells
+            if isinstance(file, str):  # otherwise a text that a module executes, or a cell
                 return file
         frame = frame.f_back
     return ""
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether this is no module of the user's program, but an installed one, Python's or xmp's."""
+    """Return whether the file is an installed module, Python's or xmp's: not the user's program."""
     return os.path.abspath(file).startswith(_libraries())
 
 

@@ -1,4 +1,4 @@
-"""The modules that this process has loaded: which belong to installed packages, which are new."""
+"""The modules that this process has loaded: those of installed packages, and new ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from xmp._os.imports import site_folders
 __all__ = ["installed", "modules_since", "third_party"]
 
 _known: tuple[int, tuple[str, ...]] = (-1, ())
-"""How many modules there were at the last look, and the installed ones of them."""
+"""The number of modules at the last look, and the installed ones among them."""
 
 
 def installed(names: Iterable[str]) -> list[str]:
-    """Those of the loaded modules that are neither the standard library's nor the user's own.
+    """Return the loaded modules that are neither the standard library's nor the user's own.
 
-    The standard library's come with the others; the user's files may do anything when they are
-    imported.
+    Modules of the standard library are imported along with these; the user's files may do anything
+    when they are imported.
     """
     names = list(names)
     places = site_folders() if names else ()
@@ -30,7 +30,7 @@ def installed(names: Iterable[str]) -> list[str]:
 
 
 def third_party() -> tuple[str, ...]:
-    """The installed modules that are loaded here, in the order of their import."""
+    """Return the installed modules that are loaded here, in the order of their import."""
     global _known
     if _known[0] != len(sys.modules):
         _known = (len(sys.modules), tuple(installed(sys.modules)))
@@ -41,7 +41,7 @@ def _installed(name: str, places: tuple[str, ...]) -> bool:
     try:
         spec = getattr(sys.modules.get(name), "__spec__", None)
         origin = getattr(spec, "origin", None)
-    except Exception:  # what is there may be any object, and import something at each access
+    except Exception:  # the entry may be any object, which may import something at each access
         return False
     # A module whose spec has another name is an alias, or was made by hand.
     if not isinstance(origin, str) or getattr(spec, "name", None) != name:
@@ -50,11 +50,11 @@ def _installed(name: str, places: tuple[str, ...]) -> bool:
 
 
 def _is_vendored(root: str, folders: Collection[str]) -> bool:
-    """Whether the package lies where no other process would look for it.
+    """Return whether the package lies where no other process would look for it.
 
-    Within another package, for example, which has imported it by a search path of its own: debugpy
-    does so with pydevd_plugins (debugpy 1.8, debugpy/_vendored/force_pydevd.py), of which omegaconf
-    installs another one.
+    An example is a package within another one, which has imported it by a search path of its own:
+    debugpy does so with pydevd_plugins (debugpy 1.8, debugpy/_vendored/force_pydevd.py), of which
+    omegaconf installs another copy.
     """
     module = sys.modules.get(root)
     paths = [str(path) for path in getattr(module, "__path__", None) or ()]
@@ -67,9 +67,9 @@ def _root(name: str) -> str:
 
 
 def modules_since(count: int) -> list[str]:
-    """The modules that were imported after the first ``count``.
+    """Return the modules that were imported after the first ``count``.
 
-    From the end: to walk over all of them would write into the reference count of every name,
-    and in a forked process unshare the pages of half the heap.
+    They are read from the end: walking over all of them would write into the reference count of
+    every name, and in a forked process unshare the pages of half the heap.
     """
     return list(itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - count)))[::-1]

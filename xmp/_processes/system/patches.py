@@ -1,8 +1,8 @@
-"""Libraries that change what forks, threads and waits are in the whole process.
+"""Libraries that replace forks, threads and waits in the whole process.
 
-After gevent's or eventlet's monkey-patching they are the library's: a fork has a copy of its event
+After gevent's or eventlet's monkey-patching these are the library's: a fork has a copy of its event
 loop, and aborts or hangs in it. A debugger that follows child processes (debugpy's pydevd) starts
-threads in each, templates and supervisors too, so that none of them can be forked safely.
+threads in each of them, templates and supervisors too, so none of them can be forked safely.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["Patch", "patch_of_this_process"]
 
 
 class Patch(NamedTuple):
-    """What a library has done to this process."""
+    """A change that a library has made to this process."""
 
     text: str
-    """Which library, and what it does, for a person."""
+    """The library and what it does, as a sentence for users."""
     allows_spawn: bool = True
     """Whether fresh interpreters can be launched nevertheless."""
 
 
 def patch_of_this_process() -> Patch | None:
-    """The one that forbids a fork here; None without one."""
+    """Return the patch that forbids a fork here; None if there is none."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and gevent.is_anything_patched():
         return Patch("gevent.monkey.patch_all() has replaced the waits and forks of this process")

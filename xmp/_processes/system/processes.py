@@ -1,6 +1,7 @@
-"""Processes: their children, their states, and how they end.
+"""Processes: their children, states and ends.
 
-Linux has it all in ``/proc``; on macOS psutil reads it, which a launch on Linux never imports.
+On Linux all of it is read from ``/proc``; on macOS by psutil, which a launch on Linux never
+imports.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ __all__ = [
 ]  # fmt: skip
 
 CPU_TIME = "the limit of its CPU time"
-_KILLED_WAIT = 2.0  # seconds in which a process that can be killed has ended
+_KILLED_WAIT = 2.0  # seconds within which a process that can be killed ends
 _PF_EXITING = 0x4  # include/linux/sched.h
 _POLL = 0.002  # seconds between two looks where no pidfd reports the end
 
 
 def children(pid: int) -> list[int]:
-    """The living children of a process, also those that it adopted.
+    """Return the living children of a process, adopted ones included.
 
-    Empty where ``/proc`` is of another pid namespace: its numbers would be those of strangers.
+    Return [] if ``/proc`` is of another pid namespace: its pids would be those of other processes.
     """
     if sys.platform != "linux":
         import psutil
@@ -51,13 +52,13 @@ def children(pid: int) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a terminal has stopped a process (SIGSTOP, Ctrl-Z)."""
+    """Return whether a signal or a terminal has stopped a process (SIGSTOP, Ctrl-Z)."""
     found = proc.process(pid)
     return found is not None and found.state == "T"
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and waits to be reaped."""
+    """Return whether a process has ended and waits to be reaped."""
     if sys.platform != "linux":
         import psutil
 
@@ -70,7 +71,7 @@ def is_zombie(pid: int) -> bool:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not."""
+    """Return whether a process has ended, reaped or not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -81,7 +82,7 @@ def is_gone(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL to one process, if it is there; 0 would be our own group."""
+    """Send SIGKILL to a process if it exists; not to pid 0, which would be our own group."""
     if pid > 0:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -90,14 +91,14 @@ def kill(pid: int) -> None:
 
 
 def wait_gone(pid: int, seconds: float) -> None:
-    """Wait at most so long until a process that is no child of ours has ended."""
+    """Wait for at most ``seconds`` until a process that is no child of ours has ended."""
     end = time.monotonic() + seconds
     while not is_gone(pid) and time.monotonic() < end:
         time.sleep(_POLL)
 
 
 def next_ended() -> int | None:
-    """A child that has ended, not yet reaped."""
+    """Return the pid of a child that has ended and is not reaped yet; None if there is none."""
     if not hasattr(os, "waitid"):  # on macOS before Python 3.13
         return next(filter(is_zombie, children(os.getpid())), None)
     try:
@@ -108,12 +109,12 @@ def next_ended() -> int | None:
 
 
 def peak_memory(usage: resource.struct_rusage) -> int:
-    """Bytes that an ended process had resident at most; getrusage(2) counts KiB, macOS bytes."""
+    """Return the peak resident bytes of an ended process; getrusage(2) counts KiB, macOS bytes."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def cpu_limits(pid: int) -> tuple[int, int]:
-    """RLIMIT_CPU of a process, also of one that has ended until it is reaped; -1: no limit."""
+    """Return RLIMIT_CPU (soft, hard) of a process, which may be a zombie; -1: no limit."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_CPU)
     except (OSError, AttributeError):
@@ -121,10 +122,10 @@ def cpu_limits(pid: int) -> tuple[int, int]:
 
 
 def out_of_cpu_time(status: int, usage: resource.struct_rusage, limits: tuple[int, int]) -> str:
-    """Whether the kernel has ended a process for its use of CPU time, in words; empty if not.
+    """Return a phrase if the kernel has ended a process for its use of CPU time; else "".
 
-    It sends SIGXCPU at the soft limit, to which it adds a second then, and SIGKILL at the hard one
-    (kernel/time/posix-cpu-timers.c, check_process_timers).
+    The kernel sends SIGXCPU at the soft limit, to which it then adds a second, and SIGKILL at the
+    hard one (kernel/time/posix-cpu-timers.c, check_process_timers).
     """
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     which = {int(signal.SIGXCPU): 0, int(signal.SIGKILL): 1}.get(number)
@@ -135,13 +136,13 @@ def out_of_cpu_time(status: int, usage: resource.struct_rusage, limits: tuple[in
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process exits, and so closes its files, or has ended."""
+    """Return whether a process is exiting, and so closes its files, or has ended."""
     fields = proc.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return not fields or fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL``; real-time signals as in kill(1): ``SIGRTMIN+6``, ``SIGRTMAX-2``."""
+    """Return ``SIGKILL``; for real-time signals as kill(1): ``SIGRTMIN+6``, ``SIGRTMAX-2``."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -153,11 +154,11 @@ def signal_name(number: int) -> str:
 
 
 def end_descendants(spare: Iterable[int] = ()) -> set[int]:
-    """SIGKILL and reap every child that is not spared, until none is left.
+    """Send SIGKILL to every child that is not spared, and reap it, until none is left.
 
-    For subreapers: the children of each that dies become ours, so the loop ends with the last of
-    a double-forked or ``setsid`` tree. Returns those in an uninterruptible system call, after a
-    bounded wait; the kernel ends them when the call returns.
+    This is for subreapers: the children of each one that dies become ours, so the loop ends with
+    the last process of a double-forked or ``setsid`` tree. Return the children that are in an
+    uninterruptible system call after a bounded wait; the kernel ends them when the call returns.
     """
     spared, left = set(spare), set[int]()
     for _ in range(1000):
@@ -172,7 +173,7 @@ def end_descendants(spare: Iterable[int] = ()) -> set[int]:
 
 
 def _reap(pid: int, end: float) -> bool:
-    """Wait for a child that was killed; False when the time is over."""
+    """Wait for a killed child until ``end``. Return whether it was reaped."""
     pidfd = open_pidfd(pid)
     try:
         while os.waitpid(pid, os.WNOHANG)[0] == 0:

@@ -1,4 +1,4 @@
-"""Seals of memory files: what no process that has the file can do to it any more."""
+"""Seals of memory files: operations that are forbidden to every process that has the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seal(descriptor: int) -> None:
 
 
 def seal_size(descriptor: int) -> None:
-    """Fix the size of a memory file: who maps one that is then cut dies of SIGBUS."""
+    """Fix the size of a memory file: truncating a file kills processes that map it by SIGBUS."""
     _add_seals(descriptor, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
 
 
@@ -33,10 +33,10 @@ def _add_seals(descriptor: int, seals: int) -> None:
 
 
 def seals_of(descriptor: int) -> int | None:
-    """A memory file's seals; None for any other file.
+    """Return a memory file's seals; None for any other file.
 
-    The kernel answers from the inode alone: unlike fstat(2), which a file system in user space may
-    answer late or never, this does not wait for anything.
+    The kernel answers from the inode alone and waits for nothing, unlike fstat(2), which a file
+    system in user space may answer late or never.
     """
     try:
         return fcntl.fcntl(descriptor, _F_GET_SEALS)
@@ -45,12 +45,12 @@ def seals_of(descriptor: int) -> int | None:
 
 
 def has_fixed_size(descriptor: int) -> bool:
-    """Whether the file is a memory file that can be cut no more."""
+    """Return whether the file is a memory file that can no longer be truncated."""
     return bool((seals_of(descriptor) or 0) & _F_SEAL_SHRINK)
 
 
 def has_memory_files() -> bool:
-    """Whether ``memory_file`` makes files that have seals."""
+    """Return whether ``memory_file`` makes files that have seals."""
     descriptor = linux.memory_file("xmp-probe")
     try:
         return seals_of(descriptor) is not None

@@ -1,4 +1,4 @@
-"""The Python stacks of a replica: written by it into a file, requested and read by others."""
+"""The Python stacks of a replica, which writes them into a file when another process asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xmp._os.signals import DUMP_SIGNAL
 __all__ = ["DUMP_SIGNAL", "STACKS", "StackFile", "StackSource", "enable_stacks", "take"]
 
 STACKS = "xmp-stacks-"
-"""With the rank, the name of the memory file of a replica's stacks: other processes find it so."""
+"""The name of a replica's stacks file, before the rank: other processes find the file by it."""
 _ANSWER_SECONDS = 0.5
 _POLL = 0.002  # seconds
 _LONGEST = 1024 * 1024
@@ -22,35 +22,35 @@ _STATES = {"T": "stopped", "t": "stopped by a debugger", "D": "in an uninterrupt
 
 
 def enable_stacks(descriptor: int) -> None:
-    """Write the stacks of all threads there on a native crash and when the signal comes."""
+    """Have faulthandler write all threads' stacks there, on a native crash and on DUMP_SIGNAL."""
     faulthandler.enable(descriptor)
     faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True)
 
 
 class StackFile:
-    """The file into which faulthandler writes a replica's stacks, as a reader has it open."""
+    """A reader's handle on the file into which faulthandler writes a replica's stacks."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._answered = 0
 
     def size(self) -> int:
-        """How much has been written so far."""
+        """Return how many bytes have been written so far."""
         return os.fstat(self._descriptor).st_size
 
     def answer(self, before: int) -> str:
-        """What a request has brought; ``before`` is the size when the signal was sent."""
+        """Return the answer to a request; ``before`` is the size when the signal was sent."""
         text = self._read(before)
         if text:
             self._answered = self.size()
         return text
 
     def unrequested(self) -> str:
-        """What follows the last answer: a native crash, or the request of another process."""
+        """Return the text after the last answer: of a native crash, or another's request."""
         return self._read(self._answered)
 
     def _read(self, start: int) -> str:
-        # The replica may have cut it.
+        # The replica may have truncated it.
         size = max(0, min(self.size() - start, _LONGEST))
         return os.pread(self._descriptor, size, start).decode(errors="replace")
 
@@ -72,9 +72,9 @@ class StackSource(Protocol):
 
 
 def take(replicas: Iterable[StackSource]) -> dict[int, str]:
-    """The stacks of those that live, within half a second, by rank.
+    """Return the stacks of the living replicas, by rank, within half a second.
 
-    faulthandler writes them from a signal handler, in C, also while Python is stuck. It does not
+    faulthandler writes them from a signal handler, in C, even while Python is stuck. It does not
     mark the end of a dump: a dump is complete when its file has grown and then stays as it is.
     """
     taken: dict[int, str] = {}
@@ -105,13 +105,13 @@ def _wait_for_answers(before: dict[StackSource, int]) -> None:
 
 
 def _refusal(pid: int) -> str:
-    """Why a process would not answer the signal but end by it, now or later; empty if it answers.
+    """Return why the signal would end a process, now or later, or not be answered; else "".
 
     A process may have executed another program, reset its signals, or unregistered faulthandler.
-    Between this look and the signal it still can: some 10 µs.
+    It can still do so between this check and the signal, some 10 µs.
     """
     known = proc.status(pid)
-    # On macOS, and of a process that has ended, nothing is known.
+    # Nothing is known on macOS, or of a process that has ended.
     if "SigCgt" not in known or proc.alive(pid) is None:
         return ""
     if not any(proc.has_signal(known, mask, DUMP_SIGNAL) for mask in ("SigIgn", "SigCgt")):
@@ -126,7 +126,7 @@ def _refusal(pid: int) -> str:
 
 
 def _threads(pid: int) -> list[dict[str, str]]:
-    """The status of every thread."""
+    """Return the status of every thread of a process; [] if it has ended."""
     try:
         return [proc.status(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
@@ -140,7 +140,7 @@ def _no_answer(pid: int) -> str:
 
 
 def _state(pid: int) -> str:
-    """What the kernel says of a process."""
+    """Return what the kernel reports about a process, in words."""
     found = proc.process(pid)
     if found is None:
         return "it has ended"

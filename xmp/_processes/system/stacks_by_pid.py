@@ -1,4 +1,4 @@
-"""The stacks of replicas as any process of their user can take them, by their pids alone."""
+"""Takes the stacks of replicas by their pids alone, from any process of their user."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["of_launch", "of_replicas"]
 
 
 def of_launch(supervisor: int) -> dict[int, str]:
-    """The stacks of all living replicas of one supervisor, by rank."""
+    """Return the stacks of all living replicas of one supervisor, by rank."""
     found = [each for each in launches.launches() if each.supervisor.pid == supervisor]
     return of_replicas(found[0].replicas) if found else {}
 
 
 def of_replicas(replicas: Sequence[Process]) -> dict[int, str]:
-    """The stacks of these processes, by rank."""
+    """Return the stacks of these processes, by rank."""
     sources = [each for each in map(_Replica.find, replicas) if each is not None]
     try:
         return dict(sorted(stack_dump.take(sources).items()))
@@ -36,7 +36,7 @@ def of_replicas(replicas: Sequence[Process]) -> dict[int, str]:
 
 @dataclass(eq=False)
 class _Replica:
-    """A replica of another launch, as ``stack_dump.take`` wants it."""
+    """A replica of another launch, in the form that ``stack_dump.take`` needs."""
 
     rank: int
     pid: int
@@ -46,7 +46,7 @@ class _Replica:
 
     @classmethod
     def find(cls, process: Process) -> _Replica | None:
-        """None for a process that has no file for its stacks (yet, or any more)."""
+        """Return the replica; None if the process has no stacks file, yet or any more."""
         held, file = HeldProcess.hold(process), None
         if held is None:
             return None
@@ -58,7 +58,7 @@ class _Replica:
         return cls(file[0], process.pid, StackFile(file[1]), held) if file else None
 
     def request_stacks(self) -> None:
-        """Make it write the stacks of all threads to its stack file."""
+        """Make the replica write the stacks of all threads to its stack file."""
         self.held.signal(DUMP_SIGNAL)
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class _Replica:
 
 
 def _stacks_file(pid: int) -> tuple[int, int] | None:
-    """The rank and the opened stacks file of a replica: the last one is the inner launch's."""
+    """Return the rank and the opened stacks file; the last file is the innermost launch's."""
     try:
         numbers = sorted(map(int, os.listdir(f"/proc/{pid}/fd")), reverse=True)
         for number in numbers:
             place = f"/proc/{pid}/fd/{number}"
             rank = os.readlink(place).partition(STACKS)[2].partition(" ")[0].partition("-")[0]
             if rank.isdecimal() and rank.isascii():
-                # The user's own file may have such a name: a FIFO would be waited for.
+                # A file of the user's may have such a name; opening a FIFO would wait.
                 file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 if stat.S_ISREG(os.fstat(file).st_mode):
                     return int(rank), file

@@ -1,4 +1,4 @@
-"""Standard input, output and error: duplicates for another process, and new objects for Python."""
+"""Standard input, output and error: duplicates for other processes, and new objects for Python."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 __all__ = ["flush", "standard_streams", "take_streams"]
 
 _UNBUFFERED = getattr(sys.__stdout__, "write_through", False)
-"""Whether this interpreter, or the one that it is a fork of, has -u or PYTHONUNBUFFERED."""
+"""Whether this interpreter, or the one that it was forked from, has -u or PYTHONUNBUFFERED."""
 
 
 def flush() -> list[str]:
-    """Write out what Python's standard output and error still hold; returns what could not be.
+    """Flush Python's standard output and error. Return what could not be written.
 
-    The streams of the start too: os._exit loses what is in one that the program has replaced.
+    The streams of the start are flushed too: os._exit loses the data of a stream that the program
+    has replaced.
     """
     lost: list[str] = []
     streams = {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}
@@ -32,11 +33,11 @@ def flush() -> list[str]:
 
 
 def standard_streams(reads: bool = False) -> list[int]:
-    """Descriptors for another process: /dev/null, and duplicates of standard output and error.
+    """Return descriptors for another process: /dev/null, duplicates of standard output and error.
 
-    A stream that the launcher has closed is /dev/null. Replicas read nothing, as in
-    multiprocessing: several would take each other's input. ``reads``: a duplicate of standard
-    input instead.
+    A stream that the launcher has closed becomes /dev/null. Replicas read nothing, as in
+    multiprocessing: several would take each other's input. With ``reads``, the first one is a
+    duplicate of standard input.
     """
     descriptors = [] if reads else [os.open(os.devnull, os.O_RDWR)]
     for number in range(len(descriptors), 3):
@@ -61,8 +62,8 @@ def take_streams(descriptors: list[int]) -> None:
     streams: Any = sys
     reopen: Any = functools.partial(open, closefd=False)
     streams.stdin = streams.__stdin__ = reopen(0, encoding=encoding)
-    # print() writes the text and the end of a line apart: without any buffer the lines of several
-    # replicas would be mixed.
+    # print() writes text and line end separately: without any buffer the lines of several replicas
+    # would be mixed.
     buffering = 1 if _UNBUFFERED else -1
     streams.stdout = streams.__stdout__ = reopen(
         1, "w", buffering=buffering, encoding=encoding, errors=errors

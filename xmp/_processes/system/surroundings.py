@@ -1,7 +1,7 @@
-"""What every launch needs of its host: /proc, /dev/null, and room for open files.
+"""Checks that the host has what every launch needs: /proc, /dev/null, and room for open files.
 
-Looked at before a process exists: later the lack of it shows as a failure of whatever needs it
-first, or as wrong facts of the host, since files that cannot be opened count as missing.
+They run before a process exists: later the lack of something shows as a failure of the code that
+needs it first, or as wrong facts of the host, since files that cannot be opened count as missing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["limits", "refusal", "refusal_of_replicas"]
 _PIPES = 9
 """Pairs of open files that a launcher needs at a time: 17 (ulimit -n 29, 12 of them in use)."""
 _OWN_FILES, _FILES_OF_ONE = 30, 4
-"""Of a supervisor, and there for each replica."""
+"""The files that a supervisor needs for itself, and for each replica."""
 
 
 def refusal() -> str:
-    """Why no launch can start in this process; empty if one can."""
+    """Return why no launch can start in this process; "" if one can."""
     try:
         os.close(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -41,7 +41,10 @@ def refusal() -> str:
 
 
 def _errno_of_setpgid() -> int:
-    """What the kernel says to a call that it refuses without a sandbox too, with EINVAL."""
+    """Return the error of a setpgid(2) call that the kernel itself refuses with EINVAL.
+
+    Another error comes from a sandbox.
+    """
     try:
         os.setpgid(0, -1)
     except OSError as error:
@@ -50,7 +53,7 @@ def _errno_of_setpgid() -> int:
 
 
 def _forbidden(code: int) -> str:
-    """Why no launch can start where setpgid(2) gives this; empty where it can."""
+    """Return why no launch can start if setpgid(2) fails with this error; "" if one can."""
     if code not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
         return ""
     return (
@@ -60,7 +63,10 @@ def _forbidden(code: int) -> str:
 
 
 def refusal_of_replicas(replicas: int) -> str:
-    """Why the supervisor of so many could not open enough files; it may raise its soft limit."""
+    """Return why the supervisor of this many replicas could not open enough files; else "".
+
+    The hard limit counts, since the supervisor raises its soft limit.
+    """
     _, hard = proc.limit(resource.RLIMIT_NOFILE)
     needed = _OWN_FILES + _FILES_OF_ONE * replicas
     if hard == resource.RLIM_INFINITY or needed <= hard:
@@ -72,7 +78,7 @@ def refusal_of_replicas(replicas: int) -> str:
 
 
 def limits() -> str:
-    """The limits that a fork or a new open file may have reached."""
+    """Return the limits, as text, that a fork or a new open file may have reached."""
     known = []
     for which, what in (
         (resource.RLIMIT_NPROC, "processes (ulimit -u)"),
@@ -86,7 +92,11 @@ def limits() -> str:
 
 
 def _no_room() -> str:
-    """Tried: how many are open is known to the kernel alone, and what others have open counts."""
+    """Return why a launch cannot open enough files here; else "".
+
+    The files are opened to find out: only the kernel knows how many are open, and those of other
+    processes count as well.
+    """
     taken: list[int] = []
     try:
         for _ in range(_PIPES):

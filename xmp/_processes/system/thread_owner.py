@@ -1,8 +1,8 @@
-"""Which library a thread runs that ``threading`` does not know, where the kernel lets us see that.
+"""Finds the library of a thread that ``threading`` does not know, if the kernel lets us see it.
 
 A thread that waits in a system call has its stack pointer in ``/proc/self/task/<id>/syscall``
-(proc(5)). The first return address on that stack which lies in a library, and not in the C
-library, is most often that of the library which has started it: it waits in its own loop.
+(proc(5)). The first return address on that stack that lies in a library, other than the C library,
+is most often that of the library that has started the thread: it waits in its own loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SYSTEM = re.compile(r"/(ld|lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+|python))[-.0-9]
 
 
 def python_module_of(task: str) -> str:
-    """The module whose function a thread began with that Python has started; empty for others.
+    """Return the module with whose function a thread of Python's began; "" for other threads.
 
     Threads of the module ``_thread`` are not in ``threading``'s list, but have frames. Their
     identifiers are pthread_t, which glibc keeps in the mapping of the thread's stack
@@ -44,10 +44,10 @@ def python_module_of(task: str) -> str:
 
 
 def library_of(task: str) -> str:
-    """The file name of the library that this thread of this process runs; empty if unknown."""
+    """Return the file name of the library that a thread of this process runs; "" if unknown."""
     fields = proc.text(f"/proc/self/task/{task}/syscall").split()
     if len(fields) < 3:
-        return ""  # it runs ("running"), or the kernel does not say
+        return ""  # the thread is not in a system call ("running"), or the kernel does not tell
     mapped = _libraries()
     starts = [start for start, _, _ in mapped]
     for address in (int(fields[-1], 16), *_words(int(fields[-2], 16))):
@@ -58,7 +58,7 @@ def library_of(task: str) -> str:
 
 
 def _libraries() -> list[tuple[int, int, str]]:
-    """Start, end and file of what is mapped to be executed."""
+    """Return start, end and file of each executable mapping of a file."""
     return [
         (start, end, file)
         for start, end, access, file in _mappings()
@@ -67,7 +67,7 @@ def _libraries() -> list[tuple[int, int, str]]:
 
 
 def _mappings() -> list[tuple[int, int, str, str]]:
-    """Start, end, access and file of what this process has mapped, in the order of addresses."""
+    """Return start, end, access and file of this process's mappings, in order of addresses."""
     found = []
     for line in proc.text("/proc/self/maps").splitlines():
         fields = [*line.split(maxsplit=5), ""]
@@ -81,7 +81,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 def _words(pointer: int) -> list[int]:
-    """What lies on a stack, from its pointer on."""
+    """Return the words on a stack, from its pointer on."""
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
             memory.seek(pointer)

@@ -1,7 +1,8 @@
 """Native thread pools (OpenMP, OpenBLAS, MKL, torch): ended before a fork, sized after it.
 
-A child that is forked while libgomp's pool is up deadlocks in it (gcc bug 58378); OpenBLAS ends its
-own pool at a fork. So ``omp_pause_resource_all`` (OpenMP 5.0) ends pools, which start when used.
+A child that is forked while libgomp's pool is up deadlocks in it (gcc bug 58378), so OpenMP's pools
+are ended by ``omp_pause_resource_all`` (OpenMP 5.0); they start again when used. OpenBLAS ends its
+own pool at a fork.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _libraries: list[str] = []
 
 
 def _mapped_libraries() -> list[str]:
-    """The files of all libraries that are mapped here.
+    """Return the files of all libraries that are mapped here.
 
-    Reading the maps takes milliseconds: they are read only after an import of an extension module.
-    A pool of a library that was loaded in another way still shows as threads.
+    Reading the maps takes milliseconds, so they are read again only after the import of an
+    extension module. The pool of a library that was loaded in another way still shows as threads.
     """
     global _counted
     if not _libraries or any(map(_is_extension, modules_since(_counted))):
@@ -59,7 +60,7 @@ def _functions(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[Callabl
 
 
 def loaded_library(name: str) -> ctypes.CDLL | None:
-    """The library if this process has loaded it already; never loads it."""
+    """Return the library if this process has loaded it already, else None; never load it."""
     try:
         return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except (OSError, AttributeError):
@@ -73,7 +74,7 @@ def pause() -> None:
 
 
 def pause_by_fork() -> None:
-    """End the pools that end themselves before any fork (OpenBLAS does so in the parent too)."""
+    """End by a fork the pools that end themselves before any (OpenBLAS's, also in the parent)."""
     child = linux.fork_quietly()
     if child == 0:
         os._exit(0)
@@ -97,6 +98,6 @@ def set_threads(count: int) -> None:
 
 
 def one_thread_environment() -> dict[str, str]:
-    """Variables that make every pool load with one thread."""
+    """Return variables that make every pool load with one thread."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     return dict.fromkeys(names, "1")

@@ -1,9 +1,9 @@
-"""Which environment variables Python code has asked for by name.
+"""Notes the environment variables that Python code reads by name.
 
-An import that reads a variable decides for all forks of its process. Tables cannot know what
-libraries and scripts read; ``os.environ`` can: it encodes each name that it is asked for, and
-decodes each that it yields (CPython, Lib/os.py, class _Environ). What native code reads by
-getenv(3) is not seen.
+An import that reads a variable decides for all forks of its process. No table can list the
+variables that libraries and scripts read, but ``os.environ`` knows them: it encodes each name that
+is looked up, and decodes each name that it yields (CPython, Lib/os.py, class _Environ). Reads of
+native code by getenv(3) are not seen.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from . import module_bodies
 __all__ = ["ALL", "VariablesRead", "differs", "reads_all"]
 
 ALL = "*"
-"""In place of a name: all variables were read."""
+"""Stands for a name if all variables were read."""
 _MAPPING = frozenset({"os", "collections.abc", "_collections_abc"})
 """The modules of ``os.environ``'s own methods."""
 _environ: Any = os.environ
 
 
 def differs(name: str, reader: str) -> str:
-    """The error for a variable that forked replicas cannot each have a value of their own of."""
+    """Return the error for a variable of which forked replicas cannot each have their own value."""
     return (
         f"env= gives {name} a different value on some ranks, but {reader} reads {name} while it "
         "is imported, which happens once for all forked replicas. Read it inside the function, or "
@@ -36,7 +36,7 @@ def differs(name: str, reader: str) -> str:
 
 
 def reads_all(names: str, reader: str) -> str:
-    """The warning where a script has gone through all variables, these perhaps among them."""
+    """Return the warning for a script that has iterated over all variables, these included."""
     return (
         f"env= gives {names} a different value on some ranks, and {reader} reads all variables "
         "while it is imported, which happens once for all forked replicas: what it keeps of them "
@@ -45,36 +45,36 @@ def reads_all(names: str, reader: str) -> str:
 
 
 class VariablesRead:
-    """Grows while it notes."""
+    """The variables read so far; it grows within ``noted``."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._own: dict[str, str] = {}
         self._swept: set[str] = set()
-        """What one expression goes through, such as ``dict(os.environ)``: that asks for each."""
+        """Names that one expression iterates over: ``dict(os.environ)`` then looks up each."""
         self._sweeper: tuple[int, int] | None = None
 
     def names(self) -> list[str]:
-        """The names; ``*`` where the program's own modules have read all."""
+        """Return the names; with ``*`` if the program's own modules have read all."""
         return sorted(self._names)
 
     def own(self) -> dict[str, str]:
-        """Of the names, those that the program's own modules have read, each with the file."""
+        """Return the names that the program's own modules have read, each with the file."""
         return self._own
 
     def first_of(self, names: Iterable[str]) -> str:
-        """The first of these names that was read; empty if none was."""
+        """Return the first of these names that was read; "" if none was."""
         return next((name for name in names if name in self._names), "")
 
     @contextmanager
     def noted(self, script: bool = False) -> Iterator[None]:
-        """Note what is read inside; for a ``script`` also which of its own modules read it.
+        """Note the variables read inside; for a ``script`` also its own modules that read them.
 
-        What goes through all variables has read them all if it is a module of the program, which
-        may look for its own. A library copies them for a child process, or looks for its own by a
-        prefix (tqdm, fsspec).
+        A module of the program that iterates over all variables counts as having read them all: it
+        may look for its own. A library does so to copy them for a child process, or to look for its
+        own by a prefix (tqdm, fsspec), and is not counted.
         """
-        module_bodies.is_of_a_library("")  # first: what that imports reads variables, too
+        module_bodies.is_of_a_library("")  # first: modules that this imports read variables, too
         encode, decode = _environ.encodekey, _environ.decodekey
 
         def note(name: Any) -> Any:
@@ -121,12 +121,12 @@ class VariablesRead:
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:
-    """The code that uses ``os.environ``, above the methods of that."""
+    """Return the frame of the code that uses ``os.environ``, above the methods of that."""
     while frame is not None and frame.f_globals.get("__name__") in _MAPPING:
         frame = frame.f_back
     return frame
 
 
 def _place(frame: FrameType | None) -> tuple[int, int] | None:
-    """Where the code is: the same for all that one expression reads."""
+    """Return the place of the code: the same for all reads of one expression."""
     return None if frame is None else (id(frame), frame.f_lasti)

@@ -1,3 +1,3 @@
-"""In template, script holder and keeper: the fork server, which forks the supervisors."""
+"""The fork server, which forks the supervisors: template, script holder and keeper."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Modules that the next launch would like to find imported: tried one after the other while idle.
+"""Modules that later launches will need: tried one after the other while the template is idle.
 
-A template that imports a module which starts a thread, opens a device or hangs cannot be forked
-any more. So a throw-away fork imports it first (``trial_import``).
+A template that imports a module which starts a thread, opens a device or hangs can no longer be
+forked. So a throw-away fork imports the module first (``trial_import``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Candidates:
         return bool(self._names) and self.trial is None
 
     def add(self, names: Iterable[str], rules: ForkRules) -> None:
-        """Queue modules; ``rules`` name what makes a process unsafe to fork."""
+        """Queue modules; ``rules`` name the things that make a process unsafe to fork."""
         self._names += [name for name in names if name not in sys.modules]
         self._rules = rules
 
     def begin_trial(self, fork: Callable[[], int]) -> ImportTrial:
-        """Fork the trial of all queued modules, by the server's ``fork``."""
+        """Begin a trial of all queued modules, forked by the server's ``fork``."""
         names, self._names = self._names, []
         self.trial = ImportTrial(names, self._rules, fork)
         return self.trial
 
     def trial_ended(self) -> None:
-        """Keep what it found harmless, refuse the module at which it ended, queue the rest."""
+        """Keep the harmless modules, refuse the one at which the trial ended, queue the rest."""
         assert self.trial is not None
         harmless, rest = self.trial.close()
         self.trial = None
@@ -50,6 +50,6 @@ class Candidates:
         self._names = [name for name in (*rest, *self._names) if name not in sys.modules]
 
     def take_harmless(self) -> list[str]:
-        """The modules that trials found harmless since the last call."""
+        """Return the modules that trials have found harmless since the last call."""
         harmless, self._harmless = self._harmless, []
         return harmless

@@ -1,4 +1,4 @@
-"""The children of a fork server: those it has forked, and orphans, which it adopts or ends."""
+"""The children of a fork server: its own forks, and orphans, which it adopts or ends."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SUPERVISOR = "xmp-supervisor"
 
 
 class Children:
-    """Reaps children; ``fileno()`` is readable when one has ended."""
+    """The children of this process; ``fileno()`` is readable when one has ended."""
 
     def __init__(self, adopts: bool) -> None:
         self.own: set[int] = set()
         """Supervisors and script holders: each ends by itself."""
         self._adopts = adopts
         self._unkillable: set[int] = set()
-        """They did not end after SIGKILL: do not wait for them again."""
+        """Children that did not end after SIGKILL: they are not waited for again."""
         self.wakeup = wake_on_ends(3)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the descriptor for selectors."""
         return self.wakeup[0]
 
     def reap(self) -> list[tuple[int, int]]:
-        """The pid and the wait status of each child that has ended."""
+        """Reap all children that have ended. Return the pid and the wait status of each."""
         drain(self.wakeup[0])
         ended = []
         try:
@@ -43,9 +43,10 @@ class Children:
         return ended
 
     def end_orphans(self, helpers: Iterable[int]) -> None:
-        """End what ended children have left, except ``helpers`` and, if it adopts, supervisors.
+        """End the processes that ended children have left, except ``helpers``.
 
-        The supervisors of a script holder that was killed go on with their launches.
+        If this server adopts, supervisors are spared too: those of a script holder that was killed
+        go on with their launches.
         """
         if self._adopts:
             strangers = set(processes.children(os.getpid())) - self.own
@@ -54,7 +55,7 @@ class Children:
         self._unkillable |= processes.end_descendants(keep)
 
     def leave(self) -> None:
-        """In a fresh child: SIGCHLD has its default again and wakes no server."""
+        """Restore SIGCHLD's default and close the wake-up pipe, in a fresh child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in self.wakeup:

@@ -1,4 +1,4 @@
-"""Imports of a process that is forked later, and the state of the heap that forks share best."""
+"""Imports of a process that is forked later, and the preparation of its heap for sharing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from xmp._processes.system.variables_read import VariablesRead
 __all__ = ["files_of", "import_all", "settle", "variables_read"]
 
 variables_read = VariablesRead()
-"""By all imports of this process and, in a script holder, of its template."""
+"""The variables read by all imports of this process and, in a script holder, of its template."""
 
 
 def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, float]]]:
-    """Import modules; returns why some could not be imported, and which three took longest.
+    """Import modules. Return why some could not be imported, and which three took longest.
 
-    Raises RuntimeError when one has moved this process's children to another pid namespace: the
-    launcher would take the pids that they report for those of strangers.
+    Raises RuntimeError if one has moved this process's children to another pid namespace: the
+    launcher would take the pids that they report for those of other processes.
     """
     failed, took = {}, []
     with without_collections(), variables_read.noted():
@@ -44,13 +44,13 @@ def import_all(modules: Iterable[str]) -> tuple[dict[str, str], list[tuple[str, 
 
 
 def files_of(modules: Iterable[str]) -> dict[str, str]:
-    """The files of those modules that are loaded; a module without a file has an empty string."""
+    """Return the files of those modules that are loaded; "" for a module without a file."""
     loaded = {name: sys.modules[name] for name in modules if name in sys.modules}
     return {name: str(getattr(m, "__file__", None) or "") for name, m in loaded.items()}
 
 
 def settle() -> None:
-    """Leave the heap in the state that forks share best."""
+    """Bring the heap into the state in which forks share most of it."""
     thread_pools.pause()
     for entry, finder in list(sys.path_importer_cache.items()):
         if finder is None:  # a folder that does not exist now may exist at the next launch

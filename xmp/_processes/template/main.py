@@ -1,11 +1,11 @@
-"""The template: a single-threaded process that has imported much and touched nothing.
+"""The template: a single-threaded process that has many modules imported and has touched nothing.
 
 - Started by: the launcher, as a fresh interpreter, at its first launch or ``xmp.preload()``. It
   serves all later launches that fit it (``launcher/template_key``).
-- Loaded: the engine, the frameworks and packages that the launcher has loaded, and later what
-  trials find harmless (``candidates``). Never the user's script: that is the script holder's.
+- Loaded: the engine, the frameworks and packages that the launcher has loaded, and later modules
+  that trials find harmless (``candidates``). Never the user's script: the script holder has that.
 - May touch: no device, no network, no terminal; it has one thread and holds no lock. Each launch
-  begins with a fork of it, which copies whatever state it has.
+  begins with a fork of it, which copies all of its state.
 - Ends: when the launcher ends or closes the connection and its supervisors have ended, or after
   10 minutes without a launch (in a notebook: never). It then kills whatever is left below it.
 
@@ -43,7 +43,7 @@ __all__ = ["main", "serve"]
 
 
 def main(descriptor: int, lifeline: int) -> NoReturn:
-    """The first lines of a fresh interpreter that is a template or a keeper; never returns."""
+    """Be a template or a keeper, in a fresh interpreter from its first line on; never return."""
     keep_from_exec((descriptor, lifeline))
     connection, launcher = Connection(descriptor), os.getppid()
     try:
@@ -58,12 +58,12 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
         sys.path[:] = path
         seeding.watch_torch()
         failed, slowest = import_all(modules)
-        gc.freeze()  # the garbage of imports stays, shared: a collection of torch's takes 60 ms
+        gc.freeze()  # keep the imports' garbage, shared: collecting that of torch takes 60 ms
         settle()
         fork_safety.note_imports()
         loaded = files_of(modules)
         read = variables_read.names()
-        # Sent now: a launch may wait for it before it asks for anything.
+        # Sent now: a launch may wait for it before it requests anything.
         connection.send(Ready(os.getpid(), loaded, dict(os.environ), slowest, failed, read, {}))
         ForkServer(connection, lifeline, launcher, idle, partial(become, idle=idle)).run()
     except (Closed, KeyboardInterrupt):
@@ -75,7 +75,7 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
 
 
 def serve(connection: Connection, lifeline: int, call: Call) -> NoReturn:
-    """Be the keeper of one launch, in a process forked from the launcher; never returns."""
+    """Be the keeper of one launch, in a process forked from the launcher; never return."""
 
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     linux.subreaper()
@@ -95,7 +95,7 @@ def become(
     idle: float | None = None,
     inherited: Call | None = None,
 ) -> NoReturn:
-    """Turn a fresh child into the process that was asked for; never returns."""
+    """Turn a fresh child into the requested process; never return."""
     try:
         os.setsid()
         if isinstance(request, ForkSupervisor):

@@ -1,6 +1,6 @@
-"""A spare's rehearsal: it touches the pages that every supervisor's start touches.
+"""A spare's rehearsal, which touches the pages that every supervisor's start touches.
 
-A fork pays 3 µs for each page that it is the first to write into.
+A fork pays 3 µs for each page that it is the first to write to.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["rehearse"]
 
 
 def rehearse() -> None:
-    """Go through a supervisor's start, to the point where it would fork.
+    """Go through a supervisor's start, up to the point where it would fork.
 
-    Nothing of it lasts: the state that is applied is the process's own.
+    It has no lasting effect: the state that is applied is the process's own.
     """
     rules = ForkRules()
     fork_safety.connected_sockets()

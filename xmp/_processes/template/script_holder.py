@@ -2,11 +2,11 @@
 
 - Started by: the template, at the first launch of a script (``StartScriptHolder``). Another script,
   or the same one changed, gets another holder.
-- Loaded: what the template has, and the script as ``__mp_main__``, imported with the launcher's
+- Loaded: the template's modules, and the script as ``__mp_main__``, imported with the launcher's
   path, working folder and environment.
-- May touch: what the script's import touches. If that leaves a thread, an open device or a
-  connection, a fork is not safe: it sends ``ForkUnsafe`` and ends, and the launch uses fresh
-  interpreters. Otherwise it is a fork server like the template.
+- May touch: whatever the script's import touches. If that leaves a thread, an open device or a
+  connection, a fork is not safe: the holder sends ``ForkUnsafe`` and ends, and the launch uses
+  fresh interpreters. Otherwise it is a fork server like the template.
 - Ends: with the launcher, when the launcher closes its connection, or after 10 idle minutes; then
   it runs the exit handlers that the script registered.
 """
@@ -32,7 +32,8 @@ from .trial_import import silence
 __all__ = ["hold_script"]
 
 _GRACE = 0.25
-"""Seconds. Shorter than the template's, which would end this process before its exit handlers."""
+"""The grace in seconds, shorter than the template's, which would otherwise end this process before
+its exit handlers."""
 
 
 def hold_script(
@@ -43,7 +44,7 @@ def hold_script(
     idle: float | None,
     become: Become,
 ) -> None:
-    """Import the script and serve its launches; returns when the launcher needs it no more."""
+    """Import the script and serve its launches; return when the launcher needs it no longer."""
     _, source, launcher, rules = request
     linux.set_name("xmp-script")
     linux.subreaper()

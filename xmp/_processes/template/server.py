@@ -1,7 +1,8 @@
 """The loop of a process that forks supervisors: a template, a keeper or a script holder.
 
-Besides requests it handles the ends of its children (``children``), the launcher's end and, while
-it is idle, a spare supervisor (``spare``) and modules for later launches (``candidates``).
+Besides requests it handles the ends of its children (``children``) and the end of the launcher.
+While idle it prepares a spare supervisor (``spare``) and modules for later launches
+(``candidates``).
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from .spare import Become, Spare
 __all__ = ["ForkServer"]
 
 _LOOK_SECONDS = 0.2
-_TRIAL_DELAY = 0.05  # a launch that follows at once goes first
-_SPARE_DELAY = 0.005  # modules may follow, which the spare should have imported
+_TRIAL_DELAY = 0.05  # seconds: a launch that follows at once goes first
+_SPARE_DELAY = 0.005  # seconds: modules may follow, which the spare should have imported
 
 
 class ForkServer:
-    """One connection to the launcher, any number of children.
+    """The loop, with one connection to the launcher and any number of children.
 
     ``one_launch`` is for a keeper that was forked from the launcher: it has no spare, adopts no
-    supervisor, and closes the launcher's files when its replicas have inherited them.
+    supervisor, and closes the launcher's files once the supervisor has inherited them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ForkServer:
         self._launcher = -1 if watch is None else watch
         self._launcher_pid = launcher
         self._ends: float | None = None
-        """When everything that still runs is killed: set once the launcher is dead."""
+        """When everything that still runs is killed; set once the launcher is dead."""
         for source in (connection.fileno(), self._children.fileno(), self._launcher):
             if source >= 0:
                 self._selector.register(source, selectors.EVENT_READ)
@@ -83,7 +84,7 @@ class ForkServer:
     # --- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until the launcher has gone, or sent nothing for long, and no supervisor runs."""
+        """Serve until no supervisor runs and the launcher has gone, or was silent for too long."""
         while self._open or self._children.own:
             birth, timeout = self._births.left(), self._timeout()
             wait = birth if timeout is None else timeout if birth is None else min(timeout, birth)
@@ -119,8 +120,8 @@ class ForkServer:
         return self._idle if not self._children.own else None
 
     def _use_idle_time(self) -> bool:
-        """Begin a trial or fork the spare; False when no launch has come for too long."""
-        with suppress(OSError):  # of a limit: a launch does without
+        """Begin a trial or fork the spare. Return False if no launch has come for too long."""
+        with suppress(OSError):  # a limit was reached: a launch does without
             if self._candidates.waiting:
                 trial = self._candidates.begin_trial(self._fork_child)
                 self._selector.register(trial.pipe, selectors.EVENT_READ)
@@ -141,23 +142,24 @@ class ForkServer:
             try:
                 self._requests.handle(*self._connection.recv())
             except Closed:
-                # The launcher may live on: it closes what it replaces while launches still run.
+                # The launcher may live on: it closes a template's connection when it replaces it,
+                # also while launches still run.
                 self._selector.unregister(descriptor)
                 self._open = False
         elif descriptor == self._launcher:
             self._launcher_has_ended()
         elif self._candidates.trial is not None and not self._candidates.trial.hear():
-            self._selector.unregister(descriptor)  # its end is noticed when it is reaped
+            self._selector.unregister(descriptor)  # the trial's end is handled when it is reaped
 
     def _flush(self) -> None:
         try:
             if self._open:
                 self._connection.flush()
         except Closed:
-            pass  # the end of the connection is noticed where it is read
+            pass  # the end of the connection is handled where it is read
 
     def _launcher_has_ended(self) -> None:
-        """The children end by themselves, or are ended after the grace period."""
+        """Stop serving: the children end by themselves, or are ended after the grace period."""
         self._open = False
         if self._ends is None:
             self._ends = time.monotonic() + self._grace
@@ -177,7 +179,7 @@ class ForkServer:
         if not pid:
             try:
                 pid = self._fork_child(descriptors[1])
-            except OSError as error:  # of a limit
+            except OSError as error:  # a limit was reached
                 self._connection.post(messages.ForkFailed(request.token, str(error)))
             else:
                 if pid == 0:
@@ -191,8 +193,8 @@ class ForkServer:
             redirect_others_to_null(self._descriptors())
 
     def _fork_child(self, *lifelines: int) -> int:
-        """``os.fork``; the child has closed everything that is the server's."""
-        linux.arm(self._lifeline)  # a library's at-fork hook may hang in us, too
+        """Fork as ``os.fork``; the child has closed all descriptors of the server."""
+        linux.arm(self._lifeline)  # a library's at-fork hook may hang in this process, too
         pid = -1
         try:
             pid = self._births.fork(lifelines)
@@ -208,7 +210,7 @@ class ForkServer:
             return
         self._spare.replace()
         os.environ.update(written)
-        linux.arm(self._lifeline)  # it reads nothing while it imports
+        linux.arm(self._lifeline)  # this process reads nothing while it imports
         import_all(names)
         settle()
         linux.look_after(self._lifeline)
@@ -219,14 +221,14 @@ class ForkServer:
     # --- children ------------------------------------------------------------------------------
 
     def _descriptors(self) -> list[int]:
-        """The server's own open files, except those of spare and trial."""
+        """Return the server's own descriptors, except those of spare and trial."""
         epoll = getattr(self._selector, "fileno", lambda: self._lifeline)()
         own = (self._connection.fileno(), self._lifeline, self._launcher, epoll)
         births = self._births.descriptors()
         return [number for number in (*own, *births, *self._children.wakeup) if number >= 0]
 
     def _leave(self) -> None:
-        """In a fresh child: close everything that is the server's."""
+        """Close, in a fresh child, all descriptors of the server."""
         self._children.leave()
         self._selector.close()
         self._connection.close()
@@ -238,7 +240,7 @@ class ForkServer:
         self._spare.close()
 
     def _reap(self) -> None:
-        """Report the supervisors that have ended, once nothing of them is left."""
+        """Report the supervisors that have ended, once no process of them is left."""
         supervisors, trial = [], self._candidates.trial
         for pid, status in self._children.reap():
             if pid in self._children.own:

@@ -1,4 +1,4 @@
-"""The spare: a fork server's child that waits to be the next supervisor, rehearsed while idle.
+"""The spare: a fork server's child, rehearsed while idle, that waits to be the next supervisor.
 
 A warm spawn of eight replicas takes 106 ms with it, 117 ms without its rehearsal, 122 ms
 without the spare (medians of four interleaved runs on two cores, 2026-11-22).
@@ -19,7 +19,7 @@ from .rehearsal import rehearse
 __all__ = ["Become", "Spare"]
 
 Become = Callable[[ForkRequest, list[int]], NoReturn]
-"""What a fresh child turns into: the request, and its descriptors."""
+"""The function that turns a fresh child into the requested process: (request, descriptors)."""
 
 
 class Spare:
@@ -28,12 +28,12 @@ class Spare:
     def __init__(self) -> None:
         self.pid = 0
         self.wanted = False
-        """Whether one should be forked as soon as the server is idle."""
+        """Whether a spare should be forked as soon as the server is idle."""
         self._connection: Connection | None = None
 
     def fork(self, fork: Callable[[], int], become: Become) -> None:
-        """Fork it; the server's ``fork`` closes its own descriptors in the child."""
-        self.wanted = False  # if it fails, until a launch has ended
+        """Fork a spare; the server's ``fork`` closes the server's descriptors in the child."""
+        self.wanted = False  # if the fork fails, none is tried until a launch has ended
         ours, theirs = pair()
         try:
             pid = fork()
@@ -48,7 +48,7 @@ class Spare:
         self.pid, self._connection = pid, ours
 
     def give(self, request: ForkSupervisor, descriptors: list[int]) -> int:
-        """Give it a request; its pid, or 0 if there is none or it is of no use."""
+        """Give the spare a request. Return its pid, or 0 if there is none or it cannot serve."""
         pid, connection = self.pid, self._connection
         if connection is None:
             return 0
@@ -64,23 +64,23 @@ class Spare:
         return pid
 
     def replace(self) -> None:
-        """End it, if there is one: it lacks modules that the server now imports."""
+        """End the spare, if there is one: it lacks modules that the server now imports."""
         if self._connection is not None:
             processes.kill(self.pid)
             self._forget()
             self.wanted = True
 
     def launch_has_ended(self) -> None:
-        """A launch has used the last one: the next launch should find another."""
+        """Want a new spare if the launch has used the last one: the next launch should find it."""
         self.wanted = self._connection is None
 
     def has_ended(self, pid: int) -> None:
-        """A child has ended, perhaps the spare."""
+        """Note that a child has ended, which may be the spare."""
         if pid == self.pid:
             self._forget()
 
     def close(self) -> None:
-        """In another child of the server: close our end, so that the spare sees the server's."""
+        """Close this end, also in other children: the spare must see the end of the server."""
         if self._connection is not None:
             self._connection.close()
 
@@ -90,7 +90,7 @@ class Spare:
 
 
 def _wait(connection: Connection, become: Become) -> NoReturn:
-    """In the spare: become the supervisor that the next request asks for."""
+    """Wait, in the spare, and become the supervisor of the next request."""
     try:
         linux.set_name("xmp-spare")
         linux.continue_on_hang_up(connection.fileno(), os.getpid())

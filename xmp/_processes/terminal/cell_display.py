@@ -1,4 +1,4 @@
-"""In a notebook: what replicas display appears in the cell that launched them."""
+"""Shows the displays of replicas in the notebook's cell that launched them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["shower"]
 
 
 def shower() -> Callable[[ShowInCell], None] | None:
-    """What displays in the cell that runs now; None where this is no notebook."""
+    """Return a function that displays in the cell that runs now; None if this is no notebook."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     publisher = for_this_cell(getattr(shell, "display_pub", None))
     if publisher is None:
@@ -25,7 +25,7 @@ def shower() -> Callable[[ShowInCell], None] | None:
     def show(message: ShowInCell) -> None:
         try:
             _show(publisher, message)
-        except Exception as error:  # of the front end's connection, or a bundle that it refuses
+        except Exception as error:  # the front end's connection fails, or it refuses the bundle
             log.warning("what a replica displays was refused: %s", error)
 
     return show
@@ -46,5 +46,5 @@ def _show(publisher: Any, message: ShowInCell) -> None:
 
 
 def _opened(name: str, text: str) -> Any:
-    """As front ends expect it: types that end so are JSON, all others text."""
+    """Return the data as front ends expect it: types that end in "json" as JSON, others as text."""
     return json.loads(text) if name.endswith("json") else text

@@ -1,6 +1,6 @@
-"""One line in the cell of a notebook, redrawn: a display that is updated.
+"""A line in a notebook's cell that is redrawn: a display that is updated.
 
-Text with a carriage return would do where nothing else writes to the cell; replicas do.
+Text with a carriage return would be enough only if nothing else wrote to the cell; replicas do.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ __all__ = ["CellLine"]
 
 
 class CellLine:
-    """As ``status_line``, for the cell that runs when it is first drawn. It stays there."""
+    """A line like ``status_line``, in the cell that runs when it is first drawn. It stays there."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._text = ""
 
     def possible(self) -> bool:
-        """A cell takes it, always."""
+        """Return whether the line can be drawn: a cell always takes it."""
         return True
 
     def draw(self, text: str) -> bool:
-        """Show this line in place of the one before."""
+        """Show this text in place of the one before. Return True: it was drawn."""
         from IPython.display import display
 
         if self._handle is None:
@@ -33,9 +33,9 @@ class CellLine:
         return True
 
     def erase(self) -> None:
-        """Nothing is below the line: it can stay."""
+        """Do nothing: nothing is below the line, so it can stay."""
 
     def finish(self, text: str) -> None:
-        """The last line, if there was one before."""
+        """Draw the last text, if a line was drawn before."""
         if self._handle is not None:
             self.draw(text)

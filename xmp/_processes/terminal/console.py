@@ -1,6 +1,6 @@
 """The signals that the user sends while the launcher waits: Ctrl-C, Ctrl-Z, Ctrl-\\\\, SIGTERM.
 
-Replicas are in another session, where the signals of the terminal do not reach them.
+Replicas are in another session, where the terminal's signals do not reach them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["in_notebook", "on_quit", "say", "signals_of_the_user"]
 
 
 def in_notebook() -> bool:
-    """Whether this is a notebook's kernel: standard output is no descriptor, but a cell."""
+    """Return whether this is a notebook's kernel, whose standard output is a cell."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
@@ -28,11 +28,11 @@ def signals_of_the_user(
     show: Callable[[], None],
     preempt: Callable[[], None] | None = None,
 ) -> AbstractContextManager[None]:
-    """While inside, Ctrl-Z stops the replicas too, Ctrl-\\ calls ``show``, SIGTERM ``preempt``.
+    """While inside, let Ctrl-Z stop the replicas too, Ctrl-\\ call ``show``, SIGTERM ``preempt``.
 
-    Without ``preempt`` SIGTERM does what it does outside. Ctrl-C is asked about: ``Interrupt``
-    raises KeyboardInterrupt, unless it was for a debugger.
-    Leaves a signal alone for which the program has its own handler.
+    Without ``preempt`` SIGTERM does what it does outside. Ctrl-C calls ``ask`` with ``Interrupt``,
+    which raises KeyboardInterrupt unless it was for a debugger. A signal for which the program has
+    its own handler is left alone.
     """
 
     def stop(number: int, _: object) -> None:
@@ -51,5 +51,5 @@ def signals_of_the_user(
 
 
 def on_quit(show: Callable[[], None]) -> AbstractContextManager[None]:
-    """While inside, Ctrl-\\ (SIGQUIT) calls ``show``."""
+    """While inside, let Ctrl-\\ (SIGQUIT) call ``show``."""
     return own_handlers.handled({signal.SIGQUIT: lambda *_: show()})

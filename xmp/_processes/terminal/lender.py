@@ -1,8 +1,8 @@
-"""The launcher's terminal, or its other standard input, lent to a replica that debugs.
+"""Lends the launcher's terminal, or its other standard input, to a replica that debugs.
 
-Only while the launcher waits for the launch, and reads nothing itself. The launcher's group stays
-the terminal's foreground group, so that Ctrl-Z and ``fg`` mean the whole job; Ctrl-C comes to the
-launcher, which passes it on to the debugger.
+It is lent only while the launcher waits for the launch and reads nothing itself. The launcher's
+group stays the terminal's foreground group, so that Ctrl-Z and ``fg`` apply to the whole job;
+Ctrl-C comes to the launcher, which passes it on to the debugger.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ class _Terminal:
         self._at_prompt: Modes | None = None
 
     def suspend(self) -> None:
-        """Before this process stops: the modes that the shell knows."""
+        """Restore the modes that the shell knows, before this process stops."""
         if _in_front(self._descriptor):
             self._at_prompt = _modes(self._descriptor)
             _set_modes(self._descriptor, self._before)
 
     def resume(self) -> None:
-        """The modes of the debugger's line editor; in the background this stops the process again.
+        """Set the modes of the debugger's line editor; in the background this stops the process.
 
-        The kernel does that with a background job that sets the modes of its terminal (tcsetattr),
-        and sets them when the job is in the foreground.
+        The kernel stops a background job that sets the modes of its terminal (tcsetattr), and sets
+        them when the job is in the foreground.
         """
         _set_modes(self._descriptor, self._at_prompt)
         self._at_prompt = None
 
     def close(self) -> None:
-        """As it was."""
+        """Restore the modes from before, and close the descriptor."""
         if _in_front(self._descriptor):
             _set_modes(self._descriptor, self._before)
         os.close(self._descriptor)
 
 
 class TerminalLender:
-    """Of one launch; at most one of a process lends at a time."""
+    """The lender of one launch; at most one lender of a process lends at a time."""
 
     _busy: TerminalLender | None = None
 
@@ -89,9 +89,11 @@ class TerminalLender:
         resume: Callable[[str], None],
         for_driver: bool = False,
     ) -> None:
-        """``ask`` sends to the supervisor, ``pause`` and ``resume`` the launcher's deadlines.
+        """Lend nothing yet.
 
-        ``for_driver``: the user's terminal is that of another process, and cannot be lent.
+        ``ask`` sends a message to the supervisor; ``pause`` and ``resume`` stop the launcher's
+        deadlines and let them run again. ``for_driver``: the user's terminal belongs to another
+        process, and cannot be lent.
         """
         self._ask, self._pause, self._resume = ask, pause, resume
         self._for_driver = for_driver
@@ -104,17 +106,17 @@ class TerminalLender:
     # --- messages of the supervisor ------------------------------------------------------------
 
     def at_breakpoint(self, message: launch.AtBreakpoint) -> None:
-        """A replica asks for the terminal."""
+        """Note that a replica asks for the terminal, and stop the deadlines."""
         self._pause(_WHY)
         self._wanted, self._pid = message
 
     def left(self, message: launch.DebuggerLeft) -> None:
-        """It continues, or was quit, which ends the launch."""
+        """Take the terminal back: the debugger continues, or was quit, which ends the launch."""
         self.close()
         self._end = message.why
 
     def close(self) -> None:
-        """No replica debugs any more: everything is as it was."""
+        """Take the terminal back and restore its modes; the deadlines run again."""
         self._resume(_WHY)
         self._wanted = None
         terminal, self._terminal = self._terminal, None
@@ -124,7 +126,7 @@ class TerminalLender:
             TerminalLender._busy = None
 
     def end(self) -> None:
-        """The launch is over; forget ``ask``, whose owner refers to this object."""
+        """Close at the end of the launch; forget ``ask``, whose owner refers to this object."""
         self.close()
         self._ask = lambda *_: None
 
@@ -141,14 +143,17 @@ class TerminalLender:
 
     @property
     def look(self) -> float | None:
-        """Seconds until ``pending`` may be true without news; None where no replica debugs.
+        """Seconds until ``pending`` may become true without a message; None if no replica debugs.
 
-        Another launch may have the terminal.
+        It may, since another launch may give the terminal back.
         """
         return _LOOK if self._lends or self._wanted is not None else None
 
     def settle(self) -> bool:
-        """Lend what is asked for, if ``pending``; KeyboardInterrupt if a debugger was quit."""
+        """Lend the terminal, or refuse, if ``pending``. Return whether a request was answered.
+
+        Raises KeyboardInterrupt if a debugger was quit.
+        """
         if self._end:
             why, self._end = self._end, ""
             raise KeyboardInterrupt(why)
@@ -169,7 +174,10 @@ class TerminalLender:
         return True
 
     def by_signal(self, message: launch.Interrupt | launch.Pause | launch.Resume) -> None:
-        """The user's Ctrl-C, or Ctrl-Z and what continues this process."""
+        """Handle the user's Ctrl-C, Ctrl-Z, and the continuation of this process after it.
+
+        Raises KeyboardInterrupt for a Ctrl-C while no terminal is lent.
+        """
         if isinstance(message, launch.Interrupt):
             if self._terminal is None:
                 raise KeyboardInterrupt
@@ -178,7 +186,7 @@ class TerminalLender:
             self._ask(message)
             if self._terminal is not None:
                 end = time.monotonic() + _LOOK
-                # The shell reads from here on, and the replica must not.
+                # The shell reads from now on, and the replica must not.
                 while not is_stopped(self._pid) and time.monotonic() < end:
                     time.sleep(_GLANCE)
                 self._terminal.suspend()
@@ -190,7 +198,7 @@ class TerminalLender:
     # --- what there is to lend -----------------------------------------------------------------
 
     def _find(self) -> tuple[int, int] | str:
-        """(what to read from, where to write); or why there is nothing."""
+        """Return descriptors (to read from, to write to), or why there is nothing to lend."""
         if self._for_driver:
             return _HOSTS
         if in_notebook():
@@ -212,7 +220,7 @@ class TerminalLender:
 
 
 def _reads_something() -> bool:
-    """Whether standard input is open, not /dev/null, and not a pipe that has ended."""
+    """Return whether standard input is open, not /dev/null, and not a pipe that has ended."""
     poller = select.poll()
     poller.register(0, select.POLLIN)
     state = sum(what for _, what in poller.poll(0))
@@ -229,7 +237,7 @@ def _writable() -> int:
 
 
 def _open_terminal(standard_input: bool) -> int | None:
-    """A descriptor that reads and writes: standard input's terminal, or the controlling one."""
+    """Open, to read and write, standard input's terminal or the controlling one; None without."""
     if standard_input and fcntl.fcntl(0, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
         return os.dup(0)
     try:
@@ -240,7 +248,7 @@ def _open_terminal(standard_input: bool) -> int | None:
 
 
 def _in_front(descriptor: int) -> bool:
-    """Whether this process may use a terminal: one that does not control it is open to all."""
+    """Return whether this process may use a terminal: a non-controlling one is open to all."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:

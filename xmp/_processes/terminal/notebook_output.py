@@ -1,11 +1,11 @@
-"""In a notebook: what replicas write appears in the cell that launched them, as it comes.
+"""Shows the output of replicas in the notebook's cell that launched them, as it comes.
 
-Since ipykernel 6, descriptors 1 and 2 of a kernel are pipes that threads of it read
+Since ipykernel 6, descriptors 1 and 2 of a kernel are pipes that its threads read
 (ipykernel/iostream.py, ``OutStream._watch_pipe_fd``). Replicas could write there, but their output
-would appear in whichever cell runs, perhaps after ``spawn`` has returned, with letters torn between
-two reads, as fast as it comes. So replicas get other pipes, and a thread of the launcher passes on
-what comes: to the cell that launched them, all of it before ``spawn`` returns, in whole letters, at
-a rate that a browser can take.
+would appear in whichever cell is running, perhaps after ``spawn`` has returned, with characters
+split between two reads, and as fast as it comes. So replicas get other pipes, and a thread of the
+launcher passes their output on to the cell that launched them: all of it before ``spawn`` returns,
+in whole characters, at a rate that a browser can take.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PORTION = 64 * 1024
 _AHEAD = 256 * 1024
 """Bytes between two pauses: the kernel's buffer has no limit."""
 _RATE = 16 * 1024 * 1024
-"""Bytes a second. A kernel keeps what a browser does not take in time, and then drops it."""
+"""Bytes a second. A kernel keeps output that a browser does not take in time, then drops it."""
 _PATIENCE = 5.0
 
 
@@ -50,7 +50,7 @@ class CellOutput:
         _pumps.add(self)
 
     def ends(self) -> list[int]:
-        """The replicas' standard output and error; the receiver closes them."""
+        """Return the replicas' standard output and error, which the receiver closes."""
         return [cell.take_end() for cell in self._cells]
 
     def _run(self) -> None:
@@ -70,7 +70,7 @@ class CellOutput:
             cell.finish()
 
     def finish(self) -> None:
-        """The replicas have ended: wait until everything has been passed on."""
+        """Wait, after the replicas' end, for at most 5 s until everything has been passed on."""
         if self._end_write >= 0:
             os.close(self._end_write)
             self._end_write = -1
@@ -79,7 +79,7 @@ class CellOutput:
                 self.close()
 
     def close(self) -> None:
-        """Close our ends."""
+        """Close this process's ends of the pipes."""
         for cell in self._cells:
             cell.close()
         for descriptor in (self._end_read, self._end_write):
@@ -105,7 +105,7 @@ class _CellStream:
         return end
 
     def copy(self) -> bool:
-        """Pass a portion on; False when no more will come."""
+        """Pass a portion on. Return False if no more will come."""
         data = os.read(self.descriptor, _PORTION)
         self._take(data)
         self._ahead += len(data)
@@ -120,7 +120,7 @@ class _CellStream:
             if isinstance(piece, bytes):
                 self._pass_on(self._decoder.decode(piece))
             elif self._show is not None:
-                self._pass_on("", flush=True)  # what was written before it
+                self._pass_on("", flush=True)  # first the text that was written before it
                 self._show(piece)
 
     def _pass_on(self, text: str, flush: bool = False) -> None:
@@ -147,7 +147,7 @@ _pumps: weakref.WeakSet[CellOutput] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    """In a forked child: the thread is not there, and the pipes are the parent's."""
+    """Close the pipes in a forked child: they are the parent's, and the thread is not there."""
     for pump in list(_pumps):
         pump.close()
 

@@ -1,7 +1,7 @@
 """The progress of a start: how many replicas are in which phase, until all run the function.
 
-The thread that waits for the launch shows it: on a terminal and in a notebook as one line that is
-redrawn, elsewhere as plain lines, one for each change that lasts.
+The thread that waits for the launch shows it. On a terminal and in a notebook it is one line that
+is redrawn; elsewhere it is plain lines, one for each change that lasts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .console import in_notebook, say
 __all__ = ["Progress", "said_here"]
 
 _PATIENCE = 2.0
-"""Seconds that a start may take before its progress is shown unasked."""
+"""Seconds that a start may take before its progress is shown without ``progress=True``."""
 _REFRESH = 0.2
 _LINES_APART = 1.0
 _MOST_NAMES = 60
 
 
 class _Line(Protocol):
-    """A line that is redrawn, where there is one."""
+    """A line that is redrawn, if the output can show one."""
 
     def possible(self) -> bool: ...
     def draw(self, text: str) -> bool: ...
@@ -41,13 +41,17 @@ class _Line(Protocol):
 
 
 class Progress:
-    """What is shown of the start of one launch."""
+    """The display of the start of one launch."""
 
     def __init__(self, plans: Sequence[ReplicaPlan], called: int, progress: bool | None) -> None:
-        """``progress`` as the user gave it; None: if it takes long, where a line can be redrawn."""
+        """Show the start of these replicas. ``called`` is in monotonic nanoseconds.
+
+        ``progress`` is as the user gave it. None: show it only if the start takes long and a line
+        can be redrawn.
+        """
         self._asked = bool(progress)
         self._next: float | None = None
-        """When to show it again; None: never."""
+        """When to show the progress again; None: never."""
         self._line: _Line = CellLine() if in_notebook() else status_line
         if not self._asked and (progress is False or not self._line.possible()):
             return
@@ -58,7 +62,7 @@ class Progress:
         self._next = time.monotonic() if progress else self._called + _PATIENCE
         self._forked = False
         self._said = ""
-        self._showing = threading.RLock()  # a signal handler may close it while this thread shows
+        self._showing = threading.RLock()  # a signal handler may call close() during a drawing
 
     @property
     def possible(self) -> bool:
@@ -68,7 +72,7 @@ class Progress:
     # --- what happens --------------------------------------------------------------------------
 
     def reached(self, first: int, phase: str) -> None:
-        """The replicas of a process, known by its first rank, are in this phase now."""
+        """Note that the replicas of a process, named by its first rank, are in this phase now."""
         if self._next is None:
             return
         self._forked = True
@@ -82,14 +86,17 @@ class Progress:
             self.close()
 
     def asked(self, message: Message) -> None:
-        """The launcher sends this to the supervisor: a launch that ends shows no progress."""
+        """Hide the progress upon a Pause, and close it upon a message that ends the launch.
+
+        ``message`` is one that the launcher sends to the supervisor.
+        """
         if isinstance(message, Pause):
             self.hide()  # the shell gets the terminal
         elif isinstance(message, (Interrupt, Stop, Kill)):
             self.close()
 
     def drop(self) -> None:
-        """In a forked child of the launcher: show nothing."""
+        """Show nothing any more, in a forked child of the launcher."""
         self._next = None
 
     def hide(self) -> None:
@@ -99,7 +106,7 @@ class Progress:
                 self._line.erase()
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Draw the last line, and show nothing any more."""
         if self._next is not None:
             with self._showing:
                 self._next = None
@@ -108,11 +115,11 @@ class Progress:
     # --- showing it ----------------------------------------------------------------------------
 
     def next(self) -> float | None:
-        """Seconds until ``glance`` has something to do; None: never."""
+        """Return the seconds until ``glance`` has something to do; None: never."""
         return None if self._next is None else max(0.0, self._next - time.monotonic())
 
     def glance(self, doing: Callable[[], str]) -> None:
-        """Show it, if it is time; ``doing`` says what a launch without replicas waits for."""
+        """Show the progress if it is time; ``doing`` says what a launch without replicas awaits."""
         if self._next is None or time.monotonic() < self._next:
             return
         with self._showing:
@@ -134,7 +141,7 @@ class Progress:
             self._say(waits)
 
     def _say(self, waits: str = "") -> None:
-        """A plain line, if it would be another than the one before."""
+        """Write a plain line if it differs from the one before."""
         summary = self._summary()
         if summary != self._said:
             self._said = summary
@@ -144,7 +151,7 @@ class Progress:
         return f"xmp: {time.monotonic() - self._called:.1f} s: "
 
     def _summary(self) -> str:
-        """How many replicas are in each phase, and which ranks those are that others wait for."""
+        """Return how many replicas are in each phase, with the ranks that others wait for."""
         there: dict[str, list[int]] = {}
         for rank, phase in self._phases.items():
             there.setdefault(phase, []).append(rank)
@@ -162,7 +169,7 @@ def _cut(words: str) -> str:
 
 
 def said_here(called: int) -> Callable[..., None]:
-    """For a replica that is this process: prints a line when it joins, one when it runs."""
+    """Return a function for a replica that is this process: it prints when that joins and runs."""
 
     def report(name: str, *_: object) -> None:
         if name in ("joining", "running"):

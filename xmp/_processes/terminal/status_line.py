@@ -1,12 +1,12 @@
-"""One status line on the terminal, on the row below the cursor, redrawn while others write.
+"""A status line on the terminal, on the row below the cursor, redrawn while others write.
 
 Replicas write to the terminal directly, so the launcher does not know where the cursor is. Each
-drawing is one write, which the kernel does not mix with another. It erases what is behind and below
-the cursor, draws the line on the next row and puts the cursor back. So the text of replicas is
-neither erased nor moved, with one exception: what stands behind a cursor that was moved back, as
-some progress bars do, is gone until it is written again.
+drawing is one write, which the kernel does not mix with another. It erases everything behind and
+below the cursor, draws the line on the next row and puts the cursor back. So the text of replicas
+is neither erased nor moved, with one exception: text behind a cursor that was moved back, as some
+progress bars do, is gone until it is written again.
 
-Of the lines that replicas write between two drawings, the second lands on the row of the status
+If replicas write several lines between two drawings, the second one lands on the row of the status
 line, which is at the right and dim so that the two remain distinguishable.
 """
 
@@ -20,7 +20,7 @@ from xmp._os import log
 __all__ = ["draw", "erase", "finish", "possible"]
 
 _ERASE = "\x1b[J"
-# ESC D makes a next row, also at the bottom, and unlike a line feed keeps the column.
+# ESC D makes a next row, even at the bottom, and unlike a line feed keeps the column.
 _BELOW = "\x1bD\x1b[A\x1b7\r\n\x1b[2m"
 _BACK = "\x1b8"
 _LEAST_COLUMNS, _LEAST_ROWS = 20, 3
@@ -29,12 +29,12 @@ _shown = False
 
 
 def possible() -> bool:
-    """Whether standard error is a terminal that shows it, with this process in the foreground."""
+    """Return whether standard error is a terminal that can show the line, in the foreground."""
     return _terminal() >= 0
 
 
 def draw(text: str) -> bool:
-    """Show this line in place of the one before; False where that is not possible."""
+    """Show this text in place of the one before. Return False if that is not possible."""
     global _shown
     terminal = _terminal()
     if terminal < 0:
@@ -59,15 +59,15 @@ def erase() -> None:
 
 
 def finish(text: str) -> None:
-    """Erase it: the terminal is the program's again."""
+    """Erase the line without drawing the last text: the terminal is the program's again."""
     erase()
 
 
 def _terminal() -> int:
-    """The descriptor of standard error, or -1 where no status line can be shown.
+    """Return the descriptor of standard error, or -1 if no status line can be shown.
 
-    A notebook's stream has the descriptor of the terminal that the server was started from, and
-    says that it is none.
+    A notebook's stream has the descriptor of the terminal from which the server was started, but
+    its ``isatty`` returns False.
     """
     try:
         descriptor = sys.stderr.fileno() if sys.stderr.isatty() else -1

@@ -1,8 +1,8 @@
 """Streams and publishers of the kernel that keep to the cell that runs now.
 
-In ipykernel 7 what a thread writes belongs to the cell in whose context it runs (iostream.py, the
-ContextVar ``_parent_header``). In Colab's 6.17 it belongs to the cell that happens to run when it
-is written: there these take the place of the kernel's own.
+In ipykernel 7 a thread's output belongs to the cell in whose context the thread runs (iostream.py,
+the ContextVar ``_parent_header``). In Colab's 6.17 it belongs to whichever cell is running when it
+is written; there the classes here replace the kernel's own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["for_this_cell"]
 
 
 def for_this_cell(target: Any) -> Any:
-    """The same stream or publisher; of an old kernel, one that keeps to this cell."""
+    """Return the same stream or publisher; for an old kernel, one that keeps to this cell."""
     parent = getattr(target, "parent_header", None)
     follows_context = isinstance(getattr(type(target), "parent_header", None), property)
     if not isinstance(parent, dict) or follows_context or not hasattr(target, "session"):
-        return target  # of a new kernel, or none of a kernel: the program has redirected it
+        return target  # a new kernel's, or not a kernel's: the program has redirected it
     if hasattr(target, "pub_thread"):
         return _CellWriter(target, parent)
     publisher = copy.copy(target)
@@ -27,7 +27,7 @@ def for_this_cell(target: Any) -> Any:
 
 
 class _CellWriter:
-    """Writes to one cell, as ``ipykernel.iostream.OutStream._flush`` does."""
+    """A stream that writes to one cell as ``ipykernel.iostream.OutStream._flush`` does."""
 
     def __init__(self, stream: Any, parent: dict[str, Any]) -> None:
         self._stream = stream
@@ -41,4 +41,4 @@ class _CellWriter:
         )
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no text is held back."""
