@@ -70,7 +70,7 @@ def _forget_output() -> None:
 
 
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser, and that of each command."""
+    """Return the parser, and the parsers of the commands by name."""
     what = "Plan launches, check this host, and look at the launches that run on it."
     parser = argparse.ArgumentParser(prog="xmp", description=what)
     parser.add_argument("--version", action="version", version=f"xmp {__version__}")

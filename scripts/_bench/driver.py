@@ -128,7 +128,7 @@ def start(
 
 
 def run_script(script: str, arguments: Sequence[str], cpus: Sequence[int]) -> Figures:
-    """The wall clock of a whole script, from before its start until it has ended."""
+    """Measure the wall clock of a whole script, from before its start until it has ended."""
     with tempfile.TemporaryFile() as errors:
         called = time.monotonic()
         process = start(script, arguments, cpus, errors.fileno())

@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> list[Row]:
-    """The rows to measure; asked for by name, or all of them, or the cheap ones."""
+    """Return the rows to measure: those asked for by name, all, or the cheap ones."""
     if options.rows:
         found = [row for row in ROWS if re.search(options.rows, row.name)]
         if not found:
@@ -69,7 +69,7 @@ def _names() -> str:
 
 
 def facts(cpus: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The machine and the versions that figures belong to."""
+    """Return the machine and the versions that figures belong to."""
     names = ("torch", "jax", "numpy", "scikit-learn", "ray")
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -91,7 +91,7 @@ def _processor() -> str:
 
 
 def wanted(rows: Sequence[Row], full: bool, quick: bool) -> dict[str, list[str]]:
-    """The systems that have to be measured, by case, in the order of the tables."""
+    """Return the systems to measure, by case, in the order of the tables."""
     keys = {key for row in rows for key in row.keys if not quick or key not in row.also}
     pairs = {(case, system) for case, system, _ in keys}
     if full:
@@ -162,7 +162,7 @@ def main() -> int:
 
 
 def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The other launchers' table; its figures as they go into the JSON."""
+    """Print the other launchers' table. Return its figures as they go into the JSON."""
     import peers
 
     with console.status("peers") as status:

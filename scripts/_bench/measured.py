@@ -23,7 +23,7 @@ Figures = dict[str, float]
 
 
 def system() -> str:
-    """The system that this process measures; also right in a replica that imports the script."""
+    """Return the system that this process measures, also in a replica that imports the script."""
     return sys.argv[1] if len(sys.argv) > 1 else ""
 
 
@@ -40,7 +40,7 @@ def serve(measure: Callable[[Meeting], Figures]) -> None:
 def timed(
     fn: Callable[..., Any], args: Sequence[Any] = (), **options: Any
 ) -> Callable[[Meeting], Figures]:
-    """The usual measure: from the call until the last replica has made its mark."""
+    """Measure from the call until the last replica has made its mark, as most rows do."""
 
     def measure(meeting: Meeting) -> Figures:
         called = time.monotonic_ns()

@@ -40,11 +40,11 @@ class Meeting:
         os.close(file)
 
     def times(self, column: int = 1) -> list[int]:
-        """What every replica has left in a column; 0 where it has not been yet."""
+        """Return what every replica has left in a column; 0 where it has not been yet."""
         return self._column(column)
 
     def pids(self) -> list[int]:
-        """The processes of the replicas that have been here."""
+        """Return the processes of the replicas that have been here."""
         return [pid for pid in self._column(_PIDS) if pid]
 
     def complete(self) -> bool:

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def _torchrun(fn: Function, args: Sequence[Any], count: int) -> None:
-    """It starts scripts, not functions: a script that calls the function."""
+    """Start a script that calls the function: this system starts scripts, not functions."""
     meeting, *rest = args
     child = FOLDER / "work_torchrun.py"
     module = Path(inspect.getfile(fn)).stem
@@ -53,7 +53,7 @@ def _torchrunx(fn: Function, args: Sequence[Any], count: int) -> Any:
 
 
 def _loky(fn: Function, args: Sequence[Any], count: int) -> list[Any]:
-    """A pool that stays; one process may take several calls, which replicas never do."""
+    """Call by a pool that stays; one process may take several calls, which replicas never do."""
     from loky import get_reusable_executor
 
     executor = get_reusable_executor(max_workers=count, timeout=600)

@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port of the loopback address that is free now."""
+    """Return a port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

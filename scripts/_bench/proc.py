@@ -23,7 +23,7 @@ def tree(root: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of ``stat`` from the state on."""
+    """Return the fields of ``stat`` from the state on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -56,7 +56,7 @@ def reset_peak(pid: int) -> int:
 
 
 def peak(pid: int) -> int:
-    """The most bytes that were resident since ``reset_peak``."""
+    """Return the most bytes that were resident since ``reset_peak``."""
     return _status(pid, "VmHWM:")
 
 

@@ -30,7 +30,7 @@ def verdict_of(target: Target, figures: Figures) -> Verdict | None:
 
 
 def measured(rows: Iterable[Row], figures: Figures) -> list[Row]:
-    """The rows of which a run has measured something."""
+    """Return the rows of which a run has measured something."""
     return [row for row in rows if any(verdict_of(each, figures) for each in row.targets)]
 
 
@@ -111,7 +111,7 @@ def show(
 
 
 def as_markdown(rows: Sequence[Row], figures: Figures, title: str) -> str:
-    """The table of medians for a README."""
+    """Return the table of medians for a README."""
     lines = ["| work (8 replicas unless said) | xmp | beside | ratio | wanted |"]
     lines.append("|---|---|---|---|---|")
     for row in rows:
@@ -163,13 +163,13 @@ def samples_of(figures: Figures) -> dict[str, list[float]]:
 
 
 def read(path: Path) -> tuple[Figures, dict[str, Any]]:
-    """The figures of an earlier run, and the facts that belong to them."""
+    """Return the figures of an earlier run, and the facts that belong to them."""
     document = json.loads(path.read_text())
     return samples_in(document), document["facts"]
 
 
 def samples_in(document: dict[str, Any]) -> Figures:
-    """The figures of a run as ``as_json`` has written it."""
+    """Read the figures of a run that ``as_json`` has written."""
     samples: dict[Key, list[float]] = {}
     for name, values in document["samples"].items():
         case, system, measure = name.split(" / ")
@@ -185,7 +185,7 @@ _SAME = ("processor", "cores used", "kernel", "python")
 def renewed(
     path: Path, rows: Sequence[Row], figures: Figures, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """An earlier run, as JSON, with these figures for the cases that were measured again.
+    """Return an earlier run, as JSON, with these figures for the cases that were measured again.
 
     A ratio has both its sides from one run, as a case is measured as a whole. Raises SystemExit
     where the earlier run was made on another machine.
@@ -222,7 +222,7 @@ def _listed(versions: Iterable[tuple[str, str]]) -> str:
 
 
 def digest(figures: Figures) -> str:
-    """A short name of exactly these samples."""
+    """Return a short name of exactly these samples."""
     text = json.dumps(samples_of(figures), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -35,7 +35,7 @@ def _xmp(system: str, fn: Function, args: Sequence[Any], count: int, options: An
 
 
 def _floor(fn: Function, args: Sequence[Any], count: int) -> None:
-    """The least that processes cost: fork what has imported everything, and wait for it."""
+    """Fork what has imported everything, and wait for it: the least that processes cost."""
     pids = fork_all(fn, args, count)
     statuses = [os.waitpid(pid, 0)[1] for pid in pids]
     if any(statuses):
@@ -84,7 +84,7 @@ _pool: Any = None
 
 
 def _shared_pool(fn: Function, args: Sequence[Any], count: int) -> list[Any]:
-    """A ``multiprocessing`` pool that stays: its processes are there when the call comes."""
+    """Call by a ``multiprocessing`` pool that stays: its processes exist when the call comes."""
     global _pool
     import multiprocessing
 

@@ -56,7 +56,7 @@ def wait_for_ever(rank: int, meeting: Meeting) -> None:
 
 
 def forked(meeting: Meeting) -> dict[str, float]:
-    """The least that ending as many processes costs."""
+    """Measure the least that ending as many processes costs."""
     pids = systems.fork_all(wait_for_ever, (meeting,), meeting.count)
     while not meeting.complete():
         time.sleep(0.001)

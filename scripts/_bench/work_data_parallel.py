@@ -31,7 +31,7 @@ def trainer(wrap):
 
 
 def fn(rank: int) -> tuple[float, float]:
-    """The fastest of several blocks of each, which take turns: both meet the same disturbances."""
+    """Return the fastest of several blocks of each; they take turns, for equal disturbances."""
     xmp.init_process_group()
     ours, bare = trainer(xmp.data_parallel), trainer(nn.parallel.DistributedDataParallel)
     for steps in (ours, bare):

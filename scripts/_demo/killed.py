@@ -80,7 +80,7 @@ def kill_one(runtime: str, replicas: int, console: Console) -> Verdict:
 
 
 def ending_of(context: xmp.ProcessContext) -> xmp.ReplicaError:
-    """The error with which ``context`` ends."""
+    """Return the error with which ``context`` ends."""
     try:
         while not context.join():
             pass

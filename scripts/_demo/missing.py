@@ -31,7 +31,7 @@ BENCH = (
 
 
 def version_of(name: str) -> tuple[int, ...]:
-    """The first numbers of the installed version; () where it is not installed."""
+    """Return the first numbers of the installed version; () where it is not installed."""
     try:
         return tuple(int(part) for part in re.findall(r"\d+", metadata.version(name))[:2])
     except metadata.PackageNotFoundError:

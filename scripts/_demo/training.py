@@ -47,7 +47,7 @@ class Run:
         return max(stages["entered"] for stages in self.stages)
 
     def faults(self) -> list[str]:
-        """What was promised and did not come true."""
+        """Return what was promised and did not come true."""
         wrong = []
         if self.curve[-1] < LEAST_ACCURACY:
             wrong.append(f"{self.framework}: accuracy {self.curve[-1]:.3f} < {LEAST_ACCURACY}")

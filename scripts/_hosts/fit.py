@@ -8,7 +8,7 @@ __all__ = ["line"]
 
 
 def line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """(a, b) of a + b * size, with the least sum of squares of relative errors.
+    """Return (a, b) of a + b * size, with the least sum of squares of relative errors.
 
     Relative: the largest job would otherwise be all that counts.
     """

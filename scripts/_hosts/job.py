@@ -61,7 +61,7 @@ class Job:
         return found
 
     def _beats(self, seconds: float) -> dict[str, float]:
-        """The processors' time that beats take, in both directions."""
+        """Measure the processors' time that beats take, in both directions."""
         self._tell(["count"] * len(self._simulated))
         self._heard()
         ours, theirs = self._cpu(self._link.pid), sum(self._cpu(p.pid) for p in self._simulated)
@@ -78,7 +78,7 @@ class Job:
         }  # fmt: skip
 
     def _step(self, name: str, words: list[str]) -> dict[str, float]:
-        """A step of the launch: the time until the last host has heard, and the messages."""
+        """Take a step of the launch. Return when the last host has heard, and the messages."""
         cpu, began = self._cpu(self._link.pid), time.monotonic()
         self._tell(words)
         heard = self._heard()
@@ -90,7 +90,7 @@ class Job:
         }  # fmt: skip
 
     def _again(self, attempt: int) -> dict[str, float]:
-        """The next attempt: all hosts come to the roll call on the connections that they have."""
+        """Begin the next attempt: all hosts come to the roll call on their connections."""
         began = time.monotonic()
         self._tell(["come"] * len(self._simulated))
         self._link.come(attempt, print)
@@ -103,7 +103,7 @@ class Job:
             process.stdin.flush()
 
     def _heard(self) -> dict[str, float]:
-        """The answers of all simulated hosts: the last time, and the sums of what they count."""
+        """Collect the answers of all simulated hosts: the last time, and sums of their counts."""
         answers = [json.loads(self._line(process)) for process in self._simulated]
         if not answers:
             raise ValueError("a job of one host has no coordinator: --hosts is at least 2")
@@ -141,6 +141,6 @@ class Job:
 
 
 def measured(hosts: int, seconds: float) -> dict[str, float]:
-    """The figures of one job."""
+    """Return the figures of one job."""
     with closing(Job(hosts)) as job:
         return job.measure(seconds)

@@ -82,7 +82,7 @@ def arguments() -> argparse.Namespace:
 
 
 def curve(key: str, show: Callable[[float], str], found: dict[int, dict[str, float]]) -> str:
-    """What a host adds, and what the job costs anyhow."""
+    """Return what a host adds, and what the job costs anyhow."""
     if len(found) < 3 or key not in FITTED:
         return ""
     fixed, each = fit.line(list(found), [figures[key] for figures in found.values()])

@@ -52,7 +52,7 @@ class Host:
             raise SystemExit("the coordinator does not read fast enough for this simulation")
 
     def read(self) -> Iterable[tuple[int, bytes]]:
-        """The frames that have come; goes on with the handshake before."""
+        """Return the frames that have come; go on with the handshake before."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise SystemExit(f"the coordinator has closed the connection of host {self.index}")

@@ -76,7 +76,7 @@ def walk(node: object) -> Iterator[object]:
 
 
 def room_of(path: Path) -> tuple[str, ...]:
-    """The tests for a file of xmp/."""
+    """Return the tests for a file of xmp/."""
     parts = path.with_suffix("").parts[1:]
     return TESTS.get("/".join(parts[:2])) or TESTS.get(parts[0]) or ("launcher",)
 
@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) -> tuple[str, str]:
-    """What became of one mutation, and its diff."""
+    """Return what became of one mutation, and its diff."""
     file = copy / path
     before = file.read_text()
     after = mutate_code(before, get_operator(operator)(), occurrence)

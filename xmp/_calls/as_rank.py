@@ -1,4 +1,4 @@
-"""Runs a function in this process as the rank that another launcher has given it.
+"""Run a function in this process as the rank that another launcher has given it.
 
 No port is leased and no variable changes: torch, and what is built on it, meets at the launcher's
 MASTER_ADDR. xmp chooses the device and, where ``backend=`` asks for it, forms the process group.
@@ -45,7 +45,7 @@ def run_as_rank(
 ) -> Results[Any]:
     """Call ``fn`` as that rank, with the runtime and the backend of ``request``.
 
-    Raises PlanError before the call where they do not fit this host; then what ``fn`` raises.
+    Raise PlanError before the call where they do not fit this host, then what ``fn`` raises.
     """
     timeline = Timeline(called=time.monotonic_ns())
     info, module = _place(found, request, host_facts())
@@ -62,7 +62,7 @@ def run_as_rank(
 
 
 def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaInfo, str]:
-    """This replica, and the import path of its framework; raises PlanError."""
+    """Return this replica and the import path of its framework. Raise PlanError."""
     _check_size(found, request)
     chosen = choose(request, facts)
     runtime = chosen[0]
@@ -89,7 +89,7 @@ def _place(found: Started, request: Request, facts: HostFacts) -> tuple[ReplicaI
 
 
 def _backend(runtime: Runtime, request: Request, facts: HostFacts) -> str | None:
-    """Of the process group that is ready before the function; None for none."""
+    """Return the backend of the process group that is ready before the function; None for none."""
     has_torch = runtime.framework == _TORCH and bool(facts.frameworks.get("torch"))
     if request.backend == "auto" or (request.backend is None and request.grouped and has_torch):
         return runtime.default_backend
@@ -137,7 +137,7 @@ def _check_mesh(found: Started, runtime: Runtime) -> None:
 
 
 def _index(found: Started, runtime: Runtime, facts: HostFacts) -> int | None:
-    """The position of this rank's device; 0 where the launcher masks each process to one."""
+    """Return the position of this rank's device; 0 where the launcher masks each process to one."""
     visible = runtime.visible(facts) if runtime.framework == _TORCH else None
     if visible is None:
         return None
@@ -155,7 +155,7 @@ def _index(found: Started, runtime: Runtime, facts: HostFacts) -> int | None:
 
 @contextmanager
 def _installed(info: ReplicaInfo, module: str) -> Iterator[None]:
-    """While inside, xmp's functions describe this replica."""
+    """Make xmp's functions describe this replica."""
     framework = importlib.import_module(module).attach(info)
     around = _inside.installed()  # `xmp run` has made this process a replica: its key stays
     channel, key = (around.channel, around.key) if around else (None, None)

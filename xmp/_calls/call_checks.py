@@ -1,4 +1,4 @@
-"""Whether a function can be called as replicas call it; checked before any process exists.
+"""Check that a function can be called as replicas call it, before any process exists.
 
 What cannot be known from here (functions of C, decorated ones that take ``*args``) is not refused.
 """
@@ -124,7 +124,7 @@ def _check_arguments(
 
 
 def _declared(signature: inspect.Signature) -> str:
-    """The parameters without defaults and annotations, whose repr may be long or slow."""
+    """Write the parameters without defaults and annotations, whose repr may be long or slow."""
     shown = [_STARRED.get(p.kind, "") + p.name for p in signature.parameters.values()]
     kinds = [p.kind for p in signature.parameters.values()]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:

@@ -1,4 +1,4 @@
-"""``nprocs=1``: the function runs in the calling process, for debuggers and profilers."""
+"""Run the function of ``nprocs=1`` in the calling process, for debuggers and profilers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_here(
 ) -> Results[Any] | None:
     """Run ``fn`` as the only replica; the caller restores the environment afterwards.
 
-    None, with nothing begun, in a job of several hosts: nothing could end ``fn`` in this process
-    when another host fails, so that launch needs the engine.
+    Return None, with nothing begun, in a job of several hosts: nothing could end ``fn`` in this
+    process when another host fails, so that launch needs the engine.
     """
     called = time.monotonic_ns()
     known = host_facts()
@@ -107,7 +107,7 @@ def _inside_here(
 
 @contextmanager
 def _noted(choice: str) -> Iterator[None]:
-    """The user's own exceptions leave as they are; from Python 3.11 on they can carry a note."""
+    """Add a note on the runtime's choice to an exception of the user's, from Python 3.11 on."""
     try:
         yield
     except Exception as error:
@@ -140,7 +140,7 @@ def _listeners(
 
 @contextmanager
 def _end_reported(say: Callable[..., None]) -> Iterator[None]:
-    """Report how it ends, as a replica does; what comes before the function may raise, too."""
+    """Report how the block ends, as a replica does; what precedes the function may raise, too."""
     try:
         yield
     except BaseException as error:

@@ -52,7 +52,7 @@ _COLLECTIVES = {
 
 
 def _hinted(call: Call, plan: JobPlan, known: HostFacts) -> tuple[str, ...]:
-    """Frameworks that the launcher has not loaded but the function seems to use."""
+    """Return frameworks that the launcher has not loaded but the function seems to use."""
     names = names_used(call.fn)
     if plan.framework.endswith("torch_dist") and not names.isdisjoint(_COLLECTIVES):
         names.add("torch")
@@ -65,14 +65,14 @@ def _with_companions(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def host_facts() -> HostFacts:
-    """What this host is; touches no device."""
+    """Return what this host is. Touch no device."""
     # A file that cannot be read says something of the host; what a handler raises does not.
     with signals.deferred():
         return probe.facts()
 
 
 def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) -> JobPlan:
-    """The plan for these facts, or for this host's; raises PlanError."""
+    """Return the plan for these facts, or for this host's. Raise PlanError."""
     with signals.deferred():
         return planner.plan(request, probe.facts() if known is None else known)
 
@@ -80,16 +80,16 @@ def plan_for(request: Request, known: HostFacts | Sequence[HostFacts] | None) ->
 def launch(
     request: Request, call: Call, join: bool, held: ports.PortLease | None = None
 ) -> ProcessContext[Any] | Results[Any]:
-    """Plan, hold the ports, start. Raises PlanError and PortError before any process exists.
+    """Plan, hold the ports, start. Raise PlanError and PortError before any process exists.
 
-    ``held`` has the ports that the first attempt needs, where they were held before.
+    ``held`` has the ports of the first attempt, where they were held before.
     """
     attempt = functools.partial(_attempt, request, _Shared(held))
     return _processes.launch(call, attempt, join)
 
 
 def attempt(request: Request, call: Call, held: ports.PortLease | None, called: int) -> Launch:
-    """One attempt of a launch over hosts, whose driver decides whether another one follows.
+    """Make one attempt of a launch over hosts; its driver decides whether another one follows.
 
     ``called``: when the driver was called, in monotonic nanoseconds: limits count from there.
     """
@@ -117,7 +117,7 @@ class _Shared:
 
 @_processes.standard_numbers_taken()
 def _attempt(request: Request, shared: _Shared, call: Call, called: int = 0) -> Launch:
-    """One attempt, from facts to replicas; ``called``: when it was asked for, if before."""
+    """Make one attempt, from facts to replicas; ``called``: when it was asked for, if before."""
     called = called or time.monotonic_ns()
     _refuse_too_many(request.nprocs)
     known = host_facts()
@@ -137,9 +137,9 @@ def _attempt(request: Request, shared: _Shared, call: Call, called: int = 0) -> 
 
 
 def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, JobPlan]:
-    """The request for launchers of other hosts, and the plan that the first of them makes.
+    """Return the request for launchers of other hosts, and the plan that the first of them makes.
 
-    ``apart`` are its facts: it has loaded nothing, and does not know the function. Raises PlanError
+    ``apart`` are its facts: it has loaded nothing, and does not know the function. Raise PlanError
     for what they would refuse.
     """
     here = host_facts()
@@ -158,10 +158,10 @@ def for_hosts(request: Request, call: Call, apart: HostFacts) -> tuple[Request, 
 
 
 def expected_imports(request: Request, call: Call) -> tuple[str, ...] | None:
-    """Packages that templates of other hosts can begin with before there is a plan.
+    """Return packages that templates of other hosts can import before there is a plan.
 
-    Those that this process has loaded, and frameworks that the function names. None for a start
-    method without templates.
+    These are the ones that this process has loaded, and frameworks that the function names. None
+    for a start method without templates.
     """
     if call.settings.start_method != "forkserver":
         return None
@@ -173,7 +173,7 @@ def expected_imports(request: Request, call: Call) -> tuple[str, ...] | None:
 
 
 def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Request:
-    """The request with the frameworks that the function imports, which may decide the runtime."""
+    """Add the frameworks that the function imports, which may decide the runtime."""
     if request.runtime is not None or request.uses or request.imports:
         return request
     families = dict.fromkeys(each.family for each in runtimes.runtimes() if each.family)
@@ -185,7 +185,7 @@ def with_uses(request: Request, fn: Callable[..., Any], known: HostFacts) -> Req
 
 
 def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
-    """Refuse what cannot be launched, and say what the user should know."""
+    """Refuse what cannot be launched, and warn of what the user should know."""
     refuse_unready(draft)
     _refuse_unseen(draft, call.settings.limits)
     if call.settings.program:
@@ -241,7 +241,7 @@ def _started(
 
 @_processes.standard_numbers_taken()
 def launch_bare(nprocs: int, call: Call, join: bool) -> ProcessContext[Any] | Results[Any]:
-    """The engine alone: replicas without devices, ports or variables of xmp's."""
+    """Launch by the engine alone: no devices, ports or variables of xmp's."""
     called = time.monotonic_ns()
     _refuse_too_many(nprocs)
 
@@ -290,7 +290,7 @@ def _refuse_too_many(nprocs: int | None) -> None:
 
 
 def _are_threads(plan: JobPlan) -> bool:
-    """Whether several replicas of this host share a process."""
+    """Return whether several replicas of this host share a process."""
     replicas = plan.hosts[0].replicas
     return len({replica.process for replica in replicas}) < len(replicas)
 
@@ -316,7 +316,7 @@ def _refuse_unseen(plan: JobPlan, limits: Limits | None) -> None:
 
 
 def _bare_plan() -> JobPlan:
-    """The cpu plan without its devices: what it says about templates and forks still holds.
+    """Return the cpu plan without its devices, for what it says about templates and forks.
 
     It concerns this host alone: processes without ranks of a job need not know the other hosts.
     """

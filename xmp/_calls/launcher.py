@@ -130,7 +130,10 @@ def _decorated(
 
 
 def _started(world: WorldByHand | None) -> Started | None:
-    """Whether the function is to run here; raises PlanError where the call names other hosts."""
+    """Return the launcher as whose rank the function runs here; None where xmp launches.
+
+    Raise PlanError where the call names hosts, and a launcher has started this process.
+    """
     from xmp._plan.clusters import per_device
 
     if world is None:
@@ -151,7 +154,7 @@ class WithoutRank:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The function, for those who look at what it uses."""
+        """The function, for code that looks at what it uses."""
         return self.function
 
     def __call__(self, rank: int, /, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +206,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
 def _world(
     rank_start: object, world_size: object, master_ip: object, port: object
 ) -> WorldByHand | None:
-    """The hosts that the options name; None where they name none."""
+    """Return the hosts that the options name; None where they name none."""
     if rank_start is world_size is master_ip is port is None:
         return None
     from xmp._words.types import WorldByHand

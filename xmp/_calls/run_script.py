@@ -69,7 +69,7 @@ def run_script() -> None:
 
 
 def _is_replica() -> bool:
-    """Whether this process, or its parent, was started for one device."""
+    """Return whether this process, or its parent, was started for one device."""
     from xmp._plan.clusters import per_device
 
     marked = per_device.INSIDE in os.environ
@@ -90,7 +90,7 @@ def _refuse_half_an_identity() -> None:
 
 
 def _run_in_replicas(program: Program) -> None:
-    """Run the program in one replica per device; raises as ``spawn`` does."""
+    """Run the program in one replica per device. Raise as ``spawn`` does."""
     from xmp._inside.script_runs import ScriptRun, run_in_replica
     from xmp._payload.frameworks_used import frameworks_used
     from xmp._processes import Call
@@ -111,7 +111,7 @@ def _run_in_replicas(program: Program) -> None:
 
 
 def _imports(program: Program) -> tuple[str, ...]:
-    """What the rest of the script imports: it decides the runtime, as if it were imported now."""
+    """Return what the rest of the script imports: it decides the runtime, as if imported now."""
     from xmp._payload.top_imports import imports_of_file
 
     try:
@@ -121,7 +121,7 @@ def _imports(program: Program) -> tuple[str, ...]:
 
 
 def status_of(error: ReplicaError) -> int:
-    """The exit status of this process, as a shell reports that of the replica.
+    """Return the exit status that a shell reports for the replica that failed.
 
     A KeyboardInterrupt is what SIGINT does to a program in Python, which then ends by that signal.
     """
@@ -133,7 +133,7 @@ def status_of(error: ReplicaError) -> int:
 
 
 def _number_of(name: str) -> int:
-    """The number of a signal, also of a real-time one: SIGRTMIN+6."""
+    """Return the number of a signal, also of a real-time one: SIGRTMIN+6."""
     base = re.split("[+-]", name)[0]
     number = getattr(signal, base, None)
     if number is None:

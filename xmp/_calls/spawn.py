@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         events: Callable[[Event], object] | str | os.PathLike[str] | None
 
     class SpawnOptions(LaunchOptions, total=False):
-        """Those of ``spawn`` alone."""
+        """The keywords of ``spawn`` alone."""
 
         kwargs: dict[str, Any] | None
 
@@ -104,7 +104,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _shorten(function: Callable[..., Any], given: Mapping[str, Any], error: BaseException) -> bool:
-    """Cut xmp's frames off, unless they show what went wrong in it; returns whether it has."""
+    """Cut xmp's frames off, unless they show what went wrong in it. Return whether it was done."""
     frames = users_frames(error.__traceback__)
     if isinstance(error, TypeError):
         _suggest(function, given, error)
@@ -130,7 +130,7 @@ _REFUSING |= {"_hosts.engines", "_rules.limits"}
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether xmp refuses an argument by this TypeError: its own frames say nothing about that."""
+    """Return whether xmp refuses an argument by this TypeError: its frames say nothing of that."""
     frames = error.__traceback__
     if not isinstance(error, TypeError) or frames is None or users_frames(frames) is not None:
         return False
@@ -143,7 +143,7 @@ def _refused(error: BaseException) -> bool:
 
 
 def _shortened(error: E) -> E:
-    """Without xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
+    """Drop xmp's frames between the user's call and, with ``nprocs=1``, the user's function."""
     if "IPython" in sys.modules:
         from xmp._processes import rendered
 
@@ -330,7 +330,7 @@ def _needs_replica(asked: Asked) -> bool:
 
 
 def importing() -> bool:
-    """Whether xmp is importing the user's script in this process, for its replicas."""
+    """Return whether xmp is importing the user's script in this process, for its replicas."""
     script = sys.modules.get("xmp._payload.script")
     return script is not None and script.importing_main()
 

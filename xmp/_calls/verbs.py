@@ -93,7 +93,7 @@ def start_bare(
     start_method: StartMethod | None,
     wants_results: bool,
 ) -> ProcessContext[R] | None:
-    """As ``start_processes``; without ``wants_results`` every result is None."""
+    """Do as ``start_processes``; without ``wants_results`` every result is None."""
     from . import checks
     from .call_checks import check_function
 
@@ -202,14 +202,14 @@ def shutdown() -> None:
 
 
 def _in_a_launch() -> bool:
-    """Whether this process is one of a launch, each of which would start a template."""
+    """Return whether this process is one of a launch, each of which would start a template."""
     payload = sys.modules.get("xmp._payload")
     loading = payload is not None and payload.loading()
     return loading or _inside.in_a_replica()
 
 
 def _is_placed() -> bool:
-    """Whether another launcher has started this process for one device: it needs no template."""
+    """Return whether another launcher has started this process for one device."""
     from xmp._plan.clusters import per_device
 
     return per_device.started(os.environ) is not None

@@ -31,7 +31,7 @@ class PackedCall:
     """A function with its arguments that one process has packed for launches of others."""
 
     name: str
-    """What the function is called."""
+    """The name of the function."""
     module: str
     image_data: bytes | None
     image_size: int
@@ -97,7 +97,7 @@ class LaunchOrder:
         return self.call.image_size > 0 and self.call.image_data is None
 
     def take_image(self, descriptors: list[int]) -> Image:
-        """The call's image; takes its descriptor, if there is one, off the front."""
+        """Return the call's image; its descriptor, if it has one, is the first of the list."""
         return Image(
             self.call.image_data, self.call.image_size, descriptors.pop(0) if self.has_file else -1
         )
