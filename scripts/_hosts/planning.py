@@ -15,14 +15,14 @@ WORDS = {"torch": "2.13.0+cpu", "torch_xla": "2.9.0", "jax": "0.10.2", "libtpu":
 
 
 def by_hand(hosts: int) -> tuple[Request, HostFacts]:
-    """Return the request and the facts of the last host of a job that is placed by torch's variables."""
+    """Return request and facts of the last host of a job placed by torch's variables."""
     env = {"NNODES": str(hosts), "NODE_RANK": str(hosts - 1), "MASTER_ADDR": "10.0.0.1"}
     facts = HostFacts(env=env, frameworks={"torch": "2.13.0"}, cpus=tuple(range(8)))
     return Request(nprocs=4, runtime="cpu"), facts
 
 
 def on_tpus(hosts: int) -> tuple[Request, HostFacts]:
-    """Return the request and the facts of the last worker of a JobSet on GKE: 4 chips of v6e a host."""
+    """Return request and facts of the last worker of a JobSet on GKE: 4 chips of v6e a host."""
     here = min(hosts, SLICE)
     names = ",".join(f"train-{n}.tpu-svc" for n in range(here))
     x, y = SHAPES[here]
