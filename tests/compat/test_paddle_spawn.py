@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,23 +266,3 @@ def test_under_torchrun_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({}, {"ips": "127.0.0.1"}):
         with nothing_started(), pytest.raises(xmp.PlanError, match="torchrun has started this"):
             dist.spawn(who, nprocs=2, **options)  # type: ignore[arg-type]
-
-
-def test_it_is_typed(tmp_path: Path) -> None:
-    """mypy --strict, as a user runs it."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import xmp.compat.paddle as dist\n"
-        "from typing_extensions import assert_type\n"
-        "def train(x: int = 1) -> float:\n"
-        "    return 1.0\n"
-        "context = dist.spawn(train, (2,), nprocs=2, gpus=[0], print_config=True)\n"
-        "assert_type(context, dist.MultiprocessContext[float])\n"
-        "dist.spawn(train, join=False, start_method='fork', ips='a,b', runtime='paddle')\n"
-        "dist.spawn(train, gpu='0')  # type: ignore[call-arg]\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", str(program)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout

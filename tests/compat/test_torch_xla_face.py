@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,27 +111,3 @@ def test_without_torch_xla_nothing_starts() -> None:
 def test_a_misspelt_keyword_gets_the_nearest_name() -> None:
     with pytest.raises(TypeError, match=r"Did you mean 'start_method'\?"):
         compat.spawn(abs, startmethod="fork")  # type: ignore[call-overload]
-
-
-def test_it_is_typed(tmp_path: Path) -> None:
-    """mypy --strict, as a user runs it."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "from typing import Any\n"
-        "import xmp\n"
-        "import xmp.compat.torch_xla as compat\n"
-        "from typing_extensions import assert_type\n"
-        "def fn(index: int, flags: dict[str, int]) -> float:\n"
-        "    return 1.0\n"
-        "assert_type(compat.spawn(fn, ({},), join=False), xmp.ProcessContext[Any])\n"
-        "compat.spawn(fn, args=({},), nprocs=None, start_method='fork')\n"
-        "compat.launch(fn, args=({},), debug_single_process=True)\n"
-        "compat.launch(fn, nprocs=8)  # type: ignore[call-arg]\n"
-        "compat.spawn(fn, runtime='cpu')  # type: ignore[call-overload]\n"
-    )
-    arguments = ["mypy", "--strict", "--warn-unused-ignores", str(program)]
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout

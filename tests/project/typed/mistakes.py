@@ -7,7 +7,9 @@ from __future__ import annotations
 import xmp
 import xmp.compat.accelerate as launchers
 import xmp.compat.megengine as dist
+import xmp.compat.paddle as paddle_dist
 import xmp.compat.torch_mp as mp
+import xmp.compat.torch_xla as xla
 import xmp.testing
 
 
@@ -103,3 +105,6 @@ launchers.notebook_launcher(None, (), 2)  # refused
 launchers.debug_launcher(train, (0, 1), num_processes=None)  # refused
 launchers.debug_launcher(train, (0, 1), use_port="29501")  # refused
 launchers.launch(train)  # refused
+paddle_dist.spawn(no_rank, gpu="0")  # refused
+xla.launch(train, nprocs=8)  # refused
+xla.spawn(train, runtime="cpu")  # refused

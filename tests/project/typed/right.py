@@ -13,7 +13,9 @@ from typing_extensions import assert_type
 import xmp
 import xmp.compat.accelerate as launchers
 import xmp.compat.megengine as dist
+import xmp.compat.paddle as paddle_dist
 import xmp.compat.torch_mp as mp
+import xmp.compat.torch_xla as xla
 import xmp.testing
 
 
@@ -232,3 +234,19 @@ def of_accelerate() -> None:
     )
     launchers.debug_launcher(train, (0, 1))
     launchers.debug_launcher(train, [0, 1], num_processes=4)
+
+
+def of_paddle() -> None:
+    context = paddle_dist.spawn(no_rank, (2,), nprocs=2, gpus=[0], print_config=True)
+    assert_type(context, "paddle_dist.MultiprocessContext[float]")
+    paddle_dist.spawn(no_rank, join=False, start_method="fork", ips="a,b", runtime="paddle")
+
+
+def no_rank(epochs: int = 1) -> float:
+    return float(epochs)
+
+
+def of_torch_xla() -> None:
+    xla.spawn(train, (1,), join=False).join()
+    xla.spawn(train, args=(1,), nprocs=None, start_method="fork")
+    xla.launch(train, args=(1,), debug_single_process=True)
