@@ -99,7 +99,8 @@ def loaded(group: str) -> Iterator[Any]:
     for row in ROWS[group].values():
         module, _, attribute = row.partition(":")
         if module in sys.modules:
-            yield getattr(sys.modules[module], attribute)
+            found = sys.modules[module]
+            yield getattr(found, attribute) if attribute else found
 
 
 def foreign(group: str) -> dict[str, EntryPoint]:

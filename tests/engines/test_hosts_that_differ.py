@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.tpu_hosts import host as tpu_host
-from xmp._hosts.engines import HostFound, driver
+from xmp._hosts.engines import driver
+from xmp._hosts.engines.protocol import HostFound
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request
 

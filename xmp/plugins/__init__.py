@@ -5,8 +5,8 @@ from a checkout without harm to the rest. ``xmp.compat`` has the public names of
 
 A runtime of another distribution is a subclass of ``Runtime`` with an entry point in the group
 ``xmp.runtimes``; ``xmp.spawn(fn, runtime="its name")`` finds it, and `xmp doctor` lists it. An
-object with the methods of ``xmp._hosts.engines.Engine`` becomes an engine in the same way, by
-``xmp.engines``. Tests: ``tests/project/test_plugins.py``.
+object with the methods of ``xmp._hosts.engines.protocol.Engine`` becomes an engine in the same
+way, by ``xmp.engines``. Tests: ``tests/project/test_plugins.py``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from xmp._payload import Packed
     from xmp._processes import Results
 
-    from . import Engine, Group, HostFound
+    from .protocol import Engine, Group, HostFound
 
 __all__ = ["launched"]
 

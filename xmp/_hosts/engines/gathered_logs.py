@@ -10,9 +10,9 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from xmp._os import log as _log
 from xmp._os import signals
@@ -23,22 +23,9 @@ from xmp._words.errors import HostLost
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan, Output
 
-    from . import Group
+    from .protocol import Group, HostFiles
 
-__all__ = ["HostFiles", "HostLogs"]
-
-
-class HostFiles(Protocol):
-    """The files of a host that is another machine. All raise OSError, which says why."""
-
-    def sizes(self, paths: Sequence[str]) -> list[int]:
-        """In bytes; 0 for one that is not there."""
-
-    def has(self, path: str) -> bool:
-        """Whether this file is there."""
-
-    def parts(self, path: str, start: int, size: int) -> Generator[memoryview, None, None]:
-        """So many bytes from ``start`` on; fewer if the file has no more."""
+__all__ = ["HostLogs"]
 
 
 class HostLogs:

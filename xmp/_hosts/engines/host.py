@@ -10,7 +10,7 @@ from xmp._processes.messages.launch import Done, LoadFailed
 if TYPE_CHECKING:
     from xmp._words.host_words import HostFailure
 
-    from . import Agent
+    from .protocol import Agent
 
 __all__ = ["Host"]
 

@@ -57,7 +57,7 @@ from .verdict import complete, may_mend, settle
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan
 
-    from . import Agent, Group
+    from .protocol import Agent, Group
 
 __all__ = ["HostsLaunch"]
 

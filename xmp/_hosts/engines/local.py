@@ -24,12 +24,13 @@ from xmp._processes.system import interpreter, stdio
 from xmp._words.errors import PlanError, StartError
 from xmp._words.types import HostFacts, JobPlan, Pairs, Request
 
-from . import HostFound, count_of
+from . import count_of
 from .environment import for_agents
 from .local_agent import LocalAgent
 from .missing import Missing
 from .ping import all_answer
 from .pool import Pool, new_job
+from .protocol import HostFound
 
 if TYPE_CHECKING:
     from xmp._processes import Call

@@ -17,7 +17,7 @@ from xmp._processes.messages.hosts import Ping, Pong
 from xmp._processes.system import linux
 
 if TYPE_CHECKING:
-    from . import Agent
+    from .protocol import Agent
 
 __all__ = ["all_answer"]
 

@@ -20,9 +20,9 @@ from .missing import missing_in
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
-    from . import Group
     from .host import Host
     from .hosts_launch import HostsLaunch
+    from .protocol import Group
 
 __all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
 

@@ -8,10 +8,10 @@ import select
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xmp._hosts.engines import HostFound
 from xmp._hosts.engines.missing import Missing
 from xmp._hosts.engines.ping import all_answer
 from xmp._hosts.engines.pool import Pool, new_job
+from xmp._hosts.engines.protocol import HostFound
 from xmp._os import signals
 from xmp._processes.messages.connection import Closed, prepared
 from xmp._processes.messages.hosts import Describe, Described, Prepare
