@@ -178,7 +178,7 @@ def beside_peers(console: Console, cpus: Sequence[int], rounds: int) -> dict[str
 def write_out(
     folder: Path, rows: Sequence[Row], figures: Figures, known: dict[str, Any], console: Console
 ) -> None:
-    """Write the table for a README and the picture."""
+    """Write the table for docs/bench.md and the picture."""
     import picture  # matplotlib takes longer to import than a quick row to measure
 
     title = report.title_of(known)

@@ -111,7 +111,7 @@ def show(
 
 
 def as_markdown(rows: Sequence[Row], figures: Figures, title: str) -> str:
-    """Return the table of medians for a README."""
+    """Return the table of medians for docs/bench.md."""
     lines = ["| work (8 replicas unless said) | xmp | beside | ratio | wanted |"]
     lines.append("|---|---|---|---|---|")
     for row in rows:

@@ -1,4 +1,4 @@
-"""Part 1: the README's own ``_mp_fn`` on many replicas, and once more on one, to compare."""
+"""Part 1: the ``_mp_fn`` of the guide on many replicas, and once more on one, to compare."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # ./tpu-vm.sh NAME ZONE: runs train.py, which must be in the home folder of each worker, on all workers
 # of a Cloud TPU slice. xmp reads from the metadata server which worker this is, and who the others are.
 # train.py needs an environment? --command=". venv/bin/activate && python3 train.py". A job's secret is
-# a file on each worker: --command='XMP_JOB_SECRET=$(cat ~/.xmp-job) python3 train.py' (docs/security.md).
+# a file on each worker: --command='XMP_JOB_SECRET=$(cat ~/.xmp-job) python3 train.py' (docs/guide/security.md).
 # Ctrl-C ends gcloud, and may leave the programs on the workers running: there, `xmp stacks` finds them and
 # `kill PID` ends one launcher, and with it the launch on all workers.
 set -euo pipefail

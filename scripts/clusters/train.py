@@ -1,7 +1,7 @@
 """What the files of this folder start, once on each host: a data-parallel training in small.
 
 xmp starts one replica for each device of the host, and finds the other hosts in the variables of
-the scheduler: docs/placed-hosts.md.
+the scheduler: docs/guide/placed-hosts.md.
 
 Rank 0, which is on host 0, reads and writes the checkpoint; the others receive it. Where the next
 job may have another machine as host 0, CHECKPOINT must be in a folder that the hosts share, in

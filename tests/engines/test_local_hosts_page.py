@@ -1,4 +1,4 @@
-"""The programs of docs/local-hosts.md, run by a real pytest."""
+"""The programs of docs/guide/local-hosts.md, run by a real pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stage import Stage
 
 pytestmark = pytest.mark.hosts
 
-PAGE = (Path(__file__).parents[2] / "docs/local-hosts.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guide/local-hosts.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 
 

@@ -171,10 +171,11 @@ def test_the_host_of_the_store_leaves_after_those_that_wait_there(
     assert capfd.readouterr().err == ""
 
 
-def test_the_program_of_the_readme(stage: Stage) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_program_of_the_guide(stage: Stage) -> None:
+    page = (ROOT / "docs/guide/torch.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (program,) = (each for each in blocks if "xmp.data_parallel(" in each)
-    done = stage.python(str(stage.write(program, "readme.py")))
+    done = stage.python(str(stage.write(program, "program.py")))
     stage.gone()
     assert done.code == 0, done.err
     assert done.out.startswith("OrderedDict")

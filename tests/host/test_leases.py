@@ -110,7 +110,7 @@ def test_torch_listens_on_loopback_only(stage: Stage) -> None:
 
 
 def test_jax_coordinator_listens_on_loopback_only(stage: Stage) -> None:
-    """Its collectives use the host name's address: the exception that plan and README name."""
+    """Its collectives use the host name's address: the exception that the plan names."""
     said = stage.run(LISTENING, "jax", timeout=90).said
     assert said["before"] == said["after"] == said["after_failure"] == []
     for replica in said["during"]:

@@ -1,4 +1,4 @@
-"""docs/placed-hosts.md: its programs run on two hosts, and its facts are those of the code."""
+"""docs/guide/placed-hosts.md: its programs run on two hosts, its facts are those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xmp._plan import clusters, planner
 from xmp._words.types import HostFacts, Request
 from xmp.testing import recorded_facts
 
-TEXT = (ROOT / "docs/placed-hosts.md").read_text()
+TEXT = (ROOT / "docs/guide/placed-hosts.md").read_text()
 WORDS = re.sub(r"\s+", " ", TEXT)
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", TEXT, re.DOTALL))
 
@@ -35,7 +35,7 @@ def on_two_hosts(stage: Stage, program: str) -> list[Outcome]:
 
 @pytest.mark.hosts
 def test_the_program_prints_what_the_page_shows(stage: Stage) -> None:
-    [[shown]] = [re.findall(r"Host 1 of two prints\n\n```\n(.*?)```", TEXT, re.DOTALL)]
+    [[shown]] = [re.findall(r"Host 1 of two prints\n\n```text\n(.*?)```", TEXT, re.DOTALL)]
     first, second = on_two_hosts(stage, "train.py")
     assert (second.out, second.code) == (shown, 0), second.err
     of_host_0 = shown.replace("host 1", "host 0").replace("replica 2", "replica 0")

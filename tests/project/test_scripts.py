@@ -1,4 +1,4 @@
-"""The project around the code: what README shows is what runs, and the scripts do what they say."""
+"""The project around the code: the guide shows what runs, and the scripts do what they say."""
 
 from __future__ import annotations
 
@@ -45,15 +45,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_readme_shows_the_program_that_the_demo_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks[0] == (ROOT / "scripts/_demo/train_torch.py").read_text()
-
-
-def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in ("README.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
-            assert "://" in target or (ROOT / target).exists(), f"{document}: {target}"
+def test_the_guide_shows_the_program_that_the_demo_runs() -> None:
+    page = (ROOT / "docs/guide/first-launch.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert (ROOT / "scripts/_demo/train_torch.py").read_text() in blocks
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,4 +1,4 @@
-"""The programs of docs/ray.md, on a cluster of two nodes."""
+"""The programs of docs/guide/ray.md, on a cluster of two nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stage import Stage
 
 pytestmark = pytest.mark.ray
 
-PAGE = (Path(__file__).parents[2] / "docs/ray.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guide/ray.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 PRINTED = {
     "first.py": "[(0, 12.0), (0, 12.0), (1, 12.0), (1, 12.0)]\n",

@@ -138,7 +138,7 @@ def test_generators_of_the_script_are_equal_in_all_replicas(numbers: Outcome) ->
     assert fresh[0] != fresh[1]
 
 
-README = """
+GUIDE = """
     import random, sys
     import numpy, torch, in_script, xmp
 
@@ -165,6 +165,6 @@ README = """
         (("seeded",), {"forkserver": [1, 1, 0], "spawn": [0, 0, 0], "fork": [1, 1, 0]}),
     ],
 )
-def test_what_the_readme_says(argv: tuple[str, ...], differ: Any, stage: Stage) -> None:
+def test_what_the_guide_says(argv: tuple[str, ...], differ: Any, stage: Stage) -> None:
     """For random, numpy and torch: whether two replicas draw different numbers."""
-    assert stage.run(README, *argv, timeout=60).said == differ
+    assert stage.run(GUIDE, *argv, timeout=60).said == differ

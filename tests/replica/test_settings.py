@@ -135,7 +135,7 @@ def sessions(rank: int) -> tuple[bool, bool]:
     command = [sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid())"]
     said = subprocess.run(command, capture_output=True, text=True, start_new_session=True).stdout
     with pytest.raises(PermissionError):
-        os.setsid()  # README says so: setsid(2) refuses every leader of a group
+        os.setsid()  # setsid(2) refuses every leader of a group
     return os.getpgid(0) == os.getpid(), said == "True\n"
 
 

@@ -1,4 +1,4 @@
-"""coverage.py counts the lines of replicas, with the settings of docs/testing.md."""
+"""coverage.py counts the lines of replicas, with the settings of docs/guide/testing.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stage import Stage
 
 pytestmark = pytest.mark.peers
 
-PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guide/testing.md").read_text()
 (SETTINGS,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 COUNTED = """

@@ -1,4 +1,4 @@
-"""The programs of docs/testing.md, run by a real pytest."""
+"""The programs of docs/guide/testing.md, run by a real pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.stage import Stage
 
 pytestmark = pytest.mark.peers
 
-PAGE = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guide/testing.md").read_text()
 PROGRAMS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 FAILING = {"test_errors.py", "test_timeouts.py"}
 """Whose launches fail."""

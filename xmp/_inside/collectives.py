@@ -177,8 +177,8 @@ def broadcast(obj: T, src: int = 0, group: Any = None) -> T:
     Args:
         obj: any picklable object; tensors and arrays in it travel as they lie in memory. Over
             several hosts, and in processes of torchrun, Slurm or MPI, only plain values, arrays
-            and tensors, unless all have the same XMP_JOB_SECRET (docs/security.md). A module's
-            ``state_dict()`` then comes as an OrderedDict without its attribute ``_metadata``.
+            and tensors, unless all have the same XMP_JOB_SECRET (docs/guide/security.md). A
+            module's ``state_dict()`` then comes as an OrderedDict without its ``_metadata``.
         src: 0 … ``world_size() - 1``; a global rank even with ``group``, as in torch.
         group: a process group of torch's: only its replicas take part.
 

@@ -13,7 +13,7 @@
         with xmp.testing.fake_chips(2):
             assert xmp.spawn(chip, runtime="fake") == ["0", "1"]
 
-docs/testing.md has more, on pytest, coverage.py and pytest-xdist.
+docs/guide/testing.md has more, on pytest, coverage.py and pytest-xdist.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def _packed_plainly(value: Any, wire: Wire, operation: str) -> _Packed:
         raise TypeError(
             f"xmp.{operation}(): {error} cannot be sent: these replicas have no common secret, so "
             "they open no pickles of each other. Set XMP_JOB_SECRET to one long random text on all "
-            "hosts of the job (docs/security.md), or send numbers, text, bytes, None, arrays, and "
-            "lists, tuples, dicts and OrderedDicts of them"
+            "hosts of the job (docs/guide/security.md), or send numbers, text, bytes, None, "
+            "arrays, and lists, tuples, dicts and OrderedDicts of them"
         ) from None
     notes = [tuple(note) for note in aside.notes]
     return _Packed(_plain_values.encoded((body, notes)), aside.parts)

@@ -189,6 +189,6 @@ def _in_rank_order(found: Sequence[tuple[str, bytes]], size: int) -> list[bytes]
     if missing:
         raise RuntimeError(
             f"JAX's coordinator has not kept what rank {missing[0]} has stored for a collective: "
-            "another program deletes its keys (docs/security.md)"
+            "another program deletes its keys (docs/guide/security.md)"
         )
     return [by_rank[str(rank)] for rank in range(size)]

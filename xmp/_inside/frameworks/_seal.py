@@ -58,7 +58,7 @@ class Round:
         raise RuntimeError(
             f"xmp.{self._operation}(): the message of rank {rank} is not what that replica has "
             "sent, and was not opened: another program writes to the store or the connections of "
-            "this launch (docs/security.md), or the replicas make different collectives"
+            "this launch (docs/guide/security.md), or the replicas make different collectives"
         )
 
     def _code(self, rank: int, body: bytes) -> bytes:

@@ -31,7 +31,7 @@ and, where an actor has TPU chips, TPU_VISIBLE_CHIPS, TPU_CHIPS_PER_HOST_BOUNDS 
 _OF_RAYLETS = ("RAY_CLIENT_MODE", "RAY_LD_PRELOAD_ON_WORKERS")
 """Every raylet has them (_private/client_mode_hook.py, _private/services.py)."""
 _SECRETS = ("RAY_AUTH_TOKEN",)
-"""With it a process can run programs on every node (docs/security.md)."""
+"""With it a process can run programs on every node (docs/guide/security.md)."""
 
 
 # --- variables ---------------------------------------------------------------------------------
