@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +108,27 @@ def test_the_page_shows_the_run_that_is_kept(tmp_path: Path) -> None:
     assert shown in plain, "the whole table, and the line below it"
     pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", tmp_path)]
     assert pictures[0].text["Source"] == pictures[1].text["Source"]
+
+
+def test_the_readme_shows_rows_of_that_run(tmp_path: Path) -> None:
+    """Five of the table, and the curve of 1 to 256 replicas."""
+    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    table = (tmp_path / "bench.md").read_text().splitlines()
+    lines = (ROOT / "README.md").read_text().splitlines()
+    shown = [line for line in lines if re.search(r"\| torch: [\d.,]+ \w+ \|", line)]
+    assert len(shown) == 5
+    assert [each for each in shown if not any(row.startswith(each) for row in table)] == []
+
+    samples = json.loads((ROOT / "docs/bench.json").read_text())["samples"]
+    rows = {"xmp": "scaling / xmp", "floor": "scaling / floor", "torch": "peer scaling / torch"}
+    (counts,) = [line for line in lines if line.startswith("| replicas |")]
+    numbers = [int(each) for each in re.findall(r"\d+", counts)]
+    for name, key in rows.items():
+        (row,) = [line for line in lines if re.match(rf"\| {name}\b.*\| \d+ ms \|", line)]
+        found = [int(each.replace(",", "")) for each in re.findall(r"([\d,]+) ms", row)]
+        measured = [samples.get(f"{key} / seconds@{number}") for number in numbers]
+        assert found == [round(statistics.median(each) * 1000) for each in measured if each]
 
 
 def test_the_page_on_ray_train_shows_its_rows(tmp_path: Path) -> None:
