@@ -40,7 +40,7 @@ def _number(value: float) -> str:
 
 
 ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("all hosts have connected and come", "roll call", _ms),
+    ("all hosts have connected and joined", "roll call", _ms),
     ("the next roll call, after a restart", "next roll call", _ms),
     ("beats, both ways: coordinator, of a core", "beats", _percent),
     ("the same of the simulation", "simulated beats", _percent),

@@ -54,7 +54,7 @@ def test_no_program_is_forgotten() -> None:
 
 
 def test_the_scripts_that_it_names_exist() -> None:
-    named = re.findall(r"\]\(\.\./(scripts/clusters/\S+)\)", TEXT)
+    named = re.findall(r"\]\(\.\./\.\./(scripts/clusters/\S+)\)", TEXT)
     assert {(ROOT / each).name for each in named} == {
         each.name for each in (ROOT / "scripts/clusters").iterdir()
     }
