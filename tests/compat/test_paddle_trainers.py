@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.stage import Stage
-from xmp.plugins.paddle._runs import paddle_runs
+from xmp.plugins.paddle._environment import paddle_runs
 
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"
 

@@ -12,9 +12,9 @@ import pytest
 from xmp._hosts.engines.missing import Missing
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, Request
-from xmp.plugins.ray import autoscaler, shortage, slices
-from xmp.plugins.ray.advice import advice
+from xmp.plugins.ray import shortage, slices
 from xmp.plugins.ray.cluster import ClusterHost
+from xmp.plugins.ray.host_faults import advice
 from xmp.plugins.ray.placement import Nodes, Wanted, checked, wanted
 from xmp.plugins.ray.slices import TpuSlice, in_worker_order, intact, names_of_workers
 
@@ -291,9 +291,9 @@ def test_what_the_monitor_of_a_cluster_says() -> None:
     def says(**types: str) -> bytes:
         return json.dumps({"autoscaler_report": {"node_type_mapping": types}}).encode()
 
-    assert not autoscaler._has_types(says(aa="node_aa", bb="node_bb"))
-    assert autoscaler._has_types(says(aa="ray.head.default", bb="ray.worker.gpu"))
-    assert autoscaler._has_types(None), "it has not said anything yet"
+    assert not shortage._has_types(says(aa="node_aa", bb="node_bb"))
+    assert shortage._has_types(says(aa="ray.head.default", bb="ray.worker.gpu"))
+    assert shortage._has_types(None), "it has not said anything yet"
 
 
 def test_a_cluster_that_others_use() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
+import traceback
 import uuid
 from dataclasses import replace
 from typing import Any
 
 from xmp import _registry
 from xmp._calls.checks import ranks
+from xmp._calls.here import run_here
 from xmp._calls.host import launch, plan_for
 from xmp._calls.options import OPTIONS, SPAWN, output_of, request_of
 from xmp._calls.options import asked as read
@@ -22,10 +25,11 @@ from xmp._inside.script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._os import log
 from xmp._os.probe.limits import affinity
 from xmp._plan.clusters import per_device
+from xmp._processes import exit_status
 from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError
 from xmp._words.types import HostsByHand, Output, Request
 
-from . import _engine, _hosts, _run_here, _run_options, _run_target, _torchrun_words
+from . import _engine, _hosts, _run_options, _run_target, _torchrun_words
 
 __all__ = ["run"]
 
@@ -89,7 +93,7 @@ def _run(options: argparse.Namespace) -> int:
     if over is not None:
         run = _engine.with_text(run)
     elif _runs_here(options, request):
-        status = _run_here.run(request, run, options.seed)
+        status = _run_here(request, run, options.seed)
         if status is not None:
             return status
     _launch(options, request, run, over)
@@ -231,3 +235,36 @@ def _record(error: ReplicaError, path: str) -> None:
 def _say(error: BaseException) -> None:
     text = str(error).replace("Pass runtime= to choose", "Pass --runtime to choose")
     print(f"xmp: {text}", file=sys.stderr)
+
+
+_INTERRUPTED = 130  # 128 + SIGINT
+
+
+def _run_here(request: Request, script: ScriptRun, seed: int | None) -> int | None:
+    """Run the script and return its exit status; a message of ``sys.exit`` is printed.
+
+    None, with nothing begun, in a job of several hosts, which needs the engine. Raises XmpError for
+    what does not fit this host, before the script begins.
+    """
+    raised: list[BaseException] = []
+
+    def main(rank: int) -> None:
+        try:
+            run_in_replica(rank, script)
+        except BaseException as error:  # it must not be taken for an error of xmp
+            raised.append(error)
+
+    if run_here(request, main, (), {}, seed) is None:
+        return None
+    return _status(raised[0]) if raised else 0
+
+
+def _status(error: BaseException) -> int:
+    """As the interpreter ends a script that raises; its traceback begins with the script."""
+    if isinstance(error, SystemExit):
+        return exit_status(error)
+    frames = log.users_frames(error.__traceback__)
+    if sys.stderr is not None:
+        with contextlib.suppress(Exception):  # the script has closed it, or its reader has gone
+            traceback.print_exception(type(error), error, frames)
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

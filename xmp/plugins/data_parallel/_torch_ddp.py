@@ -21,12 +21,11 @@ from xmp._os import log
 from xmp._words.errors import PlanError
 from xmp._words.framework import AveragingOptions
 
-from ._alike import refuse_differences
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
 from ._gradient_watch import Watch
 from ._model_face import Alone, ModelFace, alone
-from ._torch_models import check_model, names_of
+from ._torch_models import check_model, names_of, refuse_differences
 
 __all__ = ["DataParallel", "data_parallel"]
 

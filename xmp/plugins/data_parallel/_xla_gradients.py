@@ -18,10 +18,9 @@ import torch
 from xmp._words.errors import PlanError
 from xmp._words.framework import AveragingOptions, Members
 
-from ._alike import refuse_differences
 from ._batch_norm import reduced
 from ._model_face import ModelFace, alone
-from ._torch_models import check_model, names_of
+from ._torch_models import check_model, names_of, refuse_differences
 
 __all__ = ["AveragingModel", "data_parallel"]
 

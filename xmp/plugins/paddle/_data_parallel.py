@@ -14,9 +14,9 @@ from xmp._words.errors import PlanError
 from xmp._words.framework import AveragingOptions
 from xmp.plugins.data_parallel.call import wrap
 
+from ._environment import paddle_runs, refuse_paddle_on
 from ._group import torchs_group, world_of_torch
 from ._left_out import left_out
-from ._runs import paddle_runs, refuse_paddle_on
 from ._sync import is_paddles, refuse_other_models
 
 if TYPE_CHECKING:

@@ -12,8 +12,14 @@ from typing import Any
 from xmp import _inside
 from xmp._words.errors import PlanError
 
-from ._environment import ParallelEnv, own_place, trainer
-from ._runs import paddle_dist, paddle_runs, refuse_paddle_on
+from ._environment import (
+    ParallelEnv,
+    own_place,
+    paddle_dist,
+    paddle_runs,
+    refuse_paddle_on,
+    trainer,
+)
 from ._trainer import BACKEND, GPU, Trainer, meeting_place, read
 
 __all__ = [

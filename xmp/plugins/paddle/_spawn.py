@@ -152,8 +152,7 @@ def _asked(
     from xmp._calls.launcher import without_rank
     from xmp._plan.clusters import per_device
 
-    from ._backends import mapped
-    from ._devices import count_of, replicas
+    from ._devices import count_of, mapped, replicas
     from ._hosts import by_hand, with_cloud
     from ._options import options_of
 

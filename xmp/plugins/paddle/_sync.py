@@ -10,8 +10,8 @@ from typing import Any
 
 from xmp import _inside
 
+from ._environment import refuse_paddle_on
 from ._group import get_rank, torchs_group, world_of_torch
-from ._runs import refuse_paddle_on
 
 __all__ = ["is_paddles", "refuse_other_models", "sync_params_buffers"]
 

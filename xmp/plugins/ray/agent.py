@@ -18,7 +18,7 @@ from xmp._processes.system import linux, seals
 
 from . import files
 from .answers import Connected, DisconnectedError
-from .failed_hosts import first_line
+from .host_faults import first_line
 from .relay import ENDED, OUTPUT, PACKET, STOPPED, received
 from .streams import Streams
 

@@ -12,10 +12,10 @@ from xmp._hosts.engines.pool import Pool
 from xmp._os import signals
 
 from .cluster import connect, hosts_of, refuse_without_ray
-from .limit import limit_of
 from .placement import Hosts, checked, wanted
 from .reach import Reach
 from .session import connected_meanwhile
+from .waiting import limit_of
 
 if TYPE_CHECKING:
     from xmp._processes import Call

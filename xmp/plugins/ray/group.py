@@ -20,15 +20,12 @@ from xmp._processes.terminal.console import in_notebook
 from xmp._words.errors import PlanError, StartError
 
 from . import actor
-from .advice import advice
 from .agent import RayAgent
 from .answers import all_came
 from .cluster import ClusterHost, connect, connected_by_program, driver_host, hosts_of
-from .failed_hosts import failed_host
 from .host_clocks import measure
+from .host_faults import advice, failed_host, own_versions, refuse_versions
 from .host_files import RayHostFiles
-from .later import Later
-from .limit import Limit
 from .placement import Nodes, Wanted
 from .reach import Reach
 from .reservation import Reservation
@@ -38,7 +35,7 @@ from .sent_files import SentFiles
 from .session import end_before_ray, outlives_its_task, session
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import program_path
-from .versions import own_versions, refuse_versions
+from .waiting import Later, Limit
 
 if TYPE_CHECKING:
     from xmp._words.types import HostFacts, JobPlan

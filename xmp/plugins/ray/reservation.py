@@ -23,11 +23,10 @@ from xmp._words.errors import PlanError, StartError
 
 from . import shortage, slices
 from .answers import Connected
-from .autoscaler import may_grow
 from .cluster import ClusterHost, hosts_of
-from .later import Later
-from .limit import Limit
 from .placement import Nodes, Wanted, has
+from .shortage import may_grow
+from .waiting import Later, Limit
 
 __all__ = ["Reservation"]
 

@@ -1,14 +1,16 @@
-"""How long a launch waits for its hosts."""
+"""How long a launch waits for its hosts, and how long they stay reserved after it."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from xmp._words.errors import ReplicaTimeout, StartError, XmpError
 from xmp._words.types import Limits
 
-__all__ = ["Limit", "limit_of"]
+__all__ = ["Later", "Limit", "limit_of"]
 
 _START = 300.0
 """Seconds for all hosts, without ``start_timeout``: a cluster may add some."""
@@ -45,3 +47,35 @@ def limit_of(limits: Limits | None, begun: float) -> Limit:
     first = limits.first / 1e9 or begun  # monotonic_ns is the same clock
     whole = Limit("timeout", total / 1e9, first + total / 1e9)
     return min(found, whole, key=lambda each: each.ends)
+
+
+class Later:
+    """Calls ``over`` so many seconds after ``start``, unless ``stop`` comes first.
+
+    After ``stop`` it is not called any more: it has returned, or never begins.
+    """
+
+    def __init__(self, over: Callable[[], object], seconds: float) -> None:
+        self._over, self._seconds = over, seconds
+        self._lock = threading.RLock()  # ``over`` may itself call ``stop``
+        self._timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Count from now on."""
+        with self._lock:
+            self.stop()
+            self._timer = threading.Timer(self._seconds, self._call)
+            self._timer.name, self._timer.daemon = "xmp-later", True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """Another launch begins, or there is nothing to give back."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+            if timer is not None:
+                timer.cancel()
+
+    def _call(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():
+                self._over()
