@@ -171,6 +171,24 @@ def test_in_a_world_of_one_the_face_is_the_same_and_a_warning_says_so() -> None:
     assert not torch.distributed.is_initialized()
 
 
+def without_default_group(rank: int) -> list[str]:
+    import torch.distributed as dist
+
+    xmp.init_process_group()
+    stale = dist.group.WORLD
+    dist.destroy_process_group()
+    given = stale, dist.GroupMember.NON_GROUP_MEMBER, "world"
+    return [refused(lambda group=each: xmp.data_parallel(net(), group=group)) for each in given]
+
+
+@pytest.mark.parametrize("nprocs", [2, 1])
+def test_a_group_without_the_default_group_is_refused(nprocs: int) -> None:
+    for rank, (stale, outside, wrong) in enumerate(replicas(without_default_group, nprocs=nprocs)):
+        assert stale.startswith("PlanError: group is not a process group of this process's torch")
+        assert f"PlanError: data_parallel(group=…): rank {rank} is not in the group" in outside
+        assert wrong.startswith("TypeError: group must be a torch.distributed.ProcessGroup")
+
+
 def alone_in_its_group(rank: int) -> str:
     import torch.distributed as dist
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from xmp._inside import device, world_size
+from xmp._inside import device, rank, world_size
 from xmp._inside.frameworks import _exchange
 from xmp._inside.frameworks._torch_subgroups import place_in
 from xmp._inside.frameworks._torch_wire import TorchWire
@@ -135,39 +135,36 @@ def _group(given: Any) -> Any:
     """Return the process group that averages; None in a world of one without any.
 
     Raises:
-        TypeError: ``given`` is not a process group. PlanError: there is none yet, or this replica
-            is not in it.
+        TypeError: ``given`` is not a process group. PlanError: torch does not know it, this replica
+            is not in it, or the default group is not there yet.
     """
-    if not dist.is_initialized():
-        if given is not None:
-            _refuse_group(given)
-        if world_size() > 1:
-            raise PlanError(
-                "data_parallel() needs the process group, which is not there yet: call "
-                'xmp.init_process_group() before, or launch with backend="auto" (spawn, launch)'
-            )
-        return None
-    if given is None:
+    if given is not None:
+        _refuse_group(given)
+        return given
+    if dist.is_initialized():
         return dist.group.WORLD
+    if world_size() > 1:
+        raise PlanError(
+            "data_parallel() needs the process group, which is not there yet: call "
+            'xmp.init_process_group() before, or launch with backend="auto" (spawn, launch)'
+        )
+    return None
+
+
+def _refuse_group(given: Any) -> None:
     try:
-        rank, _ = place_in(dist, given)
+        place, _ = place_in(dist, given)
     except ValueError as error:
         raise PlanError(str(error)) from None
-    if rank < 0:
+    if place < 0:
         raise PlanError(
-            f"data_parallel(group=…): rank {dist.get_rank()} is not in the group. Call it on the "
+            f"data_parallel(group=…): rank {rank()} is not in the group. Call it on the "
             "group's own replicas alone: where xmp.rank(group) is not -1"
         )
-    return given
 
 
 def _all_gather(group: Any, value: Any) -> list[Any]:
     return _exchange.all_gather(value, TorchWire(torch, device, group))
-
-
-def _refuse_group(given: Any) -> None:
-    """Raise TypeError for what is no group, ValueError for one that has no default group."""
-    place_in(dist, given)
 
 
 def _check_backend(model: Any, group: Any) -> None:
