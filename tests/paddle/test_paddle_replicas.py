@@ -95,6 +95,27 @@ def test_collectives() -> None:
         assert each["kept"] == [rank, rank + 1.0, rank + 2.0]
 
 
+def precise(rank: int) -> dict[str, Any]:
+    import paddle
+
+    third = paddle.to_tensor([1 / 3 + rank], dtype="float64")
+    gathered = [*xmp.all_gather(third), xmp.broadcast(third, 1)]
+    short = paddle.to_tensor([1 / 3 + rank]).astype("bfloat16")
+    there = xmp.all_gather(short)[rank]
+    return {
+        "dtypes": [str(each.dtype) for each in (*gathered, there)],
+        "values": [each.item() for each in gathered],
+        "short": there.astype("float32").item() == short.astype("float32").item(),
+    }
+
+
+def test_values_arrive_as_precise_as_they_were() -> None:
+    for each in replicas(precise, nprocs=2):
+        assert each["dtypes"] == [*["paddle.float64"] * 3, "paddle.bfloat16"]
+        assert each["values"] == [1 / 3, 1 / 3 + 1, 1 / 3 + 1]
+        assert each["short"]
+
+
 def among_trainers() -> Any:
     import os
 

@@ -11,7 +11,7 @@ from typing import Any
 from xmp._inside.frameworks._array_wire import ArrayWire
 from xmp._inside.frameworks._block_heads import BlockHeads
 
-__all__ = ["PaddleWire", "as_numpy"]
+__all__ = ["PaddleWire", "as_numpy", "in_numpy"]
 
 
 class PaddleWire(ArrayWire, BlockHeads):
@@ -28,7 +28,7 @@ class PaddleWire(ArrayWire, BlockHeads):
 
         if not isinstance(value, paddle.Tensor):
             return None
-        return _tensor, (as_numpy(value), str(value.dtype).removeprefix("paddle."))
+        return _tensor, (as_numpy(value), _dtype_name(value))
 
     def gather_part(self, part: Any | None, sizes: Sequence[int]) -> list[Any]:
         """Return the parts of all ranks, which travel padded to the longest."""
@@ -61,9 +61,23 @@ class PaddleWire(ArrayWire, BlockHeads):
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return its values, floats as float32: numpy has no bfloat16, Paddle would give its bits."""
-    plain = tensor.astype("float32") if tensor.is_floating_point() else tensor
-    return plain.detach().numpy()
+    """Return the values of a tensor, in the dtype that ``in_numpy`` names."""
+    name = _dtype_name(tensor)
+    there = in_numpy(name)
+    return (tensor if there == name else tensor.astype(there)).detach().numpy()
+
+
+def in_numpy(dtype: str) -> str:
+    """Return the dtype in which numpy holds all values of a tensor of Paddle's ``dtype``.
+
+    Floats shorter than float32 become float32: numpy has no bfloat16, for which Paddle would give
+    its bits as integers, and no float8.
+    """
+    return "float32" if dtype.startswith(("bfloat16", "float16", "float8")) else dtype
+
+
+def _dtype_name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("paddle.")
 
 
 def _empty(size: int) -> Any:
