@@ -6,7 +6,6 @@ import argparse
 import importlib
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,14 +100,6 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     health.add_argument(
         "--engine", choices=["ray"], help="connect to the Ray cluster that a launch would use"
     )
-    health.add_argument(
-        "--needs", type=_bytes, default=0, metavar="SIZE",
-        help="memory that each replica needs (model, gradients, batches), as in 2GiB",
-    )  # fmt: skip
-    health.add_argument(
-        "--arguments", type=_bytes, default=0, metavar="SIZE",
-        help="size of the arguments of the function, as in 512MiB",
-    )  # fmt: skip
     return parser, commands.choices
 
 
@@ -118,17 +109,6 @@ def _positions(text: str) -> tuple[int, ...]:
     except ValueError:
         allowed = "positions among the visible devices, as in 0,2"
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of {allowed}") from None
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"([0-9]+\.?[0-9]*) *(?:([KMGT])(i?)(B?))?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size. Allowed: 2GiB, 512M, 1.5GB, bytes; K, M, G or T."
-        )
-    # As with `docker --memory`, a bare letter is binary: only KB, MB, ... are decimal.
-    base = 1000 if found[4] and not found[3] else 1024
-    return int(float(found[1]) * base ** (" KMGT".index((found[2] or " ").upper())))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Free memory and /dev/shm, on recorded trees, and whether a launch fits."""
+"""Free memory and /dev/shm, on recorded trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from xmp._os.ports import lease
 from xmp._os.probe import doctor, limits, room
-from xmp._os.probe.room import Load
 from xmp._words.types import HostFacts, Request
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -66,14 +65,14 @@ def test_free_memory_is_that_of_the_fullest_group(
     assert limits.memory_free(tree(tmp_path, files)) == free
 
 
-def findings(root: Path, load: Load, nprocs: int = 4) -> list[str]:
+def findings(root: Path) -> list[str]:
     facts = HostFacts(cpus=(0, 1, 2, 3), memory_bytes=16 * GIB)
-    request = Request(runtime="cpu", nprocs=nprocs)
-    return [str(found) for found in doctor.examine(facts, request, lease, root, load)]
+    request = Request(runtime="cpu", nprocs=4)
+    return [str(found) for found in doctor.examine(facts, request, lease, root)]
 
 
 def test_less_than_a_framework_takes_is_a_warning(tmp_path: Path) -> None:
-    found = findings(tree(tmp_path, UNIFIED), Load())
+    found = findings(tree(tmp_path, UNIFIED))
     (line,) = [text for text in found if "of memory free" in text]
     assert line.startswith(
         "warning: 1.5 GiB of memory free (of the memory control group), 0.4 GiB for each replica"
@@ -81,57 +80,36 @@ def test_less_than_a_framework_takes_is_a_warning(tmp_path: Path) -> None:
     assert "MpModelWrapper" in line
     assert any(
         text.startswith("note: 8.0 GiB of memory free (of the machine), 2.0 GiB for each")
-        for text in findings(tree(tmp_path, {**MACHINE, "proc/self/cgroup": ""}), Load())
+        for text in findings(tree(tmp_path, {**MACHINE, "proc/self/cgroup": ""}))
     )
-
-
-def test_a_launch_that_does_not_fit_is_a_problem_with_the_number_that_would(tmp_path: Path) -> None:
-    root = tree(tmp_path, MACHINE)
-    line = findings(root, Load(each=2 * GIB, arguments=GIB))[0]
-    assert line.startswith(
-        "problem: 4 replicas with 2.0 GiB each and twice 1.0 GiB of arguments take 10.0 GiB, "
-        "but there is only 8.0 GiB of memory free (of the machine) -> 3 would fit (-n 3); or wrap"
-    )
-    fits = findings(root, Load(each=2 * GIB, arguments=GIB), nprocs=3)
-    assert any(text.startswith("note: 3 replicas with 2.0 GiB each") for text in fits)
-    assert not any(text.startswith("problem") for text in fits)
-    too_much = findings(root, Load(each=GIB, arguments=5 * GIB))[0]
-    assert "take 14.0 GiB" in too_much
-    assert "would fit" not in too_much
 
 
 def test_a_full_group_is_a_warning(tmp_path: Path) -> None:
     files = {**UNIFIED, "sys/fs/cgroup/pod/memory.max": str(GIB)}
-    (line,) = map(str, room.memory(tree(tmp_path, files), None, 4, Load()))
+    (line,) = map(str, room.memory(tree(tmp_path, files), None, 4))
     assert line.startswith("warning: 0 MiB of memory free (of the memory control group)")
 
 
 def test_a_host_that_says_nothing_is_left_alone(tmp_path: Path) -> None:
-    assert list(room.memory(tree(tmp_path, {}), None, 4, Load(each=GIB))) == []
+    assert list(room.memory(tree(tmp_path, {}), None, 4)) == []
 
 
 @pytest.mark.parametrize(
-    ("found", "load", "words"),
+    ("found", "words"),
     [
-        ((8 * GIB, 8 * GIB), Load(), []),
-        (None, Load(), ["this host has no /dev/shm"]),
+        ((8 * GIB, 8 * GIB), []),
+        (None, ["this host has no /dev/shm"]),
         (
             (64 * MIB, 64 * MIB),
-            Load(),
             ["/dev/shm has only 64 MiB -> make it larger: docker run --shm-size"],
         ),
-        ((8 * GIB, 80 * MIB), Load(), ["/dev/shm is nearly full: 80 MiB of 8.0 GiB free"]),
-        ((64 * MIB, 0), Load(), ["has only 64 MiB", "nearly full: 0 MiB of 64 MiB free"]),
-        ((500 * GIB, 30 * GIB), Load(), []),
-        (
-            (2 * GIB, 2 * GIB),
-            Load(arguments=3 * GIB),
-            ["CPU tensors of 3.0 GiB as arguments: /dev/shm has 2.0 GiB free"],
-        ),
+        ((8 * GIB, 80 * MIB), ["/dev/shm is nearly full: 80 MiB of 8.0 GiB free"]),
+        ((64 * MIB, 0), ["has only 64 MiB", "nearly full: 0 MiB of 64 MiB free"]),
+        ((500 * GIB, 30 * GIB), []),
     ],
 )
-def test_shared_memory(found: tuple[int, int] | None, load: Load, words: list[str]) -> None:
-    lines = [str(finding) for finding in room.shared(found, load)]
+def test_shared_memory(found: tuple[int, int] | None, words: list[str]) -> None:
+    lines = [str(finding) for finding in room.shared(found)]
     assert len(lines) == len(words)
     for line, text in zip(lines, words, strict=True):
         assert line.startswith("warning: ")
@@ -149,11 +127,11 @@ target = os.path.join(root, "dev/shm").encode()
 if libc.mount(b"shm", target, b"tmpfs", 0, b"size=64m"):
     sys.exit("refused")
 from pathlib import Path
-from xmp._os.probe.room import Load, shared, shared_memory
+from xmp._os.probe.room import shared, shared_memory
 empty = shared_memory(Path(root))
 with open(target + b"/left", "wb") as file:
     file.write(bytes(60 << 20))
-print(json.dumps([empty, [str(f) for f in shared(shared_memory(Path(root)), Load())]]))
+print(json.dumps([empty, [str(f) for f in shared(shared_memory(Path(root)))]]))
 """
 
 
@@ -175,25 +153,3 @@ def test_what_docker_gives_a_container(tmp_path: Path) -> None:
     assert empty == [64 * MIB, 64 * MIB]
     assert "/dev/shm has only 64 MiB" in full[0]
     assert "/dev/shm is nearly full: 4 MiB of 64 MiB free" in full[1]
-
-
-def xmp_doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "xmp", "doctor", "--runtime", "cpu", "-n", "2", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_the_command_takes_sizes() -> None:
-    small = xmp_doctor("--needs", "1.5MB", "--arguments", "512k")
-    assert small.returncode == 0, small.stdout + small.stderr
-    assert "note: 2 replicas with 1 MiB each and twice 0 MiB of arguments fit" in small.stdout
-    large = xmp_doctor("--needs", "900TiB")
-    assert large.returncode == 1
-    assert large.stdout.startswith("problem: 2 replicas with 921600.0 GiB each take")
-    wrong = xmp_doctor("--needs", "much")
-    assert wrong.returncode == 2
-    assert "'much' is not a size. Allowed: 2GiB, 512M, 1.5GB, bytes" in wrong.stderr

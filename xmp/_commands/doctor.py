@@ -16,9 +16,8 @@ __all__ = ["run"]
 def run(options: argparse.Namespace) -> int:
     """Print the findings; 1 if one is a problem."""
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
-    load = doctor.Load(each=options.needs, arguments=options.arguments)
     reach = _registry.find("hosts", "reach")
-    findings = doctor.examine(probe.facts(), request, ports.lease, load=load, reach=reach)
+    findings = doctor.examine(probe.facts(), request, ports.lease, reach=reach)
     more = (each for look in _registry.every("doctor") for each in look(options.engine))
     findings = doctor.in_order([*findings, *more])
     for finding in findings:

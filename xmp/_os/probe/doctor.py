@@ -24,14 +24,12 @@ from .finding import Finding
 from .holders import device_holders, lock_holders
 from .leftovers import described, leftovers
 from .meeting import Reach
-from .room import Load
 
-__all__ = ["Finding", "Load", "examine", "in_order"]
+__all__ = ["Finding", "examine", "in_order"]
 
 Lease = Callable[[Sequence[PortNeed]], AbstractContextManager[Any]]
 TUNED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 TUNED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
-NOTHING = Load()
 
 
 def examine(
@@ -39,17 +37,16 @@ def examine(
     request: Request,
     lease: Lease,
     root: str | Path = "/",
-    load: Load = NOTHING,
     reach: Reach | None = None,
 ) -> list[Finding]:
     """Return all findings of this host for a launch of ``request``, problems first.
 
-    ``lease`` leases ports, to find out whether they are free; ``load`` is what must fit; ``reach``
-    connects to the port of host 0, from another host of the job.
+    ``lease`` leases ports, to find out whether they are free; ``reach`` connects to the port of
+    host 0, from another host of the job.
     """
     base = Path(root)
     found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
-    found += room.shared(room.shared_memory(base), load)
+    found += room.shared(room.shared_memory(base))
     on_chips = bool(facts.tpu)
     if why := capacity.too_many(request.nprocs or 0, base):
         found.append(Finding("problem", f"{request.nprocs} replicas do not fit: {why}"))
@@ -59,7 +56,7 @@ def examine(
         found.append(Finding("problem", str(error)))
     else:
         found += [finding for look in LOOKS for finding in look(plan, facts)]
-        found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas), load)
+        found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas))
         found += _fixed_ports(plan, lease)
         found += meeting.found(plan, facts, reach)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")

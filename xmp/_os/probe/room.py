@@ -1,4 +1,4 @@
-"""Findings on whether a launch fits into the free memory and /dev/shm of this host.
+"""Findings on the free memory and /dev/shm of this host.
 
 Arguments and results travel in memory files. The size of /dev/shm does not limit these, but a
 control group counts them as memory, as it counts files in /dev/shm.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import limits
 from .finding import Finding
 
-__all__ = ["Load", "memory", "shared", "shared_memory"]
+__all__ = ["memory", "shared", "shared_memory"]
 
 MIB, GIB = 1 << 20, 1 << 30
 LEAST = GIB
@@ -22,44 +21,16 @@ LEAST = GIB
 and a device plugin, without a model."""
 
 
-@dataclass(frozen=True)
-class Load:
-    """What a launch will take, in bytes, as given by the user; 0 is unknown."""
-
-    each: int = 0
-    """What every replica takes for itself: its model, gradients, batches."""
-    arguments: int = 0
-    """The arguments of all replicas together."""
-
-    def total(self, replicas: int) -> int:
-        """Return the total; arguments count twice, as the launcher's own and as one packed copy."""
-        return replicas * self.each + 2 * self.arguments
-
-
-def memory(root: Path, installed: int | None, replicas: int, load: Load) -> Iterator[Finding]:
+def memory(root: Path, installed: int | None, replicas: int) -> Iterator[Finding]:
     """Yield whether ``replicas`` fit into free memory; if unknown, into ``installed`` bytes."""
     free, bound = limits.memory_free(root) or (installed, "")
     if free is None:
         return
     what = f"{_size(free)} of memory free" + (f" (of {bound})" if bound else "")
-    if load.total(replicas):
-        yield _fits(free, what, replicas, load)
-        return
     each = free / replicas
     text = f"{what}, {_size(each)} for each replica"
     advice = "use fewer replicas, or wrap the model in MpModelWrapper, which shares its weights"
     yield Finding("warning", text, advice) if each < LEAST else Finding("note", text)
-
-
-def _fits(free: int, what: str, replicas: int, load: Load) -> Finding:
-    handed = f" and twice {_size(load.arguments)} of arguments" if load.arguments else ""
-    wanted = f"{replicas} replicas with {_size(load.each)} each{handed}"
-    if load.total(replicas) <= free:
-        return Finding("note", f"{wanted} fit: {what}")
-    text = f"{wanted} take {_size(load.total(replicas))}, but there is only {what}"
-    most = max(free - load.total(0), 0) // load.each if load.each else 0
-    advice = f"{most} would fit (-n {most}); or " if most else ""
-    return Finding("problem", text, advice + "wrap the model in MpModelWrapper, or raise the limit")
 
 
 def shared_memory(root: Path) -> tuple[int, int] | None:
@@ -71,7 +42,7 @@ def shared_memory(root: Path) -> tuple[int, int] | None:
     return state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
 
 
-def shared(found: tuple[int, int] | None, load: Load) -> Iterator[Finding]:
+def shared(found: tuple[int, int] | None) -> Iterator[Finding]:
     """Yield what is too small in /dev/shm: tensors in arguments and data loaders need it.
 
     In a container it has 64 MiB by default.
@@ -86,9 +57,6 @@ def shared(found: tuple[int, int] | None, load: Load) -> Iterator[Finding]:
     if free < min(size // 10, GIB):
         text = f"/dev/shm is nearly full: {_size(free)} of {_size(size)} free"
         yield Finding("warning", text, "remove files that ended programs left (ls -l /dev/shm)")
-    if load.arguments > free:
-        text = f"CPU tensors of {_size(load.arguments)} as arguments: /dev/shm has {_size(free)}"
-        yield Finding("warning", f"{text} free", f"{larger}; or pass numpy arrays, which need none")
 
 
 def _size(count: float) -> str:
