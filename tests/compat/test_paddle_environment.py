@@ -158,9 +158,8 @@ MEETINGS = [
     ({"PADDLE_MASTER": "h:65536"}, "a port from 1 to 65535"),
     ({ENDPOINTS: "h,h:2"}, f"the first of {ENDPOINTS} is 'h'"),
     ({"MASTER_ADDR": "h", "MASTER_PORT": "x"}, "MASTER_ADDR:MASTER_PORT is 'h:x'"),
-    ({"PADDLE_DISTRI_BACKEND": "bkcl"}, "'bkcl', a backend of Paddle's that torch lacks; allowed"),
-    ({"PADDLE_DISTRI_BACKEND": "mpi"}, "is 'mpi'; allowed are 'auto', 'gloo', 'nccl', 'xccl'"),
-    ({"PADDLE_DISTRI_BACKEND": "xccl"}, "needs a device of the kind 'xpu'; this trainer's is"),
+    ({"PADDLE_DISTRI_BACKEND": "bkcl"}, "is 'bkcl'; for this trainer's device, 'cpu', torch has"),
+    ({"PADDLE_DISTRI_BACKEND": "xccl"}, "is 'xccl'; for this trainer's device, 'cpu', torch has"),
 ]
 
 
@@ -195,12 +194,10 @@ def connected(rank: int) -> dict[str, Any]:
     before = (dist.get_rank(), dist.get_world_size())
     group = dist.init_parallel_env()
     total = torch.tensor([rank + 1.0])
-    torch.distributed.all_reduce(total, group=group.process_group)
+    torch.distributed.all_reduce(total, group=group)
     first = torch.distributed.new_group([0])
     with pytest.raises(TypeError, match=r"group must be a torch\.distributed\.ProcessGroup"):
         dist.get_rank("group")
-    with pytest.raises(ValueError, match="7 is not in list"):
-        group.get_group_rank(7)
     return {
         "before": before,
         "after": (dist.get_rank(), dist.get_world_size()),
@@ -208,17 +205,9 @@ def connected(rank: int) -> dict[str, Any]:
         "of the first": (dist.get_rank(first), dist.get_world_size(first)),
         "total": total.item(),
         "again": dist.init_parallel_env() is group,
-        "group": (group.rank, group.ranks, group.nranks, group.id, group.name, group.world_size),
-        "asked": (group.is_member(), group.get_group_rank(1), group.get_global_rank(1)),
-        "backend": group.backend,
-        "limit": str(group.process_group._get_backend(torch.device("cpu")).options._timeout),
-        "default": group.process_group is torch.distributed.group.WORLD,
-        "repr": repr(group),
+        "limit": str(group._get_backend(torch.device("cpu")).options._timeout),
+        "default": group is torch.distributed.group.WORLD,
         "environment": everything(),
-        "outside": [
-            (each.rank, each.world_size, each.nranks, each.is_member(), each.get_group_rank(0))
-            for each in [dist.Group(-1, 10, [0])]
-        ],
     }
 
 
@@ -233,13 +222,8 @@ def test_replicas_connect_and_know_their_group() -> None:
             "of the first": [(0, 1), (-1, -1)][rank],
             "total": 3.0,
             "again": True,
-            "group": (rank, [0, 1], 2, 0, "_default_pg", 2),
-            "asked": (True, 1, 1),
-            "backend": "GLOO",
             "limit": "0:01:01.500000",
             "default": True,
-            "repr": f"rank: {rank}, nranks: 2, id: 0, ranks: 0, 1; name: _default_pg",
-            "outside": [(-1, -1, 1, False, -1)],
         }
         assert (environment["rank"], environment["local_rank"]) == (rank, rank)
         assert (environment["world_size"], environment["nranks"]) == (2, 2)
@@ -254,14 +238,14 @@ def other_backends(rank: int) -> list[str]:
             dist.init_parallel_env()
         texts.append(str(caught.value))
     os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
-    return [*texts, dist.init_parallel_env().backend]
+    return [*texts, dist.init_parallel_env().name()]
 
 
 def test_a_backend_that_the_device_does_not_have_is_named() -> None:
     for nccl, heter, gloo in launch("forkserver", other_backends):
-        assert "is 'nccl', which needs a device of the kind 'cuda'; this trainer's is 'cpu'" in nccl
-        assert "'heter', a backend of Paddle's that torch lacks" in heter
-        assert gloo == "GLOO"
+        assert "PADDLE_DISTRI_BACKEND is 'nccl'; for this trainer's device, 'cpu', torch" in nccl
+        assert "is 'heter'; for this trainer's device, 'cpu', torch has 'gloo', of which" in heter
+        assert gloo == "gloo"
 
 
 def of_another_group(rank: int) -> tuple[bool, float]:
@@ -270,7 +254,7 @@ def of_another_group(rank: int) -> tuple[bool, float]:
     old = dist.init_parallel_env()
     torch.distributed.destroy_process_group()
     new = dist.init_parallel_env()
-    return new is not old, xmp.all_reduce(1.0, group=new.process_group)
+    return new is not old, xmp.all_reduce(1.0, group=new)
 
 
 def test_a_new_process_group_of_torchs_is_a_new_group() -> None:

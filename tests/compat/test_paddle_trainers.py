@@ -48,15 +48,16 @@ dist.sync_params_buffers(model, group, src_rank=1)
 weights = xmp.all_gather(model.weight.detach().tolist())
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 said = {
-    "before": before, "apart": apart, "refused": refused, "total": total.item(), "name": group.name,
+    "before": before, "apart": apart, "refused": refused, "total": total.item(),
+    "name": group.name(),
     "xmp": [xmp.rank(), xmp.world_size(), xmp.local_rank(), xmp.local_world_size()],
-    "sum": xmp.all_reduce(1, group=group.process_group), "equal": weights[0] == weights[1],
+    "sum": xmp.all_reduce(1, group=group), "equal": weights[0] == weights[1],
     "variables": [os.environ[name] for name in names],
 }
-formed = weakref.ref(group.process_group)
-cycle = [group.process_group]
+formed = weakref.ref(group)
+cycle = [group]
 cycle.append(cycle)
-del cycle
+del cycle, group
 xmp.barrier()
 """
 
@@ -89,7 +90,7 @@ def test_trainers_that_paddles_launcher_started(meeting: str, stage: Stage) -> N
             "before": [rank, 2, rank, 2],
             "left": [False, True],
             "total": 3.0,
-            "name": "_default_pg",
+            "name": "gloo",
             "xmp": [rank, 2, rank, 2],
             "sum": 2,
             "equal": True,

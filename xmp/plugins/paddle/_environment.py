@@ -12,7 +12,15 @@ from xmp._words.errors import PlanError
 from ._trainer import TIMEOUT, Trainer, current_endpoint, endpoints, integer, read
 from .runtime import RANK
 
-__all__ = ["ParallelEnv", "own_place", "paddle_dist", "paddle_runs", "refuse_paddle_on", "trainer"]
+__all__ = [
+    "ParallelEnv",
+    "own_place",
+    "paddle_dist",
+    "paddle_runs",
+    "refuse_paddle_on",
+    "torch_is_connected",
+    "trainer",
+]
 
 _RINGS = "FLAGS_nccl_nrings"
 _HALF_AN_HOUR = 1_800_000  # ms
@@ -63,73 +71,39 @@ class ParallelEnv:
         PlanError: a variable of Paddle's launcher is missing, wrong, or contradicts another.
     """
 
+    rank: int
+    """The global rank: 0 to ``world_size`` - 1."""
+    local_rank: int
+    """The global rank, as in Paddle; the rank on this host is ``xmp.local_rank()``."""
+    world_size: int
+    """The number of trainers on all hosts together."""
+    nranks: int
+    """The same as ``world_size``."""
+    device_id: int
+    """The number of this trainer's device on its host; 0 on the CPU.
+
+    Paddle documents 0 too; a Paddle 3.3.1 that is built for the CPU raises AttributeError.
+    """
+    dev_id: int
+    """The same as ``device_id``."""
+    device_type: str
+    """The kind of device where Paddle needs a plugin for it; empty for CPU, GPU and XPU."""
+    current_endpoint: str
+    """The "address:port" of this trainer; empty where no endpoint is planned."""
+    trainer_endpoints: list[str]
+    """The endpoints in the order of the ranks; ``[""]`` where none are planned."""
+    nrings: int
+    """FLAGS_nccl_nrings, 1 to 8; 1 by default. torch has no such setting."""
+    pg_timeout: int
+    """The time limit of the process group in milliseconds: PADDLE_PG_TIMEOUT, or 1800000."""
+
     def __init__(self) -> None:
         if paddle_runs():
             own = paddle_dist().ParallelEnv()
-            self._values: dict[str, Any] = {name: getattr(own, name, 0) for name in _NAMES}
+            self.__dict__.update({name: getattr(own, name, 0) for name in _NAMES})
         else:
-            self._values = _torchs_values()
-
-    @property
-    def rank(self) -> int:
-        """The global rank: 0 to ``world_size`` - 1."""
-        return self._get("rank")
-
-    @property
-    def local_rank(self) -> int:
-        """The global rank, as in Paddle; the rank on this host is ``xmp.local_rank()``."""
-        return self._get("rank")
-
-    @property
-    def world_size(self) -> int:
-        """The number of trainers on all hosts together."""
-        return self._get("world_size")
-
-    @property
-    def nranks(self) -> int:
-        """The same as ``world_size``."""
-        return self._get("world_size")
-
-    @property
-    def device_id(self) -> int:
-        """The number of this trainer's device on its host; 0 on the CPU.
-
-        Paddle documents 0 too; a Paddle 3.3.1 that is built for the CPU raises AttributeError.
-        """
-        return self._get("device_id")
-
-    @property
-    def dev_id(self) -> int:
-        """The same as ``device_id``."""
-        return self._get("device_id")
-
-    @property
-    def device_type(self) -> str:
-        """The kind of device where Paddle needs a plugin for it; empty for CPU, GPU and XPU."""
-        return str(self._values["device_type"])
-
-    @property
-    def current_endpoint(self) -> str:
-        """The "address:port" of this trainer; empty where no endpoint is planned."""
-        return str(self._values["current_endpoint"])
-
-    @property
-    def trainer_endpoints(self) -> list[str]:
-        """The endpoints in the order of the ranks; ``[""]`` where none are planned."""
-        return list(self._values["trainer_endpoints"])
-
-    @property
-    def nrings(self) -> int:
-        """FLAGS_nccl_nrings, 1 to 8; 1 by default. torch has no such setting."""
-        return self._get("nrings")
-
-    @property
-    def pg_timeout(self) -> int:
-        """The time limit of the process group in milliseconds: PADDLE_PG_TIMEOUT, or 1800000."""
-        return self._get("pg_timeout")
-
-    def _get(self, name: str) -> int:
-        return int(self._values[name])
+            self.__dict__.update(_torchs_values())
+        self.local_rank, self.nranks, self.dev_id = self.rank, self.world_size, self.device_id
 
 
 _NAMES = (
@@ -178,7 +152,7 @@ def paddle_runs() -> bool:
         return _inside.replica().runtime == "paddle"
     if "paddle" not in sys.modules:
         return False
-    return "torch" not in sys.modules or (RANK in os.environ and not _torch_is_connected())
+    return "torch" not in sys.modules or (RANK in os.environ and not torch_is_connected())
 
 
 def refuse_paddle_on(what: str) -> None:
@@ -197,6 +171,7 @@ def paddle_dist() -> Any:
     return paddle.distributed
 
 
-def _torch_is_connected() -> bool:
+def torch_is_connected() -> bool:
+    """Return whether torch has a process group."""
     dist = sys.modules.get("torch.distributed")
     return dist is not None and dist.is_available() and bool(dist.is_initialized())

@@ -11,7 +11,7 @@ from typing import Any
 from xmp import _inside
 
 from ._environment import refuse_paddle_on
-from ._group import get_rank, torchs_group, world_of_torch
+from ._group import get_rank, refuse_unconnected
 
 __all__ = ["is_paddles", "refuse_other_models", "sync_params_buffers"]
 
@@ -34,7 +34,7 @@ def sync_params_buffers(
 
     Args:
         model: a ``torch.nn.Module`` or a ``paddle.nn.Layer``.
-        comm_group: what ``init_parallel_env`` returned, or a process group of torch's.
+        comm_group: what ``init_parallel_env`` returned, or another group of that framework's.
         src_rank: a global rank.
         is_model_parallel: leave out parameters with ``is_distributed = True``.
         fuse_params: exchange 128 MiB at once, instead of each tensor alone.
@@ -55,17 +55,16 @@ def sync_params_buffers(
         )
         return
     refuse_other_models("sync_params_buffers", model)
-    group = torchs_group(comm_group)
     src = operator.index(src_rank)
-    world_of_torch("sync_params_buffers")
-    if get_rank(group) < 0:
+    refuse_unconnected("sync_params_buffers")
+    if get_rank(comm_group) < 0:
         warnings.warn(
             f"sync_params_buffers() does nothing: rank {get_rank()} is not in comm_group",
             stacklevel=2,
         )
         return
     for tensors in _exchanges(model, is_model_parallel, fuse_params, is_moe_sharding_parallel):
-        _exchange(tensors, src, group)
+        _exchange(tensors, src, comm_group)
 
 
 def is_paddles(model: Any) -> bool:
@@ -84,15 +83,6 @@ def refuse_other_models(what: str, model: Any) -> None:
         )
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield parameters and persistent buffers by name; those of a shared module once."""
-    for prefix, module in model.named_modules():
-        kept = {**module._parameters, **module._buffers}
-        for name, tensor in kept.items():
-            if tensor is not None and name not in module._non_persistent_buffers_set:
-                yield f"{prefix}.{name}".lstrip("."), tensor
-
-
 def _takes_part(tensor: Any, is_model_parallel: bool, is_moe: bool) -> bool:
     # torch's tensors have a method of that name, hence `is True`.
     if is_model_parallel and getattr(tensor, "is_distributed", False) is True:
@@ -107,8 +97,9 @@ def _exchanges(
     """Yield what is sent at once: with ``fuse`` many tensors, else a single one."""
     tensors: dict[str, Any] = {}
     size = 0
-    for name, tensor in _tensors(model):
-        if not _takes_part(tensor, is_model_parallel, is_moe):
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        is_tensor = isinstance(tensor, sys.modules["torch"].Tensor)  # a module may add others
+        if not (is_tensor and _takes_part(tensor, is_model_parallel, is_moe)):
             continue
         if tensors and (size >= _FUSED or not fuse):
             yield tensors
