@@ -21,7 +21,7 @@ from tests.support.stage import Stage
 from tests.support.waiting import until
 from xmp._os.proc import alive
 from xmp._processes.system import linux
-from xmp._processes.system.held_process import HeldProcess
+from xmp._processes.system.processes import HeldProcess
 
 pytestmark = [pytest.mark.failing, pytest.mark.alone]  # it ends what others leave on purpose
 

@@ -9,7 +9,7 @@ import pytest
 
 from xmp._payload import load_image, pack_image
 from xmp._processes.messages.outcomes import packed_outcome, received_image
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 
 VALUE = [bytes(200_000), "and more"]
 needs_seals = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def test_what_can_be_cut_is_copied_first() -> None:
 def test_a_file_that_is_too_short_is_an_error(sealed: bool) -> None:
     image: Any = pack_image(VALUE, linux.memory_file)
     if sealed:
-        seals.seal(image.descriptor)
+        linux.seal(image.descriptor)
     with pytest.raises(ValueError, match=f"its file has {image.size} bytes, not 9999999"):
         received_image(None, 9_999_999, [image.descriptor])
     with pytest.raises(OSError, match="Bad file descriptor"):

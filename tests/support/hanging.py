@@ -38,7 +38,7 @@ def forker():
     return "launcher" if launcher and not name().startswith("xmp-") else name()
 
 def before():
-    births = sys.modules.get("xmp._processes.template.births")
+    births = sys.modules.get("xmp._processes.system.births")
     if births is not None and "HANG_SECONDS" in os.environ:
         births._SECONDS = float(os.environ["HANG_SECONDS"])
     hang(f"before {forker()}")

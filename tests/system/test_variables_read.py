@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from xmp._processes.system import module_bodies
+from xmp._processes.system import variables_read
 from xmp._processes.system.variables_read import ALL, VariablesRead
 
 NAME, OTHER = "USERS_READ", "USERS_OTHER"
@@ -68,9 +68,9 @@ def test_a_module_of_the_program_that_does_so_has_read_all(source: str, tmp_path
 
 
 LIBRARIES = {
-    "installed": module_bodies.site_folders()[0] + "library.py",
+    "installed": variables_read.site_folders()[0] + "library.py",
     "standard": os.path.join(os.path.dirname(os.__file__), "library.py"),
-    "xmp": os.path.join(os.path.dirname(module_bodies.__file__), "library.py"),
+    "xmp": os.path.join(os.path.dirname(variables_read.__file__), "library.py"),
 }
 
 

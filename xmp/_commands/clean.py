@@ -17,7 +17,7 @@ from xmp._os.probe.launches import ENGINE
 from xmp._os.probe.leftovers import Doubtful, described, leftovers
 from xmp._os.proc import Process
 from xmp._processes.system.descriptors import raise_descriptor_limit
-from xmp._processes.system.held_process import HeldProcess
+from xmp._processes.system.processes import HeldProcess
 from xmp._words.errors import XmpError
 
 __all__ = ["Cleaned", "clean", "look", "run"]

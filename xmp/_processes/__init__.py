@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xmp._os import log, proc, signals
 from xmp._words.errors import PlanError, StartError
 
-from .system import patches, surroundings
+from .system import surroundings
 
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan, Observer
@@ -246,7 +246,7 @@ def search_path_changed() -> None:
 
 def _without_forks(call: Call) -> Call:
     """Use fresh interpreters if a library forbids forks. Raises StartError if they cannot help."""
-    patch = patches.patch_of_this_process()
+    patch = surroundings.patch_of_this_process()
     if patch is None or (call.settings.start_method == "spawn" and patch.allows_spawn):
         return call
     if call.settings.start_method == "forkserver" and patch.allows_spawn:

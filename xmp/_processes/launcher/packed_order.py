@@ -13,7 +13,7 @@ from xmp._payload import Image, Packed, pack
 from xmp._payload.script import MainSource, main_source
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import LaunchOrder, PackedCall
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 from xmp._words.types import Output
 
 from .job import Call, Job
@@ -114,7 +114,7 @@ def _described(
 ) -> PackedCall:
     image = packed.image if packed is not None else Image(None, 0)
     if image.descriptor >= 0:
-        seals.seal(image.descriptor)
+        linux.seal(image.descriptor)
     module = str(getattr(call.fn, "__module__", ""))
     touches = packed is not None and packed.touches_device
     return PackedCall(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from xmp._os import proc
 from xmp._processes.system import processes
-from xmp._processes.system.held_process import HeldProcess
+from xmp._processes.system.processes import HeldProcess
 
 from .sentinel import Sentinel
 

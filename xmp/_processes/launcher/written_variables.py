@@ -13,7 +13,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from xmp._processes.system import module_bodies
+from xmp._processes.system import variables_read
 
 __all__ = ["note", "of_imports"]
 
@@ -45,8 +45,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _note(name: str, value: str, writer: FrameType | None) -> None:
-    file = module_bodies.innermost(writer)
-    if file and module_bodies.is_of_a_library(file):
+    file = variables_read.innermost(writer)
+    if file and variables_read.is_of_a_library(file):
         _written[name] = value
     else:
         _written.pop(name, None)

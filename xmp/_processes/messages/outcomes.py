@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._payload import Image, pack_image
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 
 __all__ = ["packed_outcome", "received_image"]
 
@@ -22,7 +22,7 @@ def packed_outcome(value: Any) -> Image:
     """Return the image of a value that a replica sends. Raises what pickling the value raises."""
     image = pack_image(value, linux.memory_file)
     if image.data is None:
-        seals.seal(image.descriptor)
+        linux.seal(image.descriptor)
     return image
 
 
@@ -43,7 +43,7 @@ def received_image(data: bytes | None, size: int, descriptors: Sequence[int]) ->
 
 def _safe_to_map(image: Image) -> bool:
     return (
-        seals.has_fixed_size(image.descriptor) and os.fstat(image.descriptor).st_size >= image.size
+        linux.has_fixed_size(image.descriptor) and os.fstat(image.descriptor).st_size >= image.size
     )
 
 

@@ -14,7 +14,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from xmp import _inside
 from xmp._processes.messages.cell_frames import MOST_BYTES
-from xmp._processes.system import c_stdio
+from xmp._processes.system import stdio
 from xmp._processes.system.stdio import flush
 
 __all__ = ["new_shell"]
@@ -83,6 +83,6 @@ def _send(kind: str, display_id: str, texts: Mapping[str, str], metadata: str) -
     if channel is None or _inside.whose_child():
         return False
     flush()
-    c_stdio.flush()
+    stdio.flush_c()
     channel.show_in_cell(kind, display_id, [*texts], [*texts.values()], metadata)
     return True

@@ -96,6 +96,6 @@ def _settle_again(order: LaunchOrder, plan: ReplicaPlan, layout: DescriptorLayou
     if plan.threads and "OMP_NUM_THREADS" not in os.environ:
         thread_pools.set_threads(plan.threads)
     if order.settings.output is not None:
-        from xmp._processes.system.c_stdio import buffer_lines
+        from xmp._processes.system.stdio import buffer_lines
 
         buffer_lines()

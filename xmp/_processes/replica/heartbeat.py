@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from xmp import _inside
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 
 __all__ = ["Heartbeats"]
 
@@ -36,7 +36,7 @@ class Heartbeats:
     def in_file(cls, count: int) -> Heartbeats:
         descriptor = linux.memory_file("xmp-heartbeats")
         os.ftruncate(descriptor, count * _LINE)
-        seals.seal_size(descriptor)  # every replica has it, and the supervisor reads it
+        linux.seal_size(descriptor)  # every replica has it, and the supervisor reads it
         return cls(count, descriptor)
 
     def last(self, local_rank: int) -> int:

@@ -14,7 +14,7 @@ from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.untrusted import Arrived
-from xmp._processes.system import seals
+from xmp._processes.system import linux
 
 from .replica_handle import ReplicaHandle
 
@@ -229,7 +229,7 @@ def _check_file(descriptor: int, size: int) -> None:
     A process that maps a file which is shorter dies of SIGBUS, and one that opens a FIFO waits for
     its writer.
     """
-    if seals.seals_of(descriptor) is None and seals.has_memory_files():
+    if linux.seals_of(descriptor) is None and linux.has_memory_files():
         raise Malformed("its descriptor is no memory file")
     found = os.fstat(descriptor)
     _need(stat.S_ISREG(found.st_mode), "its descriptor is no file")

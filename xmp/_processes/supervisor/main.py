@@ -112,7 +112,7 @@ def _outlets(order: LaunchOrder, layout: DescriptorLayout) -> Outlets:
     if order.settings.output is None:
         return Outlets(errors)
     from xmp._processes.output.capture import Capture
-    from xmp._processes.system.c_stdio import buffer_lines
+    from xmp._processes.system.stdio import buffer_lines
 
     buffer_lines()
     return Capture(errors, order.settings.output, layout.above, order.settings.host_name)

@@ -31,7 +31,7 @@ from xmp._processes.replica.role import (
 )
 from xmp._processes.replica.settling import ForkState
 from xmp._processes.system import environment, launcher_mark, linux, processes, surroundings
-from xmp._processes.system.birth import Birth
+from xmp._processes.system.births import Birth
 from xmp._processes.system.descriptors import move_above
 from xmp._words.types import ReplicaPlan
 

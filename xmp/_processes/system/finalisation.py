@@ -37,7 +37,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-from . import c_stdio, stdio
+from . import stdio
 
 __all__ = ["before_fork", "begin", "descriptors", "finish", "write_out"]
 
@@ -135,7 +135,7 @@ def before_fork() -> None:
     _flush(young)
     stdio.flush()
     # fflush(NULL) would wait for a stream that another thread is reading.
-    c_stdio.flush(everything=threading.active_count() == 1)
+    stdio.flush_c(everything=threading.active_count() == 1)
     _inherited.update(zip(map(id, young), _keep(young)))
 
 
@@ -208,7 +208,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
     inherited = [each() for number, each in _inherited.items() if number not in made_here]
     files = [each for each in inherited if _is_file(each)]
     if not things and not files:
-        c_stdio.flush(everything=True)
+        stdio.flush_c(everything=True)
         return lost
     # Another thread may be in the middle of a generator, or in a ``with`` block of it.
     spared = () if threading.active_count() == 1 else _GENERATORS
@@ -223,7 +223,7 @@ def finish(seconds: float, hangs: Callable[[str], NoReturn]) -> list[str]:
     for file in _owners_first(files):
         watch.begin(file)
         lost += _flush_one(file)
-    c_stdio.flush(everything=True)
+    stdio.flush_c(everything=True)
     watch.end()
     return lost + stdio.flush()
 

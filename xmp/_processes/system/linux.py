@@ -31,12 +31,35 @@ from typing import Any
 from xmp._os import proc, signals
 from xmp._os.marks import ADDED_SCORE
 
+from . import linux
+
 __all__ = [
-    "LONGEST_WAIT", "arm", "close_range", "continue_on_hang_up", "die_with_parent", "fork",
-    "fork_quietly", "kill_on_hang_up", "kills_on_hang_up", "look_after", "memory_file",
-    "names_senders", "open_pidfd", "preferred_victims", "ready", "reopened", "set_name",
-    "set_owner", "subreaper", "tidy_heap",
-]  # fmt: skip
+    "LONGEST_WAIT",
+    "arm",
+    "close_range",
+    "continue_on_hang_up",
+    "die_with_parent",
+    "fork",
+    "fork_quietly",
+    "has_fixed_size",
+    "has_memory_files",
+    "kill_on_hang_up",
+    "kills_on_hang_up",
+    "look_after",
+    "memory_file",
+    "names_senders",
+    "open_pidfd",
+    "preferred_victims",
+    "ready",
+    "reopened",
+    "seal",
+    "seal_size",
+    "seals_of",
+    "set_name",
+    "set_owner",
+    "subreaper",
+    "tidy_heap",
+]
 
 LONGEST_WAIT = 1e6
 """The longest wait in seconds: poll(2) and epoll_wait(2) count milliseconds in an int. A longer
@@ -295,3 +318,52 @@ def _write_oom_score(score: int) -> None:
             file.write(str(score))
     except OSError:
         pass  # some sandboxes let no process change it
+
+
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 1, 2, 4, 8
+_F_SEALS_ALL = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
+
+
+def seal(descriptor: int) -> None:
+    """Make a memory file immutable, so that every process that maps it sees the same bytes."""
+    _add_seals(descriptor, _F_SEALS_ALL)
+
+
+def seal_size(descriptor: int) -> None:
+    """Fix the size of a memory file: truncating a file kills processes that map it by SIGBUS."""
+    _add_seals(descriptor, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
+
+
+def _add_seals(descriptor: int, seals: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, seals)
+    except OSError:
+        pass  # a temporary file cannot be sealed; no other process has its descriptor
+
+
+def seals_of(descriptor: int) -> int | None:
+    """Return a memory file's seals; None for any other file.
+
+    The kernel answers from the inode alone and waits for nothing, unlike fstat(2), which a file
+    system in user space may answer late or never.
+    """
+    try:
+        return fcntl.fcntl(descriptor, _F_GET_SEALS)
+    except OSError:
+        return None
+
+
+def has_fixed_size(descriptor: int) -> bool:
+    """Return whether the file is a memory file that can no longer be truncated."""
+    return bool((seals_of(descriptor) or 0) & _F_SEAL_SHRINK)
+
+
+def has_memory_files() -> bool:
+    """Return whether ``memory_file`` makes files that have seals."""
+    descriptor = linux.memory_file("xmp-probe")
+    try:
+        return seals_of(descriptor) is not None
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,7 @@ from xmp._os.probe import launches
 from xmp._os.proc import Process
 
 from . import stack_dump
-from .held_process import HeldProcess
+from .processes import HeldProcess
 from .stack_dump import DUMP_SIGNAL, STACKS, StackFile
 
 __all__ = ["of_launch", "of_replicas"]

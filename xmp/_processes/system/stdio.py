@@ -1,13 +1,14 @@
-"""Standard input, output and error: duplicates for other processes, and new objects for Python."""
+"""Standard input, output and error: Python's objects, C's buffers, duplicates for others."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
 from typing import Any
 
-__all__ = ["flush", "standard_streams", "take_streams"]
+__all__ = ["buffer_lines", "flush", "flush_c", "standard_streams", "take_streams"]
 
 _UNBUFFERED = getattr(sys.__stdout__, "write_through", False)
 """Whether this interpreter, or the one that it was forked from, has -u or PYTHONUNBUFFERED."""
@@ -71,3 +72,41 @@ def take_streams(descriptors: list[int]) -> None:
     streams.stderr = streams.__stderr__ = reopen(
         2, "w", buffering=1, encoding=encoding, errors="backslashreplace"
     )
+
+
+_LINE_BUFFERED = 1  # _IOLBF of setvbuf(3)
+_libc: Any = ctypes.CDLL(None)
+try:
+    _c_stdout: Any = ctypes.c_void_p.in_dll(_libc, "stdout")
+except ValueError:  # pragma: no cover - macOS names it __stdoutp
+    _c_stdout = None
+
+
+def buffer_lines() -> None:
+    """Buffer standard output by lines, C's too: whole lines of a killed process are not lost."""
+    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
+    if _c_stdout is not None:
+        flush_c()
+        _libc.setvbuf(_c_stdout, None, _LINE_BUFFERED, ctypes.c_size_t(0))
+        _write_to_null()
+
+
+def _write_to_null() -> None:
+    """Make glibc apply line buffering: it does so only once it has written something."""
+    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    _libc.putchar(ord("\n"))
+    flush_c()
+    os.dup2(kept, 1)
+    os.close(kept)
+    os.close(null)
+
+
+def flush_c(everything: bool = False) -> None:
+    """Flush C's standard output, or every stream: _exit(2) drops their buffers."""
+    if everything:
+        _libc.fflush(None)
+    elif _c_stdout is not None:
+        _libc.fflush(_c_stdout)

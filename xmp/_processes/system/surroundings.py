@@ -1,7 +1,13 @@
-"""Checks that the host has what every launch needs: /proc, /dev/null, and room for open files.
+"""Checks that this host and this process allow a launch.
 
-They run before a process exists: later the lack of something shows as a failure of the code that
-needs it first, or as wrong facts of the host, since files that cannot be opened count as missing.
+Every launch needs /proc, /dev/null, and room for open files. This is checked before a process
+exists: later the lack of something shows as a failure of the code that needs it first, or as wrong
+facts of the host, since files that cannot be opened count as missing.
+
+Some libraries replace forks, threads and waits in the whole process. After gevent's or eventlet's
+monkey-patching a fork has a copy of the library's event loop, and aborts or hangs in it. A debugger
+that follows child processes (debugpy's pydevd) starts threads in each of them, templates and
+supervisors too, so none of them can be forked safely.
 """
 
 from __future__ import annotations
@@ -10,10 +16,11 @@ import errno
 import os
 import resource
 import sys
+from typing import NamedTuple
 
 from xmp._os import proc
 
-__all__ = ["limits", "refusal", "refusal_of_replicas"]
+__all__ = ["Patch", "limits", "patch_of_this_process", "refusal", "refusal_of_replicas"]
 
 _PIPES = 9
 """Pairs of open files that a launcher needs at a time: 17 (ulimit -n 29, 12 of them in use)."""
@@ -115,3 +122,27 @@ def _no_file(error: OSError) -> str:
         f"{error.strerror}: a launch needs {2 * _PIPES} more open files in this process, which "
         f"may have {soft} (ulimit -n; ulimit -Hn is {hard}). Raise the limit, or close some"
     )
+
+
+class Patch(NamedTuple):
+    """A change that a library has made to this process."""
+
+    text: str
+    """The library and what it does, as a sentence for users."""
+    allows_spawn: bool = True
+    """Whether fresh interpreters can be launched nevertheless."""
+
+
+def patch_of_this_process() -> Patch | None:
+    """Return the patch that forbids a fork here; None if there is none."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and gevent.is_anything_patched():
+        return Patch("gevent.monkey.patch_all() has replaced the waits and forks of this process")
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and eventlet.already_patched:
+        # Its select has no poll().
+        text = "eventlet.monkey_patch() has replaced the waits and threads of this process"
+        return Patch(text, allows_spawn=False)
+    if hasattr(os, "original_fork"):  # pydevd keeps it there (_pydev_bundle/pydev_monkey.py)
+        return Patch("debugpy follows this process and its children")
+    return None

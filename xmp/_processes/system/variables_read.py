@@ -1,13 +1,15 @@
-"""Notes the environment variables that Python code reads by name.
+"""Notes the environment variables that Python code reads by name, and which module reads them.
 
 An import that reads a variable decides for all forks of its process. No table can list the
 variables that libraries and scripts read, but ``os.environ`` knows them: it encodes each name that
 is looked up, and decodes each name that it yields (CPython, Lib/os.py, class _Environ). Reads of
-native code by getenv(3) are not seen.
+native code by getenv(3) are not seen. If a module calls a library's function, what that reads
+counts as the module's.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,9 +17,33 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from . import module_bodies
+from xmp._os.imports import site_folders
 
-__all__ = ["ALL", "VariablesRead", "differs", "reads_all"]
+from . import interpreter
+
+__all__ = ["ALL", "VariablesRead", "differs", "innermost", "is_of_a_library", "reads_all"]
+
+
+def innermost(frame: FrameType | None) -> str:
+    """Return the file of the innermost module whose body runs above this frame; "" if none does."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            file = frame.f_globals.get("__file__")
+            if isinstance(file, str):  # otherwise a text that a module executes, or a cell
+                return file
+        frame = frame.f_back
+    return ""
+
+
+def is_of_a_library(file: str) -> bool:
+    """Return whether the file is an installed module, Python's or xmp's: not the user's program."""
+    return os.path.abspath(file).startswith(_libraries())
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries() -> tuple[str, ...]:
+    return (*site_folders(), os.path.dirname(os.__file__) + os.sep, interpreter.package_folder)
+
 
 ALL = "*"
 """Stands for a name if all variables were read."""
@@ -74,7 +100,7 @@ class VariablesRead:
         may look for its own. A library does so to copy them for a child process, or to look for its
         own by a prefix (tqdm, fsspec), and is not counted.
         """
-        module_bodies.is_of_a_library("")  # first: modules that this imports read variables, too
+        is_of_a_library("")  # first: modules that this imports read variables, too
         encode, decode = _environ.encodekey, _environ.decodekey
 
         def note(name: Any) -> Any:
@@ -113,8 +139,8 @@ class VariablesRead:
 
     def _note_own(self, name: str, reader: FrameType | None) -> bool:
         if name not in self._own:
-            file = module_bodies.innermost(reader)
-            if not file or module_bodies.is_of_a_library(file):
+            file = innermost(reader)
+            if not file or is_of_a_library(file):
                 return False
             self._own[name] = file
         return True

@@ -18,9 +18,9 @@ from xmp._processes.messages import fork_server as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.system import linux, processes
+from xmp._processes.system.births import Births
 from xmp._processes.system.descriptors import redirect_others_to_null
 
-from .births import Births
 from .candidates import Candidates
 from .children import Children
 from .imports import files_of, import_all, settle, variables_read

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xmp._hosts.engines.clocks import HostClock
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import pair
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 
 from . import files
 from .answers import Connected, DisconnectedError
@@ -241,7 +241,7 @@ class RayAgent:
             return self._ask("piece", "files", number, offset, count).future()
 
         descriptor = files.fetched(size, ask, self._look)
-        seals.seal_size(descriptor)
+        linux.seal_size(descriptor)
         return descriptor
 
     def _look(self) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from xmp._payload import map_file
-from xmp._processes.system import linux, seals
+from xmp._processes.system import linux
 
 from .answers import all_came
 
@@ -53,7 +53,7 @@ class OfferedFiles:
     def add(self, descriptor: int) -> tuple[int, int]:
         """The number and the size of a file, whose descriptor is closed here."""
         try:
-            seals.seal_size(descriptor)
+            linux.seal_size(descriptor)
             size = os.fstat(descriptor).st_size
             whole = map_file(descriptor, size) if size else memoryview(b"")
         finally:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xmp._processes.messages.connection import pair
-from xmp._processes.system import interpreter, linux, processes, seals
+from xmp._processes.system import interpreter, linux, processes
 
 from . import files
 from .silence import DriverWatch
@@ -111,7 +111,7 @@ class Relay:
             if len(owned) < len(found):
                 continue  # its launch is over
             for descriptor in owned:
-                seals.seal(descriptor)
+                linux.seal(descriptor)
             try:
                 socket.send_fds(self._socket, [data], owned)
             except OSError:
