@@ -38,7 +38,7 @@ ROWS = {
     "hosts": {
         "OtherHosts": "xmp._hosts.other_hosts:OtherHosts",
         "joined": "xmp._hosts.joining:joined",
-        "reach": "xmp._hosts.carrier.reach:reach",
+        "reach": "xmp._hosts.carrier.peer:reach",
         "engines": "xmp._hosts.engines",
     },
     "worlds": {"accelerate": "xmp.plugins.accelerate.world:AccelerateWorld"},

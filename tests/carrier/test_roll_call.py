@@ -1,4 +1,4 @@
-"""The roll call of a launch over several hosts: who is missing, and what does not fit together."""
+"""The roll call of a launch over several hosts: who is missing, what differs, whose index it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xmp._hosts.carrier.roll_call import RollCall, missing
+from xmp._hosts.carrier.roll_call import Places, RollCall, missing
 from xmp._hosts.carrier.words import HostCard
 
 CARD = HostCard(0, 4, "t1v-n-0", 2, "0.3.1", "3.11.7", "torch 2.13.0", 1)
@@ -94,3 +94,35 @@ def test_a_missing_host_has_the_name_that_the_scheduler_gives_it() -> None:
     call.came(card(0, hosts=2))
     line = "host 1 (t1v-n-1) of 2 has not come; 0 (t1v-n-0) is here"
     assert missing(call.state(), 2) == line
+
+
+@pytest.mark.parametrize(
+    ("steps", "given"),
+    [
+        ("a b c", "1 2 3"),
+        ("a b a b", "1 2 1 2"),
+        ("a b c d", "1 2 3 0"),
+        ("a b -a c", "1 2 1"),
+        ("a b -a a:1", "1 2 1"),  # its connection broke, and it comes as who it is
+        ("a b -a c a:1", "1 2 1 0"),  # another host has its index
+        ("a:3 b c d", "3 1 2 0"),  # a new coordinator
+        ("a:4", "0"),
+        ("a b c:1 c", "1 2 0 3"),
+        ("-a a", "1"),
+    ],
+)
+def test_by_arrival(steps: str, given: str) -> None:
+    places, found = Places(4), []
+    for step in steps.split():
+        host, _, wanted = step.lstrip("-").partition(":")
+        if step.startswith("-"):
+            places.left(host)
+        else:
+            found.append(places.give(host, int(wanted or -1)))
+    assert " ".join(map(str, found)) == given
+
+
+def test_indices_of_hosts_that_know_theirs_are_left_out() -> None:
+    places = Places(4)
+    assert [places.give(host, others=(0, 2)) for host in "abc"] == [1, 3, 0]
+    assert [*places] == ["a", "b"]

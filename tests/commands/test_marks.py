@@ -246,7 +246,7 @@ def test_a_program_is_shown_as_plain_text() -> None:
 def test_an_interpreter_that_never_comes_to_our_first_line_is_shown(tmp_path: Path) -> None:
     """Where its launcher was killed before it could mark it."""
     (tmp_path / "sitecustomize.py").write_text("import signal\nsignal.pause()\n")
-    command = interpreter.fresh_interpreter("xmp._processes.template.main", "main", 3, 4)
+    command = interpreter.fresh_interpreter("xmp._processes.template.template_main", "main", 3, 4)
     variables = {"PYTHONPATH": str(tmp_path), marks.VARIABLE: str(gone())}
     with subprocess.Popen(command, env={**os.environ, **variables}) as process:
         try:

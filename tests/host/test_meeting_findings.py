@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from xmp._hosts.carrier.reach import reach
+from xmp._hosts.carrier.peer import reach
 from xmp._hosts.carrier.sealed import Greeting, Keys
 from xmp._os.probe import doctor, meeting
 from xmp._words.errors import PortError

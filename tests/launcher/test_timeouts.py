@@ -21,7 +21,7 @@ from tests.support.launching import BEGIN, launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
 from xmp._inside.frameworks.torch_dist import enter as join
-from xmp._processes.report.stacks import not_in_function
+from xmp._processes.report.stack_texts import not_in_function
 
 pytestmark = [pytest.mark.failing, pytest.mark.each_method]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xmp._processes.output.line_prefix import PrefixedLines
+from xmp._processes.output.capture import PrefixedLines
 from xmp._processes.output.streams import Sink
 
 

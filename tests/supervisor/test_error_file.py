@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from xmp._processes.messages.order import Failure
-from xmp._processes.supervisor.error_file import recorded
+from xmp._processes.supervisor.replica_handle import recorded
 from xmp._words.types import ReplicaPlan
 
 NOTHING = "", ""

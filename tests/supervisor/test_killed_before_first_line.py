@@ -19,8 +19,8 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.failing
 
 FRESH = [
-    ("forkserver", "start template.main"),
-    ("spawn", "start template.main"),
+    ("forkserver", "start template.template_main"),
+    ("spawn", "start template.template_main"),
     ("spawn", "start replica.fresh_interpreter"),
 ]
 FORKS = [

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from xmp._processes.supervisor.preemption import PreemptionVote
-from xmp._processes.supervisor.vote_over_hosts import VoteOverHosts
+from xmp._processes.supervisor.preemption_vote import PreemptionVote, VoteOverHosts
 
 
 class Asked:

@@ -44,7 +44,7 @@ def before():
     hang(f"before {forker()}")
 
 if "HANG_AT" in os.environ:
-    for module in ("template.main", "replica.fresh_interpreter"):
+    for module in ("template.template_main", "replica.fresh_interpreter"):
         if any(module in word for word in sys.orig_argv):
             hang(f"start {module}")
     os.register_at_fork(

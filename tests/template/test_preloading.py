@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stage import Outcome, Stage
-from xmp._processes.template.candidates import Candidates
+from xmp._processes.template.preloading import Candidates
 from xmp._words.types import ForkRules
 
 pytestmark = pytest.mark.failing

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from xmp._os import proc
 from xmp._os.probe import launches
 from xmp._os.probe.launches import Launch
-from xmp._processes.report import stacks
+from xmp._processes.report import stack_texts
 from xmp._processes.system import stacks_by_pid
 from xmp._processes.system.descriptors import raise_descriptor_limit
 from xmp._words.errors import XmpError
@@ -87,5 +87,9 @@ def report(launch: Launch) -> str:
     if launch.supervisor.state in "Tt":
         head += " (stopped)"
     return "\n".join(
-        [head, f"  {launch.program}", *stacks.grouped(stacks_by_pid.of_replicas(launch.replicas))]
+        [
+            head,
+            f"  {launch.program}",
+            *stack_texts.grouped(stacks_by_pid.of_replicas(launch.replicas)),
+        ]
     )

@@ -17,12 +17,10 @@ from dataclasses import replace
 from xmp._words.host_words import HostFailure
 
 from . import kinds
-from .agreement import Agreement
 from .door import Door, room_for
-from .judgement import SILENCE, SUSPICION, Judgement, Standstill
+from .judgement import SILENCE, SUSPICION, Agreement, Judgement, Standstill
 from .peer import Peer, drain
-from .places import Places
-from .roll_call import RollCall
+from .roll_call import Places, RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
 from .words import NEXT, Call, HostCard, Malformed, Place, Refusal, Step, decode, encode
 

@@ -9,10 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from .sealed import ANSWER_SIZE, OTHER_SECRET, Frames, Greeting, Keys
+from xmp._os.names import connected
+
+from .sealed import ANSWER_SIZE, GREETING_SIZE, MAGIC, OTHER_SECRET, Frames, Greeting, Keys
 from .words import Malformed
 
-__all__ = ["OtherSecret", "Peer", "Stranger", "drain", "readable"]
+__all__ = ["OtherSecret", "Peer", "Stranger", "drain", "reach", "readable"]
 
 _CHUNK = 1 << 14
 _BACKLOG = 4 << 20
@@ -216,3 +218,23 @@ def _is_over(peer: Peer) -> bool:
     except OSError:
         pass
     return True
+
+
+SECONDS = 3.0
+
+
+def reach(address: str, port: int) -> str:
+    """Return "xmp" for a coordinator, "another program", or why nothing was reached.
+
+    A coordinator speaks first, so nothing is sent.
+    """
+    try:
+        connection = connected(address, port, SECONDS)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    with connection:
+        try:
+            greeting = connection.recv(GREETING_SIZE)
+        except OSError:
+            return "another program"
+    return "xmp" if greeting.startswith(MAGIC) else "another program"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from .words import Call, HostCard, Refusal
 
-__all__ = ["SHOWN", "RollCall"]
+__all__ = ["SHOWN", "Places", "RollCall"]
 
 SHOWN = 16
 """The most hosts that a message names."""
@@ -132,3 +132,35 @@ def _compared(first: HostCard, other: HostCard) -> list[tuple[str, str, object, 
 def _minor(version: str) -> str:
     """Return the part of a version that must be equal: "3.11" of "3.11.7"."""
     return ".".join(version.split(".")[:2])
+
+
+class Places:
+    """The index of each host, from 1 up: host 0 has the coordinator. A host keeps its index."""
+
+    def __init__(self, hosts: int) -> None:
+        self._hosts = hosts
+        self._given: dict[Hashable, int] = {}
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter([*self._given])
+
+    def give(self, host: Hashable, wanted: int = -1, others: Collection[int] = ()) -> int:
+        """Return the index of a host, giving it one if it has none; 0 if that is not possible.
+
+        ``wanted`` is the index that the host had on an earlier connection: it gets that one or 0.
+        Otherwise it gets the lowest free one. ``others`` are the indices of hosts that have come
+        with their own.
+        """
+        if host not in self._given:
+            used = {0, *others, *self._given.values()}
+            possible = (wanted,) if wanted > 0 else range(1, self._hosts)
+            free = (index for index in possible if index not in used and index < self._hosts)
+            index = next(free, 0)
+            if not index:
+                return 0
+            self._given[host] = index
+        return self._given[host]
+
+    def left(self, host: Hashable) -> None:
+        """Free the index of a host that has gone, for the next one."""
+        self._given.pop(host, None)

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 
 from xmp._processes.messages.cell_frames import FrameReader, frame
 from xmp._processes.messages.replica import ShowInCell
-from xmp._processes.output.event_loop import EventLoop
-from xmp._processes.output.line_prefix import PrefixedLines
-from xmp._processes.output.pump import OutputPump
+from xmp._processes.output.capture import PrefixedLines
+from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.output.streams import Sink, Source, open_stream
 from xmp._processes.system import stdio
 

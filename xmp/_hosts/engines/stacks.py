@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from xmp._os import log
 from xmp._processes.messages.launch import TakeStacks
-from xmp._processes.report.stacks import living
+from xmp._processes.report.stack_texts import living
 from xmp._processes.terminal.console import say
 
 if TYPE_CHECKING:

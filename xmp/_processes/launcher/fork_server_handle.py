@@ -115,7 +115,7 @@ class ForkServerHandle:
         The supervisor that the keeper forks runs ``call``, which need not be packed.
         """
         from xmp._processes.system import finalisation
-        from xmp._processes.template import main as template
+        from xmp._processes.template import template_main as template
 
         ours, theirs = pair()
         watched, lifeline = os.pipe()

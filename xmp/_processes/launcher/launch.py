@@ -13,7 +13,7 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
 from xmp._processes.messages.timeline import StartTimeline, slow_start
-from xmp._processes.report.stacks import living
+from xmp._processes.report.stack_texts import living
 from xmp._processes.terminal.console import say
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress

@@ -19,14 +19,16 @@ END_WAIT = 5.0
 
 
 class FreshInterpreter:
-    """A fresh interpreter that runs ``template.main`` with these two descriptors.
+    """A fresh interpreter that runs ``template_main`` with these two descriptors.
 
     Its output goes to a memory file: it may write why it cannot report.
     """
 
     def __init__(self, ends: tuple[int, int], environment: Mapping[str, str]) -> None:
         """Raises OSError if it cannot be started."""
-        command = interpreter.fresh_interpreter("xmp._processes.template.main", "main", *ends)
+        command = interpreter.fresh_interpreter(
+            "xmp._processes.template.template_main", "main", *ends
+        )
         self.executable = command[0]
         self._log = Held(linux.memory_file("xmp-template-log"))
         log = self._log.number

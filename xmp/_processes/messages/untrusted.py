@@ -11,8 +11,17 @@ import socket
 from typing import NamedTuple
 
 from .catalog import Message
-from .connection import CREDENTIALS_ROOM, KIND, Closed, Connection, Sender
-from .packets import APART, WHOLE, Assembly, close_all
+from .connection import (
+    APART,
+    CREDENTIALS_ROOM,
+    KIND,
+    WHOLE,
+    Assembly,
+    Closed,
+    Connection,
+    Sender,
+    close_all,
+)
 from .plain_format import Malformed, decoded
 
 __all__ = ["MOST_BYTES", "Arrived", "UntrustedConnection"]

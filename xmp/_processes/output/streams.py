@@ -21,7 +21,7 @@ from xmp._processes.system.descriptors import move_above
 from xmp._words.types import ReplicaPlan
 
 if TYPE_CHECKING:
-    from .line_prefix import PrefixedLines
+    from .capture import PrefixedLines
 
 __all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 from xmp._inside import is_in_function
 from xmp._os import log, signals
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.exceptions import pack_exception
-from xmp._processes.messages.outcomes import packed_outcome
+from xmp._processes.messages.outcomes import pack_exception, packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened

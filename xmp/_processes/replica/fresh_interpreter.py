@@ -27,7 +27,7 @@ from xmp._words.types import ReplicaPlan
 
 from . import breakpoints
 from .channel import SupervisorChannel
-from .main import end_unreported, run
+from .replica_main import end_unreported, run
 from .role import CommonState, DescriptorLayout, Role, framework_entry, loader
 from .settling import watch_by_thread
 

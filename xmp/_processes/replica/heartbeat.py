@@ -18,7 +18,7 @@ from functools import partial
 from xmp import _inside
 from xmp._processes.system import linux
 
-__all__ = ["Heartbeats"]
+__all__ = ["REPORTS_PER_LIMIT", "Heartbeats", "HostProgress"]
 
 _LINE = 64  # bytes: no two replicas write into the same cache line
 _BEATS_PER_LIMIT = 8
@@ -74,3 +74,25 @@ def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
             pass  # a signal came first
         beat()
         time.sleep(period)
+
+
+REPORTS_PER_LIMIT = 8
+
+
+class HostProgress:
+    """The time of the next look at the heartbeats, and the newest progress reported."""
+
+    def __init__(self, limit: int, post: Callable[[], None]) -> None:
+        """Report with ``post``; ``limit`` is the ``hang_timeout`` in nanoseconds."""
+        self._period = max(1, limit // REPORTS_PER_LIMIT)
+        self._post = post
+        self._reported = 0
+        """The newest progress that was reported, in monotonic nanoseconds."""
+        self.due = 0
+
+    def look(self, newest: int, now: int) -> None:
+        """Report progress since the last report, if there is any."""
+        self.due = now + self._period
+        if newest > self._reported:
+            self._reported = newest
+            self._post()

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xmp._processes.messages.exceptions import load_exception
 from xmp._processes.messages.order import MALFORMED, Failure
+from xmp._processes.messages.outcomes import load_exception
 from xmp._processes.system.processes import CPU_TIME
 from xmp._rules.watch import STOPPED, UNKNOWN, is_victim
 from xmp._words.errors import ReplicaDied, ReplicaError, ReplicaRaised, ReplicaTimeout, StartError
@@ -24,7 +24,7 @@ from . import ipython as ipython  # an error of ours knows how notebooks show it
 from .only_here import imported_again, only_here
 from .out_of_memory import OomFinding
 from .short_text import short
-from .stacks import crash_stacks, ranks
+from .stack_texts import crash_stacks, ranks
 from .timeout_error import DIVERGED
 from .tracebacks import with_source
 from .variables import loaded

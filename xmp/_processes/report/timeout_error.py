@@ -13,7 +13,7 @@ from xmp._words.errors import ReplicaTimeout
 from xmp._words.types import ReplicaPlan
 
 from .out_of_memory import OomFinding
-from .stacks import grouped, ranks
+from .stack_texts import grouped, ranks
 
 __all__ = ["DIVERGED", "build", "seconds"]
 

@@ -10,7 +10,7 @@ from collections import deque
 from xmp._processes.messages.cell_frames import frame
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import ShowInCell, ShownInCell
-from xmp._processes.output.pump import OutputPump
+from xmp._processes.output.event_loop import OutputPump
 from xmp._processes.output.streams import Sink
 from xmp._words.types import Output
 

@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.connection import Closed, close_all
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
-from xmp._processes.messages.packets import close_all
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import Synced, Synchronise
 from xmp._processes.messages.untrusted import Arrived, UntrustedConnection

@@ -13,7 +13,7 @@ from typing import Any
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.launch import Events
 from xmp._processes.messages.thread_replicas import plans_of
-from xmp._processes.report.stacks import ranks
+from xmp._processes.report.stack_texts import ranks
 from xmp._processes.system.processes import signal_name
 from xmp._rules.events import Ended, Entered, Event, Pause, Raised, Resume, Returned
 from xmp._rules.watch import Action

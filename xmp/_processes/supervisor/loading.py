@@ -11,8 +11,8 @@ import sys
 from xmp._payload import load
 from xmp._payload.script import import_main, main_is_shared
 from xmp._processes.messages import launch, launcher_state
-from xmp._processes.messages.exceptions import pack_exception
 from xmp._processes.messages.order import LaunchOrder
+from xmp._processes.messages.outcomes import pack_exception
 from xmp._processes.replica import breakpoints
 from xmp._processes.replica.role import Call
 from xmp._processes.report.tracebacks import format_error, message_of, name_of

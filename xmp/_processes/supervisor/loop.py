@@ -1,8 +1,8 @@
 """The supervisor's loop: waits in one selector for messages, output, ends and deadlines.
 
-``handlers`` has the function for each message, ``monitor`` carries out what follows from it, and
-``_rules.watch`` decides. The loop must react within a deadline whatever the replicas, the launcher
-or the terminal do, so it follows these rules:
+``message_handlers`` has the function for each message, ``monitor`` carries out what follows from
+it, and ``_rules.watch`` decides. The loop must react within a deadline whatever the replicas, the
+launcher or the terminal do, so it follows these rules:
 
 **One thread.** The replicas' PR_SET_PDEATHSIG comes when the *thread* that forked them ends, and a
 fork copies the state of its parent. So the thread that made the replicas also runs the loop, until
@@ -63,14 +63,12 @@ from xmp._rules.events import Progress, Tick
 
 from .checks import check
 from .descriptors import OwnDescriptors, drain
-from .handlers import launcher_requests, replica_messages
+from .message_handlers import launcher_requests, replica_messages
 from .monitor import Monitor
 from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
-    from xmp._processes.replica.heartbeat import Heartbeats
-
-    from .host_progress import HostProgress
+    from xmp._processes.replica.heartbeat import Heartbeats, HostProgress
 
 __all__ = ["SupervisorLoop"]
 
@@ -94,7 +92,7 @@ class SupervisorLoop:
         self._heartbeats = heartbeats
         self._progress: HostProgress | None = None
         if heartbeats is not None and order.several_hosts:
-            from .host_progress import HostProgress
+            from xmp._processes.replica.heartbeat import HostProgress
 
             post = self._connection.post
             self._progress = HostProgress(order.settings.hang, lambda: post(ProgressMade()))

@@ -19,7 +19,7 @@ from xmp._processes.output.streams import Outlets
 from xmp._processes.replica import mp_identity, seeding
 from xmp._processes.replica.channel import SupervisorChannel
 from xmp._processes.replica.exit import has_exit_handlers
-from xmp._processes.replica.main import be_replica
+from xmp._processes.replica.replica_main import be_replica
 from xmp._processes.replica.role import (
     Call,
     Changes,

@@ -13,10 +13,9 @@ from xmp._processes.messages import launch
 from xmp._processes.messages.connection import Connection
 from xmp._processes.messages.order import MALFORMED, LaunchOrder
 from xmp._processes.messages.plain_format import Malformed
-from xmp._processes.output.event_loop import EventLoop
-from xmp._processes.output.pump import OutputPump
+from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.output.streams import Outlets
-from xmp._processes.report import stacks
+from xmp._processes.report.stack_texts import not_in_function, ranks
 from xmp._processes.system import processes, stack_dump
 from xmp._rules.events import Ended, Event, Raised
 from xmp._rules.limits import SAY_AFTER
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from .cell_displays import CellDisplays
     from .debugger_queue import DebuggerQueue
     from .event_recorder import EventRecorder
-    from .preemption import PreemptionVote
+    from .preemption_vote import PreemptionVote
 
 __all__ = ["Monitor"]
 
@@ -133,7 +132,7 @@ class Monitor:
     def _say_without_result(self, replica: ReplicaHandle) -> None:
         if self.watch.phase == "running" and replica.failure is None and not self._program:
             line = (
-                f"xmp: {stacks.ranks(replica.ranks)} ended with exit code 0 before its function "
+                f"xmp: {ranks(replica.ranks)} ended with exit code 0 before its function "
                 "had returned (os._exit, exec): its result is None\n"
             )
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
@@ -155,10 +154,10 @@ class Monitor:
 
     def _new_vote(self) -> PreemptionVote:
         if self.over_hosts:  # both are imported here, since most programs never ask
-            from .vote_over_hosts import VoteOverHosts
+            from .preemption_vote import VoteOverHosts
 
             return VoteOverHosts(lambda *step: self.connection.post(launch.StepReached(*step)))
-        from .preemption import PreemptionVote
+        from .preemption_vote import PreemptionVote
 
         return PreemptionVote()
 
@@ -187,7 +186,7 @@ class Monitor:
             self._report_first()
         elif action.name == "phases":
             taken = self.take_stacks(action.ranks)
-            line = stacks.not_in_function(taken, len(self.replicas), SAY_AFTER)
+            line = not_in_function(taken, len(self.replicas), SAY_AFTER)
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
         elif action.name == "SIGINT":
             quitters = self._debugger.quitters if self._debugger is not None else ()

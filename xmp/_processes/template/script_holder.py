@@ -25,9 +25,9 @@ from xmp._processes.report.tracebacks import format_error, message_of, name_of
 from xmp._processes.system import environment, finalisation, fork_safety, linux, stdio
 
 from .imports import settle, variables_read
+from .preloading import silence
 from .server import ForkServer
 from .spare import Become
-from .trial_import import silence
 
 __all__ = ["hold_script"]
 

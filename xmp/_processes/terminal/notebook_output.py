@@ -1,4 +1,4 @@
-"""Shows the output of replicas in the notebook's cell that launched them, as it comes.
+"""Shows the output and displays of replicas in the notebook's cell that launched them.
 
 Since ipykernel 6, descriptors 1 and 2 of a kernel are pipes that its threads read
 (ipykernel/iostream.py, ``OutStream._watch_pipe_fd``). Replicas could write there, but their output
@@ -6,26 +6,99 @@ would appear in whichever cell is running, perhaps after ``spawn`` has returned,
 split between two reads, and as fast as it comes. So replicas get other pipes, and a thread of the
 launcher passes their output on to the cell that launched them: all of it before ``spawn`` returns,
 in whole characters, at a rate that a browser can take.
+
+In ipykernel 7 a thread's output belongs to the cell in whose context the thread runs (iostream.py,
+the ContextVar ``_parent_header``). In Colab's 6.17 it belongs to whichever cell is running when it
+is written; there the classes here replace the kernel's own.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextvars
+import copy
+import json
 import os
 import select
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from xmp._os import log
 from xmp._processes.messages.cell_frames import FrameReader
+from xmp._processes.messages.replica import ShowInCell
 
-from .cell_display import shower
-from .this_cell import for_this_cell
+__all__ = ["CellOutput", "for_this_cell", "shower"]
 
-__all__ = ["CellOutput"]
+
+def for_this_cell(target: Any) -> Any:
+    """Return the same stream or publisher; for an old kernel, one that keeps to this cell."""
+    parent = getattr(target, "parent_header", None)
+    follows_context = isinstance(getattr(type(target), "parent_header", None), property)
+    if not isinstance(parent, dict) or follows_context or not hasattr(target, "session"):
+        return target  # a new kernel's, or not a kernel's: the program has redirected it
+    if hasattr(target, "pub_thread"):
+        return _CellWriter(target, parent)
+    publisher = copy.copy(target)
+    publisher.parent_header = parent
+    return publisher
+
+
+class _CellWriter:
+    """A stream that writes to one cell as ``ipykernel.iostream.OutStream._flush`` does."""
+
+    def __init__(self, stream: Any, parent: dict[str, Any]) -> None:
+        self._stream = stream
+        self._parent = parent
+
+    def write(self, text: str) -> None:
+        stream = self._stream
+        content = {"name": stream.name, "text": text}
+        stream.session.send(
+            stream.pub_thread, "stream", content, parent=self._parent, ident=stream.topic
+        )
+
+    def flush(self) -> None:
+        """Do nothing: no text is held back."""
+
+
+def shower() -> Callable[[ShowInCell], None] | None:
+    """Return a function that displays in the cell that runs now; None if this is no notebook."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    publisher = for_this_cell(getattr(shell, "display_pub", None))
+    if publisher is None:
+        return None
+
+    def show(message: ShowInCell) -> None:
+        try:
+            _show(publisher, message)
+        except Exception as error:  # the front end's connection fails, or it refuses the bundle
+            log.warning("what a replica displays was refused: %s", error)
+
+    return show
+
+
+def _show(publisher: Any, message: ShowInCell) -> None:
+    if message.kind.startswith("clear"):
+        publisher.clear_output(wait=message.kind == "clear and wait")
+        return
+    data = {name: _opened(name, text) for name, text in zip(message.types, message.texts)}
+    metadata = json.loads(message.metadata) if message.metadata else {}
+    publisher.publish(
+        data,
+        metadata if isinstance(metadata, dict) else {},
+        transient={"display_id": message.display_id} if message.display_id else {},
+        update=message.kind == "update",
+    )
+
+
+def _opened(name: str, text: str) -> Any:
+    """Return the data as front ends expect it: types that end in "json" as JSON, others as text."""
+    return json.loads(text) if name.endswith("json") else text
+
 
 _PORTION = 64 * 1024
 _AHEAD = 256 * 1024

@@ -15,12 +15,12 @@ from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
 from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.thread_replicas import spread
-from xmp._processes.report.stacks import ranks
+from xmp._processes.report.stack_texts import ranks
 from xmp._words.types import ReplicaPlan
 
 from . import status_line
-from .cell_line import CellLine
 from .console import in_notebook, say
+from .status_line import CellLine
 
 __all__ = ["Progress", "said_here"]
 

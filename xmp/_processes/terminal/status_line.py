@@ -1,23 +1,27 @@
-"""A status line on the terminal, on the row below the cursor, redrawn while others write.
+"""A line that is redrawn while others write: on the terminal, or in a notebook's cell.
 
-Replicas write to the terminal directly, so the launcher does not know where the cursor is. Each
-drawing is one write, which the kernel does not mix with another. It erases everything behind and
-below the cursor, draws the line on the next row and puts the cursor back. So the text of replicas
-is neither erased nor moved, with one exception: text behind a cursor that was moved back, as some
-progress bars do, is gone until it is written again.
+On a terminal it is on the row below the cursor. Replicas write to the terminal directly, so the
+launcher does not know where the cursor is. Each drawing is one write, which the kernel does not mix
+with another. It erases everything behind and below the cursor, draws the line on the next row and
+puts the cursor back. So the text of replicas is neither erased nor moved, with one exception: text
+behind a cursor that was moved back, as some progress bars do, is gone until it is written again.
 
 If replicas write several lines between two drawings, the second one lands on the row of the status
 line, which is at the right and dim so that the two remain distinguishable.
+
+In a cell it is a display that is updated. Text with a carriage return would be enough only if
+nothing else wrote to the cell; replicas do.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from xmp._os import log
 
-__all__ = ["draw", "erase", "finish", "possible"]
+__all__ = ["CellLine", "draw", "erase", "finish", "possible"]
 
 _ERASE = "\x1b[J"
 # ESC D makes a next row, even at the bottom, and unlike a line feed keeps the column.
@@ -87,3 +91,34 @@ def _write(terminal: int, text: str) -> None:
 
 
 log.before_each_line(erase)
+
+
+class CellLine:
+    """A line like ``status_line``, in the cell that runs when it is first drawn. It stays there."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._text = ""
+
+    def possible(self) -> bool:
+        """Return whether the line can be drawn: a cell always takes it."""
+        return True
+
+    def draw(self, text: str) -> bool:
+        """Show this text in place of the one before. Return True: it was drawn."""
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+        elif text != self._text:
+            self._handle.update({"text/plain": text}, raw=True)
+        self._text = text
+        return True
+
+    def erase(self) -> None:
+        """Do nothing: nothing is below the line, so it can stay."""
+
+    def finish(self, text: str) -> None:
+        """Draw the last text, if a line was drawn before."""
+        if self._handle is not None:
+            self.draw(text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xmp._processes.messages import launch
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
-from xmp._processes.messages.packets import close_all
+from xmp._processes.messages.connection import close_all
 from xmp._processes.messages.untrusted import Arrived
 from xmp._rules import events
 
@@ -19,8 +19,8 @@ from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
     from .monitor import Monitor
+    from .preemption_vote import VoteOverHosts
     from .voices import Voice
-    from .vote_over_hosts import VoteOverHosts
 
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
 
@@ -204,7 +204,7 @@ def _propose(monitor: Monitor, message: launch.ProposedStep, _: list[int]) -> No
 
 
 def _vote_over_hosts(monitor: Monitor) -> VoteOverHosts:
-    from .vote_over_hosts import VoteOverHosts
+    from .preemption_vote import VoteOverHosts
 
     vote = monitor.preemption()
     assert isinstance(vote, VoteOverHosts)

@@ -3,7 +3,7 @@
 - Started by: the launcher, as a fresh interpreter, at its first launch or ``xmp.preload()``. It
   serves all later launches that fit it (``launcher/template_key``).
 - Loaded: the engine, the frameworks and packages that the launcher has loaded, and later modules
-  that trials find harmless (``candidates``). Never the user's script: the script holder has that.
+  that trials find harmless (``preloading``). Never the user's script: the script holder has that.
 - May touch: no device, no network, no terminal; it has one thread and holds no lock. Each launch
   begins with a fork of it, which copies all of its state.
 - Ends: when the launcher ends or closes the connection and its supervisors have ended, or after
@@ -30,14 +30,13 @@ from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor, Ready, StartTemplate
 from xmp._processes.replica import seeding
 from xmp._processes.replica.role import Call
-from xmp._processes.supervisor import main as supervisor
+from xmp._processes.supervisor import supervisor_main as supervisor
 from xmp._processes.system import fork_safety, launcher_mark, linux
 from xmp._processes.system.descriptors import keep_from_exec
 
-from .children import SUPERVISOR
 from .imports import files_of, import_all, settle, variables_read
 from .script_holder import hold_script
-from .server import ForkServer
+from .server import SUPERVISOR, ForkServer
 
 __all__ = ["main", "serve"]
 

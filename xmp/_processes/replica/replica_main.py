@@ -15,25 +15,34 @@ signal from the supervisor, or from the kernel when the supervisor is gone.
 from __future__ import annotations
 
 import os
+import queue
 import select
 import sys
+import threading
 import time
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from xmp import _inside
 from xmp._os import signals
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import HUNG_UP
+from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
 from xmp._processes.system import thread_pools
 from xmp._processes.system.descriptors import is_socket
 from xmp._processes.system.modules import installed, modules_since
 from xmp._words.framework import Framework
+from xmp._words.replica_info import ReplicaInfo
+from xmp._words.types import ReplicaPlan
 
 from . import seeding
 from .after_failure import parents_hook, report_raised
+from .channel import SupervisorChannel
 from .exit import (
     exit_called,
+    exit_code,
     failed_code,
     forget_exit_handlers,
     leave,
@@ -43,9 +52,16 @@ from .exit import (
 )
 from .role import Call, Changes, ChildEnds, Role
 from .settling import ForkState, replace_image, settle_in
-from .threads import run_threads
 
-__all__ = ["be_replica", "end_unreported", "run"]
+if TYPE_CHECKING:
+    from .role import Role
+
+__all__ = [
+    "be_replica",
+    "end_unreported",
+    "run",
+    "run_threads",
+]
 
 
 def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:
@@ -151,3 +167,49 @@ def _wait_for_batch(batch_made: int) -> None:
         watch = select.poll()
         watch.register(batch_made, select.POLLIN)
         watch.poll(1000)  # milliseconds
+
+
+def run_threads(
+    role: Role, framework: Framework | None, call: Callable[[int], Any]
+) -> ThreadResults:
+    """Call the function for every replica of this process, each in its own thread.
+
+    Raise what the first failing one raises, and set ``role.failing_rank``. The other threads end
+    with the process, since one that waits in a collective would never return.
+    """
+    beside: Callable[[ReplicaInfo], Framework] | None = getattr(framework, "beside", None)
+    if beside is None:
+        raise RuntimeError(
+            f"the runtime {role.info.runtime!r} has planned several replicas for one process, but "
+            "its framework has no beside(info) to make threads of them"
+        )
+    plans = plans_of(role.plan)
+    channels = role.common.channel.split([each.local_rank for each in plans])
+    outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
+
+    def be_one(each: ReplicaPlan, channel: SupervisorChannel) -> None:
+        try:
+            info = replace(
+                role.info,
+                rank=each.rank,
+                local_rank=each.local_rank,
+                device=each.device,
+                settings=dict(each.settings),
+            )
+            _inside.install(info, beside(info), channel, key=role.common.order.key)
+            value = call(each.rank)
+            channel.report_left()
+            outcomes.put((each.rank, value, None))
+        except BaseException as error:
+            outcomes.put((each.rank, None, error))
+
+    for each in zip(plans, channels, strict=True):
+        name = f"xmp-replica-{each[0].rank}"
+        threading.Thread(target=be_one, args=each, name=name, daemon=True).start()
+    values: dict[int, Any] = {}
+    for _ in plans:
+        role.failing_rank, values[role.failing_rank], error = outcomes.get()
+        # A successful exit ends without a result, as in a replica that is a process.
+        if error is not None and not (isinstance(error, SystemExit) and exit_code(error) == 0):
+            raise error
+    return ThreadResults(values[each.rank] for each in plans)

@@ -1,7 +1,9 @@
-"""A throw-away fork that imports modules one after the other and finds the harmless ones.
+"""Modules that later launches will need: tried one after the other while the template is idle.
 
-With it, a function that imports scikit-learn itself begins as fast as one that uses nothing:
-a warm spawn of four takes 96 ms, without trials 1,888 ms (two cores, 2026-11-22).
+A template that imports a module which starts a thread, opens a device or hangs can no longer be
+forked. So a throw-away fork imports the modules first, and finds the harmless ones. With it, a
+function that imports scikit-learn itself begins as fast as one that uses nothing: a warm spawn of
+four takes 96 ms, without trials 1,888 ms (two cores, 2026-11-22).
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from xmp._processes.system import fork_safety, linux
 from xmp._words.types import ForkRules
 
-__all__ = ["ImportTrial", "silence"]
+__all__ = ["Candidates", "ImportTrial", "silence"]
 
 _SECONDS = 20.0
 """Seconds for one module. An import that takes longer hangs, or is too slow to wait for."""
@@ -84,3 +87,42 @@ def _try(names: Sequence[str], rules: ForkRules, said: int) -> None:
             os.write(said, b".")  # not the module's name, which may contain any character
     finally:
         os._exit(0)
+
+
+class Candidates:
+    """The queue of modules to try, and the trial that runs."""
+
+    def __init__(self) -> None:
+        self.trial: ImportTrial | None = None
+        self._names: list[str] = []
+        self._rules = ForkRules()
+        self._harmless: list[str] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a trial should begin."""
+        return bool(self._names) and self.trial is None
+
+    def add(self, names: Iterable[str], rules: ForkRules) -> None:
+        """Queue modules; ``rules`` name the things that make a process unsafe to fork."""
+        self._names += [name for name in names if name not in sys.modules]
+        self._rules = rules
+
+    def begin_trial(self, fork: Callable[[], int]) -> ImportTrial:
+        """Begin a trial of all queued modules, forked by the server's ``fork``."""
+        names, self._names = self._names, []
+        self.trial = ImportTrial(names, self._rules, fork)
+        return self.trial
+
+    def trial_ended(self) -> None:
+        """Keep the harmless modules, refuse the one at which the trial ended, queue the rest."""
+        assert self.trial is not None
+        harmless, rest = self.trial.close()
+        self.trial = None
+        self._harmless += harmless
+        self._names = [name for name in (*rest, *self._names) if name not in sys.modules]
+
+    def take_harmless(self) -> list[str]:
+        """Return the modules that trials have found harmless since the last call."""
+        harmless, self._harmless = self._harmless, []
+        return harmless

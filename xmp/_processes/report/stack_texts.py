@@ -19,7 +19,7 @@ _MOST_FRAMES = 20
 _THREAD = re.compile(r"^(?:Current thread|Thread) .*\n", re.MULTILINE)
 _PLACE = re.compile(r'File "(.+)", line (\d+) in ')
 _FRAMEWORKS = os.path.join(package_folder, "_inside", "frameworks", "")
-_RUN = os.path.join(package_folder, "_processes", "replica", "main.py")
+_RUN = os.path.join(package_folder, "_processes", "replica", "replica_main.py")
 _ENDS = (" in run", " in _called")
 
 
