@@ -10,7 +10,7 @@ import pytest
 
 import xmp
 from tests.support.launching import failure
-from xmp._processes.replica.after_failure import call_hook
+from xmp._processes.replica.reports import call_hook
 
 pytestmark = pytest.mark.failing
 

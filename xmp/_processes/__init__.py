@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .launcher.restarts import RestartingLaunch
     from .launcher.results import Results
     from .messages.timeline import StartTimeline, Timeline
-    from .replica.exit import exit_status
+    from .replica.reports import exit_status
     from .replica.seeding import seed_all
     from .report.ipython import render, rendered
     from .system.descriptors import Held, standard_numbers_taken
@@ -80,7 +80,7 @@ _LAZY = {
     "Held": "system.descriptors",
     "Timeline": "messages.timeline",
     "continue_on_hang_up": "system.linux",
-    "exit_status": "replica.exit",
+    "exit_status": "replica.reports",
     "fresh_interpreter": "system.interpreter",
     "on_quit": "terminal.console",
     "render": "report.ipython",

@@ -9,7 +9,6 @@ from typing import Any
 
 from xmp._plan.runtime_choice import add_choice
 from xmp._processes.messages import launch
-from xmp._processes.messages.connection import close_all
 from xmp._processes.messages.order import Failure
 from xmp._processes.messages.thread_replicas import spread
 from xmp._processes.messages.timeline import StartTimeline, Timeline
@@ -17,6 +16,7 @@ from xmp._processes.report import host_error, replica_error, timeout_error
 from xmp._processes.report.out_of_memory import OomCounters, OomFinding
 from xmp._processes.report.replica_error import CALLED_ON_IT
 from xmp._processes.report.stack_texts import grouped
+from xmp._processes.system.descriptors import close_all
 from xmp._rules.limits import Overdue
 from xmp._words.errors import ReplicaError, StartError, XmpError
 from xmp._words.host_words import HostFailure

@@ -21,12 +21,12 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from xmp._os import signals
 from xmp._processes.system import linux
-from xmp._processes.system.descriptors import Held, move_above
+from xmp._processes.system.descriptors import Held, close_all, move_above
 
 from .catalog import Message
 from .plain_format import PICKLED, Malformed, decoded, encoded
@@ -42,7 +42,6 @@ __all__ = [
     "Closed",
     "Connection",
     "Sender",
-    "close_all",
     "in_packets",
     "pair",
     "prepared",
@@ -55,11 +54,6 @@ APART = b"!"
 """A whole message that may come between the packets of another."""
 _FIRST, _MORE, _LAST = b"(", b"+", b")"
 _TOTAL = struct.Struct("<Q")
-
-
-def close_all(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def in_packets(data: bytes, descriptors: list[int]) -> Iterator[tuple[bytes, list[int]]]:

@@ -10,18 +10,10 @@ import os
 import socket
 from typing import NamedTuple
 
+from xmp._processes.system.descriptors import close_all
+
 from .catalog import Message
-from .connection import (
-    APART,
-    CREDENTIALS_ROOM,
-    KIND,
-    WHOLE,
-    Assembly,
-    Closed,
-    Connection,
-    Sender,
-    close_all,
-)
+from .connection import APART, CREDENTIALS_ROOM, KIND, WHOLE, Assembly, Closed, Connection, Sender
 from .plain_format import Malformed, decoded
 
 __all__ = ["MOST_BYTES", "Arrived", "UntrustedConnection"]

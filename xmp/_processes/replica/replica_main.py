@@ -38,16 +38,16 @@ from xmp._words.replica_info import ReplicaInfo
 from xmp._words.types import ReplicaPlan
 
 from . import seeding
-from .after_failure import parents_hook, report_raised
 from .channel import SupervisorChannel
-from .exit import (
+from .exit import forget_exit_handlers, leave
+from .reports import (
     exit_called,
     exit_code,
     failed_code,
-    forget_exit_handlers,
-    leave,
+    parents_hook,
     record,
     report_failure,
+    report_raised,
     send_result,
 )
 from .role import Call, Changes, ChildEnds, Role

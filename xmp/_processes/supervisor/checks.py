@@ -10,11 +10,11 @@ from typing import Any
 
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import close_all
 from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.untrusted import Arrived
 from xmp._processes.system import linux
+from xmp._processes.system.descriptors import close_all
 
 from .replica_handle import ReplicaHandle
 

@@ -15,11 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xmp._processes.messages.catalog import Message
-from xmp._processes.messages.connection import Closed, close_all
+from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import AnswerDebugger, AtBreakpoint, DebuggerLeft
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.replica import Synced, Synchronise
 from xmp._processes.messages.untrusted import Arrived, UntrustedConnection
+from xmp._processes.system.descriptors import close_all
 from xmp._rules.events import Pause, Resume
 
 from .replica_handle import ReplicaHandle

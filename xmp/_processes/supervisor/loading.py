@@ -7,8 +7,9 @@ import gc
 import importlib
 import os
 import sys
+from dataclasses import dataclass
 
-from xmp._payload import load
+from xmp._payload import Image, load
 from xmp._payload.script import import_main, main_is_shared
 from xmp._processes.messages import launch, launcher_state
 from xmp._processes.messages.order import LaunchOrder
@@ -20,9 +21,30 @@ from xmp._processes.system import environment, finalisation, fork_safety, stdio
 from xmp._processes.system.variables_read import VariablesRead, differs
 from xmp._words.errors import PlanError
 
-from .descriptors import Received
+__all__ = ["CannotFork", "Received", "load_call"]
 
-__all__ = ["CannotFork", "load_call"]
+
+@dataclass(frozen=True)
+class Received:
+    """The launcher's order, and the descriptors that came with it by their purpose."""
+
+    order: LaunchOrder
+    at: int
+    """When the order came, in monotonic nanoseconds."""
+    streams: list[int]
+    image: Image
+    tracker: int | None
+    leases: dict[str, int]
+    arguments: list[int]
+
+    @classmethod
+    def of(cls, order: LaunchOrder, descriptors: list[int], at: int) -> Received:
+        """Sort the descriptors by purpose, in the order that ``LaunchOrder`` lists."""
+        streams, rest = descriptors[:3], descriptors[3:]
+        image = order.take_image(rest)
+        tracker = rest.pop(0) if order.call.state.tracker else None
+        leases = dict(zip(order.leases, rest, strict=False))
+        return cls(order, at, streams, image, tracker, leases, rest[len(leases) :])
 
 
 class CannotFork(Exception):

@@ -51,18 +51,20 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from xmp._processes.messages.connection import Closed
+from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.launch import ProgressMade
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.system import linux, processes
+from xmp._processes.system.descriptors import move_above
+from xmp._processes.system.processes import drain, wake_on_ends
 from xmp._rules.events import Progress, Tick
 
 from .checks import check
-from .descriptors import OwnDescriptors, drain
 from .message_handlers import launcher_requests, replica_messages
 from .monitor import Monitor
 from .replica_handle import ReplicaHandle
@@ -70,10 +72,36 @@ from .replica_handle import ReplicaHandle
 if TYPE_CHECKING:
     from xmp._processes.replica.heartbeat import Heartbeats, HostProgress
 
-__all__ = ["SupervisorLoop"]
+__all__ = ["OwnDescriptors", "SupervisorLoop"]
 
 _MOST_PACKETS = 1024
 """More packets than a socket's buffer holds: any behind them were sent after the replica's end."""
+
+
+@dataclass(frozen=True)
+class OwnDescriptors:
+    """Descriptors that no replica keeps: above its own, so that one call in it closes them all."""
+
+    connection: Connection
+    """The connection to the launcher."""
+    lifeline: int
+    """A pipe that ends when the launcher is gone."""
+    replicas_lifeline: int
+    """A pipe that the replicas watch; its other end stays open as long as this process lives."""
+    wakeup: int
+    """A pipe that is readable when a child has ended."""
+
+    @classmethod
+    def move_above(cls, above: int, connection: Connection, lifeline: int) -> OwnDescriptors:
+        """Move connection and lifeline, and make the others; SIGCHLD is received from now on."""
+        connection = connection.moved(above)
+        connection.opens_pickles = False  # the order was the last pickle
+        lifeline = move_above(lifeline, above)
+        watched, _ = (move_above(end, above) for end in os.pipe())
+        # A child of Python's os.fork() forgets signals that came before its first steps; a blocked
+        # one stays pending, also across exec, until the replica can report it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return cls(connection, lifeline, watched, wake_on_ends(above)[0])
 
 
 class SupervisorLoop:

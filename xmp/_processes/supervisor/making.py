@@ -35,7 +35,7 @@ from xmp._processes.system.births import Birth
 from xmp._processes.system.descriptors import move_above
 from xmp._words.types import ReplicaPlan
 
-from .descriptors import Received
+from .loading import Received
 from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:

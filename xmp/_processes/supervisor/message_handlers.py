@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from xmp._processes.messages import launch
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
-from xmp._processes.messages.connection import close_all
 from xmp._processes.messages.untrusted import Arrived
+from xmp._processes.system.descriptors import close_all
 from xmp._rules import events
 
 from .checks import names_of_modules

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.catalog import Handlers
-from xmp._processes.messages.connection import close_all
 from xmp._processes.messages.untrusted import Arrived
+from xmp._processes.system.descriptors import close_all
 from xmp._words.types import ReplicaPlan
 
 from .voices import Voice

@@ -31,9 +31,8 @@ from xmp._processes.system.descriptors import (
     redirect_others_to_null,
 )
 
-from .descriptors import OwnDescriptors, Received
-from .loading import CannotFork, load_call
-from .loop import SupervisorLoop
+from .loading import CannotFork, Received, load_call
+from .loop import OwnDescriptors, SupervisorLoop
 from .making import ReplicaMaker
 from .monitor import Monitor
 

@@ -7,14 +7,14 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from . import linux
 
 __all__ = [
-    "Held", "close_from", "highest_descriptor", "is_socket", "keep_from_exec", "move_above",
-    "raise_descriptor_limit", "redirect_others_to_null", "redirect_to_null",
+    "Held", "close_all", "close_from", "highest_descriptor", "is_socket", "keep_from_exec",
+    "move_above", "raise_descriptor_limit", "redirect_others_to_null", "redirect_to_null",
     "standard_numbers_taken",
 ]  # fmt: skip
 
@@ -150,3 +150,8 @@ def is_socket(descriptor: int) -> bool:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:
         return False
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

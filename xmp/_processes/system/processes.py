@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from xmp._os import proc
 from xmp._os.proc import Process, alive
+from xmp._processes.system.descriptors import move_above
 
 from .linux import open_pidfd, ready
 
@@ -25,6 +26,7 @@ __all__ = [
     "HeldProcess",
     "children",
     "cpu_limits",
+    "drain",
     "end_descendants",
     "is_ending",
     "is_gone",
@@ -36,6 +38,7 @@ __all__ = [
     "peak_memory",
     "signal_name",
     "wait_gone",
+    "wake_on_ends",
 ]
 
 CPU_TIME = "the limit of its CPU time"
@@ -253,3 +256,22 @@ class HeldProcess:
     def close(self) -> None:
         if self.pidfd is not None:
             os.close(self.pidfd)
+
+
+def wake_on_ends(above: int) -> tuple[int, int]:
+    """Return both ends of a pipe that becomes readable whenever a child has ended."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    heard, said = (move_above(end, above) for end in os.pipe())
+    for end in (heard, said):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+    return heard, said
+
+
+def drain(descriptor: int) -> None:
+    """Empty the pipe of ``wake_on_ends``."""
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass

@@ -18,10 +18,10 @@ from xmp._os import proc
 from xmp._processes.messages import fork_server as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.connection import Closed, Connection
-from xmp._processes.supervisor.descriptors import drain, wake_on_ends
 from xmp._processes.system import linux, processes
 from xmp._processes.system.births import Births
 from xmp._processes.system.descriptors import redirect_others_to_null
+from xmp._processes.system.processes import drain, wake_on_ends
 
 from .imports import files_of, import_all, settle, variables_read
 from .preloading import Candidates
