@@ -9,10 +9,11 @@ import ctypes
 import fnmatch
 import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from xmp._os import proc
 from xmp._words.types import ForkRules
@@ -99,24 +100,38 @@ def native_threads(allow_python: bool = False) -> list[str]:
         elif module := _module_of(task):
             names += [] if allow_python else [f"of {module}"]
         else:
-            names.append(_named(command, task))
+            # A thread without a name of its own has its process's name, which says nothing.
+            nameless = command in ("", proc.text("/proc/self/comm"))
+            names.append(_NAMELESS if nameless else f"{command!r} (native)")
     return names
 
 
 def _module_of(task: str) -> str:
-    from .thread_owner import python_module_of  # rare: most launches have no such thread
+    """Return the module with whose function a thread of Python's began; "" for other threads.
 
-    return python_module_of(task)
+    Threads of the module ``_thread`` are not in ``threading``'s list, but have frames. Their
+    identifiers are pthread_t, which glibc keeps in the mapping of the thread's stack
+    (nptl/allocatestack.c). A thread that waits in a system call has its stack pointer in
+    ``/proc/self/task/<id>/syscall`` (proc(5)).
+    """
+    fields = proc.text(f"/proc/self/task/{task}/syscall").split()
+    if len(fields) < 3:
+        return ""
+    pointer = int(fields[-2], 16)
+    stack = next((each for each in _mappings() if each.start <= pointer < each.stop), range(0))
+    for identifier, frame in sys._current_frames().items():
+        if identifier in stack:
+            while frame.f_back is not None:
+                frame = frame.f_back
+            return str(frame.f_globals.get("__name__", ""))
+    return ""
 
 
-def _named(name: str, task: str) -> str:
-    from .thread_owner import library_of  # rare: most launches have no such thread
-
-    library = library_of(task)
-    # A thread without a name of its own has its process's name, which says nothing.
-    if name in ("", proc.text("/proc/self/comm")):
-        return f"of {library} (native)" if library else _NAMELESS
-    return f"{name!r} of {library} (native)" if library else f"{name!r} (native)"
+def _mappings() -> Iterator[range]:
+    """Yield the addresses of each mapping of this process."""
+    for line in proc.text("/proc/self/maps").splitlines():
+        start, _, end = line.partition(" ")[0].partition("-")
+        yield range(int(start, 16), int(end, 16))
 
 
 def _listing(folder: str) -> list[str]:

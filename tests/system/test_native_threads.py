@@ -38,17 +38,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("start", "library"),
+    ("start", "name"),
     [
-        ("numpy_pool", "of libscipy_openblas"),
-        ("torch_pool", "of libgomp"),
-        ("zeromq", "'ZMQbg/Reaper' of libzmq"),
+        ("numpy_pool", "of a native library"),
+        ("torch_pool", "of a native library"),
+        ("zeromq", "'ZMQbg/Reaper' (native)"),
     ],
 )
-def test_the_library_of_a_thread_is_named(start: str, library: str, script: Script) -> None:
-    done = script(PROGRAM, start, library, timeout=60)
-    assert library in done.out, done.out + done.err
-    assert "(native)" in done.out
+def test_the_thread_of_a_library_is_seen(start: str, name: str, script: Script) -> None:
+    done = script(PROGRAM, start, name, timeout=60)
+    assert name in done.out, done.out + done.err
 
 
 PYARROW = """
@@ -87,5 +86,5 @@ def test_a_launcher_that_serves_torchs_store_may_fork(script: Script) -> None:
     """As torch's elastic agent does; elsewhere that thread forbids a fork."""
     here, elsewhere, joined = script(TORCH_STORE, timeout=60).out.splitlines()
     assert here == "[]"
-    assert elsewhere == "[\"'pt_tcpstore_uv' of libtorch_cpu.so (native)\"]"
+    assert elsewhere == "[\"'pt_tcpstore_uv' (native)\"]"
     assert joined == "b'here' b'here'"
