@@ -178,7 +178,7 @@ def process_id(terminal: Terminal) -> int:
 
 def take_turns(terminal: Terminal, ranks: set[int]) -> None:
     """Answer two debuggers, in whatever order they come."""
-    terminal.see("it waits for its turn")
+    terminal.see(" is at a breakpoint (")
     first = int(terminal.shown.partition(" is at a breakpoint (")[0][-1])
     for rank in (first, *(ranks - {first})):
         if PROMPT.format(rank) not in terminal.shown:

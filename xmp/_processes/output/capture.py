@@ -34,7 +34,6 @@ class PrefixedLines:
     def __init__(self, prefix: bytes, sink: Sink) -> None:
         self.sink = sink
         self.open_line = b""
-        """The line that this stream has begun and not ended, as a terminal shows it."""
         self._prefix = prefix
         self._held = b""
 

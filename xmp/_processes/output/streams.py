@@ -14,14 +14,11 @@ import stat
 import struct
 import termios
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from xmp._processes.system import linux
 from xmp._processes.system.descriptors import move_above
 from xmp._words.types import ReplicaPlan
-
-if TYPE_CHECKING:
-    from .capture import PrefixedLines
 
 __all__ = ["Outlets", "Sink", "Source", "last_lines", "open_stream"]
 
@@ -29,6 +26,13 @@ _KEEP = 64 * 1024
 _FULL = 1024 * 1024
 _AT_ONCE = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking (pipe(7))
 _PORTION = 64 * 1024
+
+
+class LineWriter(Protocol):
+    """The writer of a line that is still open."""
+
+    open_line: bytes
+    """The line that it has begun and not ended, as a terminal shows it."""
 
 
 class Sink:
@@ -45,7 +49,7 @@ class Sink:
         self.is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         """Whether it is a regular file, which never blocks for long; epoll refuses to watch one."""
         self.terminal = os.isatty(descriptor)
-        self.open_writer: PrefixedLines | None = None
+        self.open_writer: LineWriter | None = None
         """The writer whose line is open at the end of the stream: mostly a progress bar."""
 
     @property

@@ -12,6 +12,7 @@ import io
 import os
 import pdb
 import sys
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,8 @@ class TerminalLoan:
         self.source = self.sink = -1
         """The descriptors from which the debugger reads and to which it writes."""
         self._connection: Connection | None = None
+        self._held = ExitStack()
+        """What a loan keeps: the turn and the connection."""
         self._before = -1
 
     def take(self) -> bool:
@@ -48,18 +51,17 @@ class TerminalLoan:
                 "or the function loaded, for all replicas at once and without a terminal"
             )
         flush()
-        ours, theirs = pair()
-        ours.opens_pickles = False
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(channel.turn("debugger"))
+            ours, theirs = pair()
+            stack.callback(ours.close)
+            ours.opens_pickles = False
             channel.send_apart(BreakpointReached(self.rank), [theirs.fileno()])
             theirs.close()
             answer, descriptors = ours.expect(AnswerDebugger)
             if answer.refusal:
                 raise RuntimeError(answer.refusal)
-        except BaseException:
-            ours.close()
-            raise
-        self._connection = ours
+            self._connection, self._held = ours, stack.pop_all()
         self.source, self.sink = descriptors
         self._before = os.dup(0)
         os.dup2(self.source, 0)  # for input() in the code that is stepped over
@@ -69,11 +71,9 @@ class TerminalLoan:
         """Wait until the supervisor has passed on what this replica has written so far."""
         flush()
         if self._connection is not None:
-            try:
+            with suppress(Closed):  # the supervisor was killed, and this replica will be
                 self._connection.send(Synchronise())
                 self._connection.recv()
-            except Closed:
-                pass  # the supervisor was killed, and this replica will be
 
     @property
     def editable(self) -> bool:
@@ -91,12 +91,9 @@ class TerminalLoan:
         os.dup2(self._before, 0)
         for descriptor in (self._before, self.source, self.sink):
             os.close(descriptor)
-        try:
-            # Closing is not enough: children that were forked meanwhile hold a copy.
+        # Closing is not enough: children that were forked meanwhile hold a copy.
+        with suppress(RuntimeError), self._held, suppress(Closed):
             connection.send(DebuggerLeft(why))
-        except Closed:
-            pass
-        connection.close()
 
 
 class Debugger(pdb.Pdb):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xmp._processes.messages.replica import ShowInCell
 
     from .cell_displays import CellDisplays
-    from .debugger_queue import DebuggerQueue
+    from .debugging import Debugging
     from .event_recorder import EventRecorder
     from .preemption_vote import PreemptionVote
 
@@ -81,7 +81,7 @@ class Monitor:
         self.over_hosts = order.several_hosts
         self._reported_first = False
         self._stacks: dict[int, str] = {}
-        self._debugger: DebuggerQueue | None = None
+        self._debugger: Debugging | None = None
 
     def feed(self, event: Event) -> None:
         """Let ``watch`` decide which actions follow from this event, and carry them out."""
@@ -171,13 +171,20 @@ class Monitor:
         if self.vote is not None:
             self.vote.forget(*local_ranks)
 
-    def debugger(self) -> DebuggerQueue:
+    def debugger(self) -> Debugging:
         if self._debugger is None:
             # Imported here: a module that a template has loaded costs every replica pages.
-            from .debugger_queue import DebuggerQueue
+            from .debugging import Debugging
 
-            self._debugger = DebuggerQueue(self)
+            self._debugger = Debugging(
+                self.loop, self.pump, self.connection, self.feed, self.condemn,
+                self._say_of_debugger, self.ending,
+            )  # fmt: skip
         return self._debugger
+
+    def _say_of_debugger(self, line: str) -> None:
+        if self.displays is None:  # a notebook lends no terminal: the replica's error says so
+            self.errors.put_lines(f"xmp: {line}\n".encode())
 
     def _do(self, action: Action) -> None:
         chosen = [replica for replica in self.replicas if replica.rank in action.ranks]

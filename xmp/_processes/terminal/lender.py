@@ -1,6 +1,7 @@
 """Lends the launcher's terminal, or its other standard input, to a replica that debugs.
 
-It is lent only while the launcher waits for the launch and reads nothing itself. The launcher's
+It is lent only while the launcher waits for the launch and reads nothing itself, and to one replica
+at a time: while one launch lends it, another launch of the process is refused. The launcher's
 group stays the terminal's foreground group, so that Ctrl-Z and ``fg`` apply to the whole job;
 Ctrl-C comes to the launcher, which passes it on to the debugger.
 """
@@ -34,6 +35,10 @@ _NOTHING = (
 _BEHIND = (
     "breakpoint() needs the terminal, and the launcher is not in the terminal's foreground: start "
     "it there, or pass over all breakpoints with PYTHONBREAKPOINT=0"
+)
+_LENT = (
+    "breakpoint() needs the terminal, and a replica of another launch of this program has it: join "
+    "one launch after the other, or pass over all breakpoints with PYTHONBREAKPOINT=0"
 )
 _FETCH = "xmp: a replica is at a breakpoint: bring this job to the terminal's foreground (fg)"
 _WHY = "debugger"
@@ -78,9 +83,10 @@ class _Terminal:
 
 
 class TerminalLender:
-    """The lender of one launch; at most one lender of a process lends at a time."""
+    """The lender of one launch."""
 
     _busy: TerminalLender | None = None
+    """The one that lends now: at most one of a process does."""
 
     def __init__(
         self,
@@ -139,28 +145,24 @@ class TerminalLender:
     @property
     def pending(self) -> bool:
         """Whether ``settle`` has something to do."""
-        return bool(self._end) or (self._wanted is not None and TerminalLender._busy is None)
+        return bool(self._end) or self._wanted is not None
 
     @property
     def look(self) -> float | None:
-        """Seconds until ``pending`` may become true without a message; None if no replica debugs.
-
-        It may, since another launch may give the terminal back.
-        """
+        """The longest wait while a replica debugs, when no time limit counts; None if none does."""
         return _LOOK if self._lends or self._wanted is not None else None
 
     def settle(self) -> bool:
-        """Lend the terminal, or refuse, if ``pending``. Return whether a request was answered.
+        """Lend the terminal, or refuse, if a replica asks. Return whether a request was answered.
 
         Raises KeyboardInterrupt if a debugger was quit.
         """
         if self._end:
             why, self._end = self._end, ""
             raise KeyboardInterrupt(why)
-        rank = self._wanted
-        if rank is None or not self.pending:
+        rank, self._wanted = self._wanted, None
+        if rank is None:
             return False
-        self._wanted = None
         found = self._find()
         if isinstance(found, str):
             self._ask(launch.AnswerDebugger(rank, found))
@@ -203,6 +205,8 @@ class TerminalLender:
             return _HOSTS
         if in_notebook():
             return _NOTEBOOK
+        if TerminalLender._busy is not None:
+            return _LENT
         reads = _reads_something()
         if reads and not os.isatty(0):
             return os.dup(0), _writable()
