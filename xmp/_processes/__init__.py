@@ -42,33 +42,11 @@ if TYPE_CHECKING:
     from .terminal.progress import said_here
 
 __all__ = [
-    "Call",
-    "EventStream",
-    "Held",
-    "Launch",
-    "ProcessContext",
-    "Results",
-    "StartTimeline",
-    "Timeline",
-    "continue_on_hang_up",
-    "event_stream",
-    "exit_status",
-    "fresh_interpreter",
-    "launch",
-    "make_log_files",
-    "on_quit",
-    "ready",
-    "render",
-    "rendered",
-    "said_here",
-    "search_path_changed",
-    "seed_all",
-    "settled",
-    "shutdown",
-    "standard_numbers_taken",
-    "start",
-    "warm_up",
-]
+    "Call", "EventStream", "Held", "Launch", "ProcessContext", "Results", "StartTimeline",
+    "Timeline", "continue_on_hang_up", "event_stream", "exit_status", "fresh_interpreter", "launch",
+    "make_log_files", "on_quit", "ready", "render", "rendered", "said_here", "search_path_changed",
+    "seed_all", "settled", "shutdown", "standard_numbers_taken", "start", "warm_up",
+]  # fmt: skip
 
 _LAZY = {
     "Call": "launcher.job",

@@ -144,7 +144,6 @@ class HostLink:
 
     @property
     def started(self) -> bool:
-        """Whether the link has a process."""
         return self._process is not None
 
     def start(self, listener: int = -1) -> None:
@@ -270,15 +269,12 @@ class HostLink:
         self._say(kinds.FAILED, encode(failure))
 
     def done(self) -> None:
-        """Report that all replicas of this host have ended well."""
         self._say(kinds.DONE)
 
     def advance(self) -> None:
-        """Report that a replica of this host has made progress."""
         self._say(kinds.PROGRESS)
 
     def preempt(self) -> None:
-        """Report that this host is about to be taken away."""
         self._say(kinds.PREEMPTED)
 
     def reached(self, number: int, step: int) -> None:

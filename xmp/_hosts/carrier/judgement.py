@@ -19,15 +19,9 @@ from xmp._words.host_words import HostFailure
 from .words import Malformed, Proposal, Step
 
 __all__ = [
-    "MEMBERS_SILENCE",
-    "MOST_STEPS",
-    "PATIENCE",
-    "SILENCE",
-    "SUSPICION",
-    "Agreement",
-    "Judgement",
+    "MEMBERS_SILENCE", "MOST_STEPS", "PATIENCE", "SILENCE", "SUSPICION", "Agreement", "Judgement",
     "Standstill",
-]
+]  # fmt: skip
 
 SILENCE = 9.0
 """Seconds without a beat after which a host is lost. All hosts must know within 15 s."""

@@ -24,7 +24,6 @@ class RollCall:
         self.cards: dict[int, HostCard] = {}
 
     def complete(self) -> bool:
-        """Return whether all hosts have come."""
         return len(self.cards) == self.hosts
 
     def came(self, card: HostCard) -> Refusal | None:

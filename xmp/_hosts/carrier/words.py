@@ -13,18 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 __all__ = [
-    "NEXT",
-    "TEXT_LIMIT",
-    "Call",
-    "HostCard",
-    "Malformed",
-    "Place",
-    "Proposal",
-    "Refusal",
-    "Step",
-    "decode",
-    "encode",
-]
+    "NEXT", "TEXT_LIMIT", "Call", "HostCard", "Malformed", "Place", "Proposal", "Refusal", "Step",
+    "decode", "encode",
+]  # fmt: skip
 
 TEXT_LIMIT = 32 * 1024
 """Characters of the longest text that a host sends; a longer one is cut at its end."""

@@ -32,20 +32,9 @@ from .catalog import Message
 from .plain_format import PICKLED, Malformed, decoded, encoded
 
 __all__ = [
-    "APART",
-    "CREDENTIALS_ROOM",
-    "DESCRIPTORS",
-    "KIND",
-    "PIECE",
-    "WHOLE",
-    "Assembly",
-    "Closed",
-    "Connection",
-    "Sender",
-    "in_packets",
-    "pair",
-    "prepared",
-]
+    "APART", "CREDENTIALS_ROOM", "DESCRIPTORS", "KIND", "PIECE", "WHOLE", "Assembly", "Closed",
+    "Connection", "Sender", "in_packets", "pair", "prepared",
+]  # fmt: skip
 
 DESCRIPTORS = 250
 PIECE = 96 * 1024
@@ -154,7 +143,6 @@ class Sender(NamedTuple):
 
 
 def pair() -> tuple[Connection, Connection]:
-    """Return two connected ends."""
     left, right = socket.socketpair(socket.AF_UNIX, KIND)
     return Connection(left.detach()), Connection(right.detach())
 
@@ -167,14 +155,15 @@ def prepared(message: Message) -> bytes:
 class Connection:
     """One end of a connection, which sends and receives messages with descriptors."""
 
-    def __init__(self, descriptor: int, opens_pickles: bool = True) -> None:
+    opens_pickles = True
+    """Whether this process trusts the one at the other end: its parent, or its launcher."""
+
+    def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._socket = socket.socket(socket.AF_UNIX, KIND, fileno=descriptor)
         self._held: Held | None = None
         self.waiting: deque[tuple[bytes, list[int]]] = deque()
         """Packets, with their descriptors, that were posted and are not sent yet."""
-        self.opens_pickles = opens_pickles
-        """Whether this process trusts the one at the other end: its parent, or its launcher."""
         self._assembly = Assembly()
         if linux.names_senders():
             with contextlib.suppress(PermissionError):  # in a sandbox: no sender is known then
@@ -182,7 +171,7 @@ class Connection:
 
     def moved(self, base: int) -> Connection:
         """Return the same end under a descriptor number of at least ``base``."""
-        return type(self)(move_above(self.detach(), base), self.opens_pickles)
+        return type(self)(move_above(self.detach(), base))
 
     @property
     def end(self) -> socket.socket:

@@ -18,17 +18,9 @@ if TYPE_CHECKING:
     from xmp._processes.report.out_of_memory import OomFinding
 
 __all__ = [
-    "Describe",
-    "Described",
-    "HostCame",
-    "HostOrder",
-    "HostOver",
-    "Ping",
-    "Pong",
-    "PortsHeld",
-    "Prepare",
-    "StartHost",
-]
+    "Describe", "Described", "HostCame", "HostOrder", "HostOver", "Ping", "Pong", "PortsHeld",
+    "Prepare", "StartHost",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .order import Failure, LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "EventRecord", "Events",
+    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "Events",
     "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt",
     "PreemptAnswer", "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep",
     "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
@@ -146,18 +146,6 @@ class ReplicaEnded(NamedTuple):
     peak: int
 
 
-class EventRecord(NamedTuple):
-    """One change of state, for ``events=``; ``at`` in monotonic nanoseconds."""
-
-    name: str
-    at: int
-    rank: int | None = None
-    pid: int | None = None
-    message: str = ""
-    exit_code: int | None = None
-    signal: str | None = None
-
-
 class Events(NamedTuple):
     """The events of one turn of the supervisor's loop, ordered by time.
 
@@ -165,7 +153,8 @@ class Events(NamedTuple):
     """
 
     records: list[tuple[object, ...]]
-    """For each event, the fields of its ``EventRecord``."""
+    """For each event: name, monotonic nanoseconds, and then as far as they are known: rank, pid,
+    message, exit code, name of the signal."""
 
 
 class StackTexts(NamedTuple):

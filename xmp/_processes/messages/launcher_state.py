@@ -25,15 +25,9 @@ from xmp._processes.system.environment import replace_environment
 from xmp._processes.system.interpreter import TRACING, traced_frames
 
 __all__ = [
-    "LauncherState",
-    "apply",
-    "apply_surroundings",
-    "capture",
-    "restore_mask",
-    "restore_signals",
-    "with_path_of",
-    "with_variables",
-]
+    "LauncherState", "apply", "apply_surroundings", "capture", "restore_mask", "restore_signals",
+    "with_path_of", "with_variables",
+]  # fmt: skip
 
 _IGNORED_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
 _KEPT = _IGNORED_BY_PYTHON | {DUMP_SIGNAL}

@@ -31,12 +31,10 @@ def _joined(lead: ReplicaPlan, plan: ReplicaPlan) -> ReplicaPlan:
 
 
 def count(plans: Sequence[ReplicaPlan]) -> int:
-    """Return the number of replicas of these processes."""
     return sum(len(plans_of(plan)) for plan in plans)
 
 
 def plans_of(plan: ReplicaPlan) -> tuple[ReplicaPlan, ...]:
-    """Return the plans of all replicas of a process."""
     return (plan, *plan.thread_replicas)
 
 

@@ -44,9 +44,10 @@ class UntrustedConnection(Connection):
     Messages of children must fit into one packet.
     """
 
-    def __init__(self, descriptor: int, opens_pickles: bool = False) -> None:
-        assert not opens_pickles
-        super().__init__(descriptor, opens_pickles)
+    opens_pickles = False
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
         self._assembly = Assembly(MOST_BYTES)
         self.owner = 0
         """The pid of the process for which the other end was made; 0 if not known."""

@@ -15,10 +15,7 @@ from xmp._processes.system import linux
 
 from .streams import Sink, Source
 
-__all__ = [
-    "EventLoop",
-    "OutputPump",
-]
+__all__ = ["EventLoop", "OutputPump"]
 
 
 class EventLoop:
@@ -50,7 +47,6 @@ class EventLoop:
                 self._handlers[key.fd]()
 
     def close(self) -> None:
-        """Forget all descriptors."""
         self._handlers.clear()
         self._selector.close()
 
@@ -84,11 +80,9 @@ class OutputPump:
 
     @property
     def waiting(self) -> bool:
-        """Whether a sink has not taken everything yet."""
         return bool(self._behind) or any(sink.waiting for sink in self._sinks)
 
     def add(self, source: Source) -> None:
-        """Copy from this source from now on."""
         self._loop.listen(source.descriptor, partial(self._copy, source))
 
     def _copy(self, source: Source) -> None:

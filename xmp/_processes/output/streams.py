@@ -179,7 +179,6 @@ class Source:
         """End the last line after the replica's end; here nothing is left to do."""
 
     def tail(self) -> str:
-        """Return the last 50 lines that passed."""
         return last_lines(self.kept())
 
     def kept(self) -> str:

@@ -27,21 +27,10 @@ from xmp._words.framework import Framework
 from .channel import SupervisorChannel
 
 __all__ = [
-    "SWITCH",
-    "Hook",
-    "call_hook",
-    "exit_called",
-    "exit_code",
-    "exit_status",
-    "failed_code",
-    "hold_sigterm",
-    "parents_hook",
-    "record",
-    "release_sigterm",
-    "report_failure",
-    "report_raised",
+    "SWITCH", "Hook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
+    "hold_sigterm", "parents_hook", "record", "release_sigterm", "report_failure", "report_raised",
     "send_result",
-]
+]  # fmt: skip
 
 _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"

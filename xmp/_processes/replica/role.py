@@ -27,16 +27,9 @@ if TYPE_CHECKING:
     from .heartbeat import Heartbeats
 
 __all__ = [
-    "Call",
-    "Changes",
-    "ChildEnds",
-    "CommonState",
-    "DescriptorLayout",
-    "Enter",
-    "Role",
-    "framework_entry",
-    "loader",
-]
+    "Call", "Changes", "ChildEnds", "CommonState", "DescriptorLayout", "Enter", "Role",
+    "framework_entry", "loader",
+]  # fmt: skip
 
 Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 """The user's function with its arguments."""

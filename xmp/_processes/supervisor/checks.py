@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmp._processes.messages import replica as messages
-from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.order import PHASES
 from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.messages.untrusted import Arrived
@@ -124,20 +123,8 @@ def _local_rank(local_rank: int, replica: ReplicaHandle) -> None:
     _need(local_rank in replica.local_ranks, f"local rank {local_rank} is another replica's")
 
 
-def _key(key: str) -> None:
-    _need(len(key) <= _LONGEST_KEY, f"its key has {len(key)} characters")
-
-
-def _nothing(_: Message, __: ReplicaHandle) -> None:
-    """Accept a message in which nothing can be wrong."""
-
-
 def _phase(message: messages.PhaseBegun, _: ReplicaHandle) -> None:
     _need(message.name in PHASES, "there is no such phase")
-
-
-def _result(message: messages.ResultReady, _: ReplicaHandle) -> int:
-    return _value(message)
 
 
 def _value(message: messages.ResultReady | messages.GiveValue) -> int:
@@ -153,14 +140,15 @@ def _exit(message: messages.ExitCalled, _: ReplicaHandle) -> None:
     _need(0 <= message.code <= 255, f"{message.code} is no exit code")
 
 
-def _raised(message: messages.ExceptionRaised, replica: ReplicaHandle) -> None:
+def _raised(
+    message: messages.ExceptionRaised | messages.VariablesTaken, replica: ReplicaHandle
+) -> None:
     if message.rank != -1:
         _rank(message.rank, replica)
 
 
 def _variables(message: messages.VariablesTaken, replica: ReplicaHandle) -> None:
-    if message.rank != -1:
-        _rank(message.rank, replica)
+    _raised(message, replica)
     _need(len(message.text) <= _LONGEST_VARIABLES, f"it has {len(message.text)} characters")
 
 
@@ -189,13 +177,13 @@ def _display(message: messages.ShowInCell) -> None:
 
 
 def _of_key(message: messages.TakeTurn | messages.WantValue) -> None:
-    _key(message.key)
+    _need(len(message.key) <= _LONGEST_KEY, f"its key has {len(message.key)} characters")
 
 
 _RULES: dict[Any, Callable[[Any, ReplicaHandle], int | None]] = {
     messages.PhaseBegun: _phase,
-    messages.FunctionEntered: _nothing,
-    messages.ResultReady: _result,
+    messages.FunctionEntered: lambda _, __: 0,
+    messages.ResultReady: lambda message, _: _value(message),
     messages.ExitCalled: _exit,
     messages.ExceptionRaised: _raised,
     messages.VariablesTaken: _variables,

@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 from xmp._processes.system import linux
 
-__all__ = [
-    "PreemptionVote",
-    "VoteOverHosts",
-]
+__all__ = ["PreemptionVote", "VoteOverHosts"]
 
 _MOST_REPLICAS = 4095
 """The most replicas of one host: the file has one page."""

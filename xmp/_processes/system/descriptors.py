@@ -145,7 +145,6 @@ def standard_numbers_taken() -> Iterator[None]:
 
 
 def is_socket(descriptor: int) -> bool:
-    """Return whether the number is an open socket."""
     try:
         return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     except OSError:

@@ -34,32 +34,11 @@ from xmp._os.marks import ADDED_SCORE
 from . import linux
 
 __all__ = [
-    "LONGEST_WAIT",
-    "arm",
-    "close_range",
-    "continue_on_hang_up",
-    "die_with_parent",
-    "fork",
-    "fork_quietly",
-    "has_fixed_size",
-    "has_memory_files",
-    "kill_on_hang_up",
-    "kills_on_hang_up",
-    "look_after",
-    "memory_file",
-    "names_senders",
-    "open_pidfd",
-    "preferred_victims",
-    "ready",
-    "reopened",
-    "seal",
-    "seal_size",
-    "seals_of",
-    "set_name",
-    "set_owner",
-    "subreaper",
-    "tidy_heap",
-]
+    "LONGEST_WAIT", "arm", "close_range", "continue_on_hang_up", "die_with_parent", "fork",
+    "fork_quietly", "has_fixed_size", "has_memory_files", "kill_on_hang_up", "kills_on_hang_up",
+    "look_after", "memory_file", "names_senders", "open_pidfd", "preferred_victims", "ready",
+    "reopened", "seal", "seal_size", "seals_of", "set_name", "set_owner", "subreaper", "tidy_heap",
+]  # fmt: skip
 
 LONGEST_WAIT = 1e6
 """The longest wait in seconds: poll(2) and epoll_wait(2) count milliseconds in an int. A longer

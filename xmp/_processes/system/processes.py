@@ -22,24 +22,10 @@ from xmp._processes.system.descriptors import move_above
 from .linux import open_pidfd, ready
 
 __all__ = [
-    "CPU_TIME",
-    "HeldProcess",
-    "children",
-    "cpu_limits",
-    "drain",
-    "end_descendants",
-    "is_ending",
-    "is_gone",
-    "is_stopped",
-    "is_zombie",
-    "kill",
-    "next_ended",
-    "out_of_cpu_time",
-    "peak_memory",
-    "signal_name",
-    "wait_gone",
-    "wake_on_ends",
-]
+    "CPU_TIME", "HeldProcess", "children", "cpu_limits", "drain", "end_descendants", "is_ending",
+    "is_gone", "is_stopped", "is_zombie", "kill", "next_ended", "out_of_cpu_time", "peak_memory",
+    "signal_name", "wait_gone", "wake_on_ends",
+]  # fmt: skip
 
 CPU_TIME = "the limit of its CPU time"
 _KILLED_WAIT = 2.0  # seconds within which a process that can be killed ends
@@ -269,7 +255,6 @@ def wake_on_ends(above: int) -> tuple[int, int]:
 
 
 def drain(descriptor: int) -> None:
-    """Empty the pipe of ``wake_on_ends``."""
     try:
         while os.read(descriptor, 4096):
             pass

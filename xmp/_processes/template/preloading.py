@@ -100,7 +100,6 @@ class Candidates:
 
     @property
     def waiting(self) -> bool:
-        """Whether a trial should begin."""
         return bool(self._names) and self.trial is None
 
     def add(self, names: Iterable[str], rules: ForkRules) -> None:

@@ -27,11 +27,7 @@ from .imports import files_of, import_all, settle, variables_read
 from .preloading import Candidates
 from .spare import Become, Spare
 
-__all__ = [
-    "SUPERVISOR",
-    "Children",
-    "ForkServer",
-]
+__all__ = ["SUPERVISOR", "Children", "ForkServer"]
 
 SUPERVISOR = "xmp-supervisor"
 
@@ -48,7 +44,6 @@ class Children:
         self.wakeup = wake_on_ends(3)
 
     def fileno(self) -> int:
-        """Return the descriptor for selectors."""
         return self.wakeup[0]
 
     def reap(self) -> list[tuple[int, int]]:
