@@ -20,8 +20,7 @@ from tests.support.stage import Stage
 from tests.support.waiting import until
 from xmp._os import marks
 from xmp._os.probe.carried import claims, vouched
-from xmp._os.probe.launches import ROOT
-from xmp._os.probe.leftovers import leftovers
+from xmp._os.probe.launches import ROOT, leftovers
 from xmp._processes.system import interpreter, launcher_mark, processes
 
 __all__ = ["alone"]  # the fixture: other sessions must not end what is left behind here

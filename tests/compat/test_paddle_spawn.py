@@ -240,7 +240,7 @@ def test_two_hosts_are_one_job(stage: Stage) -> None:
 
 
 def test_the_addresses_of_this_host() -> None:
-    from xmp._os.probe.addresses import addresses_of, is_here, own_addresses
+    from xmp._os.names import addresses_of, is_here, own_addresses
 
     assert is_here("127.0.0.1")
     assert is_here("127.0.0.9")
@@ -253,7 +253,7 @@ def test_the_addresses_of_this_host() -> None:
 
 
 def test_addresses_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xmp._os.probe.addresses import own_addresses
+    from xmp._os.names import own_addresses
 
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert own_addresses()[-1] == socket.gethostname()

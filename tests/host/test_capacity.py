@@ -11,7 +11,7 @@ import pytest
 import xmp
 from tests.support.launching import nothing_started
 from tests.support.stage import Script
-from xmp._os.probe.capacity import most_replicas, too_many
+from xmp._os.probe.resources import most_replicas, too_many
 from xmp._plan import planner
 from xmp._words.types import HostFacts, Request
 

@@ -15,7 +15,7 @@ import pytest
 import xmp
 from tests.support.tpu_hosts import host, plan, variables
 from xmp._os import log, probe
-from xmp._os.probe.initialised import initialised
+from xmp._os.probe.packages import initialised
 from xmp._words.types import HostFacts
 
 PROGRAM = """

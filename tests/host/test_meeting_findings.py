@@ -15,7 +15,7 @@ import pytest
 
 from xmp._hosts.carrier.peer import reach
 from xmp._hosts.carrier.sealed import Greeting, Keys
-from xmp._os.probe import doctor, meeting
+from xmp._os.probe import doctor, findings
 from xmp._words.errors import PortError
 from xmp._words.types import HostFacts, PortNeed, Request
 
@@ -65,11 +65,11 @@ def test_whether_host_0_is_reached(what: str, said: str) -> None:
 
 def test_the_last_line_speaks_for_this_host_alone() -> None:
     said = "could take part in a launch; the others were not asked: run this on each of them"
-    assert meeting.verdict(examined(PLACED)) == f"host 2 of 4 {said}"
-    assert meeting.verdict(examined({**PLACED, "NODE_RANK": "0"})) == f"host 0 of 4 {said}"
+    assert findings.verdict(examined(PLACED)) == f"host 2 of 4 {said}"
+    assert findings.verdict(examined({**PLACED, "NODE_RANK": "0"})) == f"host 0 of 4 {said}"
     unknown = examined(PLACED, "name or service not known")
-    assert meeting.verdict(unknown) == "a launch would not work here"
-    assert meeting.verdict(examined({})) == "a launch would work here"
+    assert findings.verdict(unknown) == "a launch would not work here"
+    assert findings.verdict(examined({})) == "a launch would work here"
 
 
 def test_what_was_looked_at_on_host_0() -> None:

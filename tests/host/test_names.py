@@ -11,9 +11,8 @@ import pytest
 
 from tests.support.network_names import silent_names
 from xmp._os import signals
-from xmp._os.names import connected, looked_up
+from xmp._os.names import connected, is_here, looked_up
 from xmp._os.ports import lease
-from xmp._os.probe.addresses import is_here
 from xmp._plan.clusters import placement
 from xmp._words.errors import PlanError, PortError
 from xmp._words.types import HostFacts, PortNeed

@@ -265,9 +265,9 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         return (names.get(name, name),)
 
     own = {"10.0.0.2", "fd00::2", "127.0.0.1"}
-    monkeypatch.setattr("xmp._os.probe.addresses.addresses_of", look)
-    monkeypatch.setattr("xmp._os.probe.addresses.is_here", lambda a: a in own or a[:4] == "127.")
-    monkeypatch.setattr("xmp._os.probe.addresses.own_addresses", lambda: tuple(sorted(own)))
+    monkeypatch.setattr("xmp._os.names.addresses_of", look)
+    monkeypatch.setattr("xmp._os.names.is_here", lambda a: a in own or a[:4] == "127.")
+    monkeypatch.setattr("xmp._os.names.own_addresses", lambda: tuple(sorted(own)))
 
 
 @pytest.mark.usefixtures("addresses")

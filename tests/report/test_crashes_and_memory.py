@@ -20,7 +20,7 @@ from tests.support.launching import failure, never_returns
 from tests.support.memory_group import memory_group
 from tests.support.stage import Script
 from tests.support.waiting import until
-from xmp._os.probe import oom
+from xmp._os.probe import resources
 from xmp._processes.messages.order import Failure
 from xmp._processes.report.out_of_memory import OomFinding
 
@@ -153,14 +153,14 @@ def killed(**known: Any) -> Failure:
     return Failure(3, 3, 17, "signal", "cause", signal_name="SIGKILL", **known)
 
 
-def found(before: oom.Counted | None, after: oom.Counted | None) -> tuple[str, str]:
+def found(before: resources.Counted | None, after: resources.Counted | None) -> tuple[str, str]:
     sizes = {rank: (rank + 1) * 500 << 20 for rank in range(4)}
-    memory = OomFinding(before, after, oom.Bound(13 * GIB, True), sizes)
+    memory = OomFinding(before, after, resources.Bound(13 * GIB, True), sizes)
     return memory.why(killed()), memory.found(True)
 
 
 def test_what_was_counted_decides() -> None:
-    one = oom.Counted(3, 12 * GIB), oom.Counted(4, 13 * GIB)
+    one = resources.Counted(3, 12 * GIB), resources.Counted(4, 13 * GIB)
     why, text = found(*one)
     assert why == "out of memory"
     assert text == (
@@ -174,11 +174,11 @@ def test_what_was_counted_decides() -> None:
 
 
 def test_a_count_of_the_whole_machine_proves_only_that_there_was_none() -> None:
-    before, after = oom.Counted(3, everywhere=True), oom.Counted(5, everywhere=True)
+    before, after = resources.Counted(3, everywhere=True), resources.Counted(5, everywhere=True)
     assert found(before, before)[0] == "not by xmp, and memory did not run out"
     assert found(before, after)[0] == "reason unknown"
     assert "2 out-of-memory kills in the whole machine" in found(before, after)[1]
-    assert found(before, oom.Counted(4)) == found(None, None)
+    assert found(before, resources.Counted(4)) == found(None, None)
 
 
 GROUPS = {
@@ -204,14 +204,14 @@ def test_both_versions_of_control_groups_are_read(line: str, tmp_path: Path) -> 
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert oom.count(tmp_path) == oom.Counted(2, 4096)
+    assert resources.count(tmp_path) == resources.Counted(2, 4096)
 
 
 def test_without_a_control_group_the_machine_counts(tmp_path: Path) -> None:
-    assert oom.count(tmp_path) is None
+    assert resources.count(tmp_path) is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
-    assert oom.count(tmp_path) == oom.Counted(7, everywhere=True)
+    assert resources.count(tmp_path) == resources.Counted(7, everywhere=True)
 
 
 # --- where it crashed ---------------------------------------------------------------------------

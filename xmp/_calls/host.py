@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xmp import _processes, _registry
 from xmp._os import log, planned_files, ports, probe, signals
 from xmp._os.imports import is_the_programs_own
-from xmp._os.probe import capacity
+from xmp._os.probe import resources
 from xmp._payload.hints import modules_imported, names_used
 from xmp._plan import planner, runtimes
 from xmp._plan.clusters import per_device
@@ -284,7 +284,7 @@ def refuse_unready(plan: JobPlan) -> None:
 def _refuse_too_many(nprocs: int | None) -> None:
     """Raise PlanError for more replicas than this host can carry: before a plan that long."""
     with signals.deferred():
-        why = capacity.too_many(nprocs or 0)
+        why = resources.too_many(nprocs or 0)
     if why:
         raise PlanError(f"nprocs={nprocs}: {why}")
 

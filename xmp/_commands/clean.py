@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from xmp._os import proc
 from xmp._os.probe.holders import Holder
-from xmp._os.probe.launches import ENGINE
-from xmp._os.probe.leftovers import Doubtful, described, leftovers
+from xmp._os.probe.launches import ENGINE, Doubtful, described, leftovers
 from xmp._os.proc import Process
 from xmp._processes.system.descriptors import raise_descriptor_limit
 from xmp._processes.system.processes import HeldProcess

@@ -6,7 +6,8 @@ import argparse
 
 from xmp import _registry
 from xmp._os import ports, probe
-from xmp._os.probe import doctor, meeting
+from xmp._os.probe import doctor
+from xmp._os.probe.findings import verdict
 from xmp._plan.secrets import without_secrets
 from xmp._words.types import Request
 
@@ -22,5 +23,5 @@ def run(options: argparse.Namespace) -> int:
     findings = doctor.in_order([*findings, *more])
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
-    print(meeting.verdict(findings))
+    print(verdict(findings))
     return int(any(finding.level == "problem" for finding in findings))

@@ -23,7 +23,7 @@ from xmp._calls.options import asked as read
 from xmp._calls.run_script import status_of
 from xmp._inside.script_runs import ScriptRun, run_in_replica, script_folder
 from xmp._os import log
-from xmp._os.probe.limits import affinity
+from xmp._os.probe.resources import affinity
 from xmp._plan.clusters import per_device
 from xmp._processes import exit_status
 from xmp._words.errors import PlanError, ReplicaError, ReplicaTimeout, XmpError

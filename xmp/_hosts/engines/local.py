@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp._calls import host as _host
-from xmp._os.probe import capacity
+from xmp._os.probe import resources
 from xmp._plan.runtimes._cores import threads_said
 from xmp._processes.launcher.server_process import search_path
 from xmp._processes.launcher.template_key import identity_key
@@ -74,7 +74,7 @@ class LocalEngine:
         )
 
     def group(self, hosts: int, request: Request, call: Call) -> LocalGroup:
-        why = capacity.too_many(hosts * (request.nprocs or 1))
+        why = resources.too_many(hosts * (request.nprocs or 1))
         if why:
             raise PlanError(f"hosts={hosts}, nprocs={request.nprocs}: {why}")
         group = self._pool.taken((hosts,), lambda: LocalGroup(hosts, self._pool))

@@ -10,21 +10,22 @@ import functools
 import os
 import platform
 import socket
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from xmp._os.imports import loaded_framework
+from xmp._plan.clusters.announced import FILES
 from xmp._plan.runtimes._imports import NAMES
 from xmp._words.types import HostFacts
 
-from . import limits, metadata, packages, read
+from . import metadata, packages, read, resources
 from .devices import hardware
 from .holders import TPU_FILES
-from .host_files import host_files
-from .initialised import initialised
+from .packages import initialised
 
-__all__ = ["facts", "variables_replaced"]
+__all__ = ["facts", "host_files", "variables_replaced"]
 
 _began_with: dict[str, str] | None = None
 """The variables that count as those of this process's start, if it was given new ones since."""
@@ -60,10 +61,10 @@ def facts(
         gpus=dict(gpus),
         metadata=dict(attributes),
         host_files=host_files(variables),
-        cpus=limits.affinity(),
-        cpu_quota=limits.cpu_quota(base),
-        numa=limits.numa(str(base)),
-        memory_bytes=limits.memory(base),
+        cpus=resources.affinity(),
+        cpu_quota=resources.cpu_quota(base),
+        numa=resources.numa(str(base)),
+        memory_bytes=resources.memory(base),
         frameworks=packages.installed() if frameworks is None else dict(frameworks),
         loaded=packages.loaded() if loaded is None else loaded,
         initialised=initialised(TPU_FILES if tpu else ()) if loaded is None else (),
@@ -108,3 +109,30 @@ def _address() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+# --- schedulers' files of hosts ------------------------------------------------------------------
+
+
+_LONGEST = 1 << 20  # bytes: 10,000 hosts with 8 slots each
+
+
+def host_files(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the hosts, each once, by the variable that names the file."""
+    found = {name: " ".join(dict.fromkeys(_text(env.get(name, "")).split())) for name in FILES}
+    return {name: hosts for name, hosts in found.items() if hosts}
+
+
+def _text(path: str) -> str:
+    """Read a regular file; return "" for anything else: a FIFO would wait for its writer."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return os.read(descriptor, _LONGEST).decode(errors="replace") if regular else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

@@ -19,11 +19,10 @@ from xmp._plan.secrets import shown
 from xmp._words.errors import PlanError, PortError
 from xmp._words.types import HostFacts, JobPlan, PortNeed, Request
 
-from . import capacity, meeting, packages, read, room
-from .finding import Finding
+from . import findings, packages, read, resources
+from .findings import Finding, Reach
 from .holders import device_holders, lock_holders
-from .leftovers import described, leftovers
-from .meeting import Reach
+from .launches import described, leftovers
 
 __all__ = ["Finding", "examine", "in_order"]
 
@@ -46,9 +45,9 @@ def examine(
     """
     base = Path(root)
     found = [*_packages(facts), *_foreign(), *_tuned(facts), *_huge_pages(facts, base)]
-    found += room.shared(room.shared_memory(base))
+    found += findings.shared(findings.shared_memory(base))
     on_chips = bool(facts.tpu)
-    if why := capacity.too_many(request.nprocs or 0, base):
+    if why := resources.too_many(request.nprocs or 0, base):
         found.append(Finding("problem", f"{request.nprocs} replicas do not fit: {why}"))
     try:
         plan = planner.plan(request, facts)
@@ -56,9 +55,9 @@ def examine(
         found.append(Finding("problem", str(error)))
     else:
         found += [finding for look in LOOKS for finding in look(plan, facts)]
-        found += room.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas))
+        found += findings.memory(base, facts.memory_bytes, len(plan.hosts[0].replicas))
         found += _fixed_ports(plan, lease)
-        found += meeting.found(plan, facts, reach)
+        found += findings.found(plan, facts, reach)
         on_chips = plan.hosts[0].replicas[0].device.startswith("tpu")
     found += [Finding("problem", why)] if (why := proc.refusal()) else []
     if not proc.foreign():  # the pids there are no advice

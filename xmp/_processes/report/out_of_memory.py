@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from xmp._os.probe import oom
+from xmp._os.probe import resources
 from xmp._processes.messages.order import Failure
 from xmp._rules.watch import STOPPED
 
@@ -28,9 +28,9 @@ _BY_SHELL = "If a shell passed this code on, a process sent SIGKILL to one of it
 class OomFinding:
     """The evidence of the counters about a launch that failed."""
 
-    before: oom.Counted | None = None
-    after: oom.Counted | None = None
-    bound: oom.Bound | None = None
+    before: resources.Counted | None = None
+    after: resources.Counted | None = None
+    bound: resources.Bound | None = None
     largest: Mapping[int, int] = field(default_factory=dict)
     """The peak resident memory of each process that has ended, in bytes, by rank."""
 
@@ -105,12 +105,12 @@ class OomCounters:
     """The counters, read when a launch begins and again when it has failed."""
 
     def __init__(self) -> None:
-        self._before = oom.count()
+        self._before = resources.count()
         self.largest: dict[int, int] = {}
 
     def look(self) -> OomFinding:
         """Read the counters again, and return what is known now."""
-        return OomFinding(self._before, oom.count(), oom.bound(), dict(self.largest))
+        return OomFinding(self._before, resources.count(), resources.bound(), dict(self.largest))
 
 
 def _size(count: float) -> str:

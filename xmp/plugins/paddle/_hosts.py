@@ -81,7 +81,7 @@ def _refuse_loopback(hosts: tuple[str, ...]) -> None:
 
 def _own_index(hosts: tuple[str, ...]) -> int:
     """Find this host in the list by its own addresses; raise PlanError unless it is there once."""
-    from xmp._os.probe.addresses import own_addresses
+    from xmp._os.names import own_addresses
 
     here = [index for index, host in enumerate(hosts) if _is_here(host)]
     if len(here) == 1:
@@ -100,7 +100,7 @@ def _own_index(hosts: tuple[str, ...]) -> int:
 
 
 def _is_here(host: str) -> bool:
-    from xmp._os.probe.addresses import addresses_of, is_here
+    from xmp._os.names import addresses_of, is_here
 
     if host.lower() == socket.gethostname().lower():
         return True

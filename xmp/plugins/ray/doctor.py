@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from xmp._os.probe.finding import Finding
+from xmp._os.probe.findings import Finding
 from xmp._processes.system import interpreter
 
 from .cluster import hosts_of, is_installed

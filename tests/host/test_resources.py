@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from xmp._os.ports import lease
-from xmp._os.probe import doctor, limits, room
+from xmp._os.probe import doctor, resources
+from xmp._os.probe.findings import memory, shared
 from xmp._words.types import HostFacts, Request
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -62,7 +63,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 def test_free_memory_is_that_of_the_fullest_group(
     tmp_path: Path, files: dict[str, str], free: tuple[int, str] | None
 ) -> None:
-    assert limits.memory_free(tree(tmp_path, files)) == free
+    assert resources.memory_free(tree(tmp_path, files)) == free
 
 
 def findings(root: Path) -> list[str]:
@@ -86,12 +87,12 @@ def test_less_than_a_framework_takes_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_full_group_is_a_warning(tmp_path: Path) -> None:
     files = {**UNIFIED, "sys/fs/cgroup/pod/memory.max": str(GIB)}
-    (line,) = map(str, room.memory(tree(tmp_path, files), None, 4))
+    (line,) = map(str, memory(tree(tmp_path, files), None, 4))
     assert line.startswith("warning: 0 MiB of memory free (of the memory control group)")
 
 
 def test_a_host_that_says_nothing_is_left_alone(tmp_path: Path) -> None:
-    assert list(room.memory(tree(tmp_path, {}), None, 4)) == []
+    assert list(memory(tree(tmp_path, {}), None, 4)) == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_host_that_says_nothing_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_shared_memory(found: tuple[int, int] | None, words: list[str]) -> None:
-    lines = [str(finding) for finding in room.shared(found)]
+    lines = [str(finding) for finding in shared(found)]
     assert len(lines) == len(words)
     for line, text in zip(lines, words, strict=True):
         assert line.startswith("warning: ")
@@ -127,7 +128,7 @@ target = os.path.join(root, "dev/shm").encode()
 if libc.mount(b"shm", target, b"tmpfs", 0, b"size=64m"):
     sys.exit("refused")
 from pathlib import Path
-from xmp._os.probe.room import shared, shared_memory
+from xmp._os.probe.findings import shared, shared_memory
 empty = shared_memory(Path(root))
 with open(target + b"/left", "wb") as file:
     file.write(bytes(60 << 20))
@@ -144,7 +145,7 @@ def test_what_docker_gives_a_container(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])},
     )
     if done.stderr.strip() == "refused":
         pytest.skip("the kernel refuses mounts here")
