@@ -35,6 +35,7 @@ from ._inside import (
     local_rank,
     local_world_size,
     once_per_host,
+    preempted,
     rank,
     rank_zero_only,
     replica,
@@ -42,7 +43,6 @@ from ._inside import (
     world_size,
 )
 from ._inside.breakpoint import breakpoint
-from ._inside.preemption import preempted
 from ._os import signals as _signals
 from ._words.errors import (
     HostLost,

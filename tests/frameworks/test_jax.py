@@ -322,7 +322,7 @@ assert xmp.all_reduce(jnp.ones(2)).sum() == 2 and xmp.all_gather(1) == [1]
 def test_a_coordinator_that_comes_late_is_awaited() -> None:
     import socket
 
-    from xmp._inside.frameworks._listening import wait_for_listener
+    from xmp._inside.frameworks._meeting_places import wait_for_listener
 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

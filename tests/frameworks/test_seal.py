@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from xmp._inside.frameworks import _plain_values
-from xmp._inside.frameworks._arrays import array_of
-from xmp._inside.frameworks._plain_values import Malformed
+from xmp._inside.frameworks._plain_values import Malformed, array_of
 from xmp._inside.frameworks._seal import CODE_SIZE, Seal
 from xmp._inside.launch_key import KEY_SIZE, derived, of_environment
 from xmp._words.replica_info import ReplicaInfo

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xmp._payload.sources import MOST, parsed
-from xmp._payload.top_imports import find_module, installed_imports
+from xmp._payload.top_imports import MOST, find_module, installed_imports, parsed
 
 
 def imports(source: str, folder: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from xmp import _inside
 from xmp._calls import checks
 from xmp._plan import runtimes
 from xmp._processes.messages.order import Failure
-from xmp._words import choices
+from xmp._words import types
 
 FACES = (
     xmp,
@@ -49,9 +49,9 @@ def words_of(choice: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("choice", "taken"),
     [
-        (choices.StartMethod, set(checks.METHODS)),
-        (choices.Op, set(_inside.OPS)),
-        (choices.RuntimeName, {r.name for r in runtimes.runtimes() if not r.for_tests}),
+        (types.StartMethod, set(checks.METHODS)),
+        (types.Op, set(_inside.OPS)),
+        (types.RuntimeName, {r.name for r in runtimes.runtimes() if not r.for_tests}),
     ],
     ids=["start_method", "op", "runtime"],
 )
@@ -59,7 +59,7 @@ def test_the_words_are_those_that_are_taken(choice: Any, taken: set[str]) -> Non
     assert words_of(choice) == taken
 
 
-@pytest.mark.parametrize("bind", [True, False, *sorted(words_of(choices.Bind))])
+@pytest.mark.parametrize("bind", [True, False, *sorted(words_of(types.Bind))])
 def test_each_word_of_bind_is_taken(bind: bool | str) -> None:
     assert xmp.plan(2, runtime="cpu", bind=bind).world_size == 2  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ import xmp
 from tests.support.waiting import until
 from xmp import _inside
 from xmp._calls import host as _host
-from xmp._inside import preemption
+from xmp._inside import collectives
 from xmp._inside.script_runs import ScriptRun, run_in_replica
 from xmp._plan import runtimes
 from xmp._processes import Call
@@ -195,7 +195,7 @@ def steps(rank: int, marks: str) -> int:
 def test_threads_agree_on_their_end(
     method: str, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preemption, "_noted", False)
+    monkeypatch.setattr(collectives, "_preempted", False)
     monkeypatch.setattr(Sigterm, "carry_out", lambda *_: None)  # it would end this process
     context = xmp.spawn(
         steps, (str(marks),), nprocs=4, runtime="pairs", start_method=method, join=False

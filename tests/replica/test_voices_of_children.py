@@ -19,7 +19,7 @@ import xmp
 from tests.support.launching import failure, launch
 from tests.support.stage import Stage
 from tests.support.waiting import until
-from xmp._inside import preemption
+from xmp._inside import collectives
 from xmp._processes.launcher.launch_registry import preempt_all
 from xmp._processes.launcher.preemption import Sigterm
 
@@ -216,7 +216,7 @@ def looks_in_a_child(rank: int, marks: str) -> tuple[int, int]:
 
 @pytest.fixture
 def unpreempted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "_noted", False)
+    monkeypatch.setattr(collectives, "_preempted", False)
     monkeypatch.setattr(Sigterm, "carry_out", lambda *_: None)  # it would end this process
 
 

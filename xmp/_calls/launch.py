@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from xmp._plan.clusters.per_device import Started
     from xmp._processes import ProcessContext, Results
-    from xmp._words.choices import Bind, RuntimeName, StartMethod
     from xmp._words.event import Event
+    from xmp._words.types import Bind, RuntimeName, StartMethod
 
     from .job import Job
     from .options import Asked

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from xmp._plan.clusters.per_device import Started
-    from xmp._words.choices import StartMethod
-    from xmp._words.types import WorldByHand
+    from xmp._words.types import StartMethod, WorldByHand
 
     from .options import Asked
     from .spawn import LaunchOptions

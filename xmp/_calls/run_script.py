@@ -18,7 +18,7 @@ from xmp._words.errors import PlanError, ReplicaError
 from .spawn import public, refuse_while_importing
 
 if TYPE_CHECKING:
-    from xmp._payload.rerun import Program
+    from xmp._payload.script import Program
 
 __all__ = ["run_script", "status_of"]
 
@@ -51,7 +51,7 @@ def run_script() -> None:
             "run_script() ends this process with the status of its replicas, which only the main "
             "thread can do: call it there, on the script's first line"
         )
-    from xmp._payload.rerun import program_of_this_process
+    from xmp._payload.script import program_of_this_process
 
     program = program_of_this_process()
     if program is None:

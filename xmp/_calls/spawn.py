@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     from xmp._processes import ProcessContext, Results
-    from xmp._words.choices import Bind, RuntimeName, StartMethod
     from xmp._words.event import Event
-    from xmp._words.types import Request
+    from xmp._words.types import Bind, Request, RuntimeName, StartMethod
 
     from .options import Asked
 

@@ -15,8 +15,7 @@ from .spawn import Args, importing, public, refuse_while_importing
 
 if TYPE_CHECKING:
     from xmp._processes import ProcessContext
-    from xmp._words.choices import Bind, RuntimeName, StartMethod
-    from xmp._words.types import HostFacts, JobPlan
+    from xmp._words.types import Bind, HostFacts, JobPlan, RuntimeName, StartMethod
 
 __all__ = [
     "default_nprocs",

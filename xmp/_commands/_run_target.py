@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from xmp._inside.script_runs import script_folder
 from xmp._payload.frameworks_used import Uses, frameworks_used
-from xmp._payload.sources import is_kept
+from xmp._payload.script import is_kept
 from xmp._payload.top_imports import find_module, imports_of_file
 from xmp._words.errors import PlanError, XmpError
 

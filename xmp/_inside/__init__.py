@@ -12,6 +12,7 @@ from .collectives import (
     init_process_group,
     on_heartbeat,
     once_per_host,
+    preempted,
     rank_zero_only,
 )
 from .groups import local_group, rank, world_size
@@ -66,6 +67,7 @@ __all__ = [
     "local_world_size",
     "on_heartbeat",
     "once_per_host",
+    "preempted",
     "rank",
     "rank_zero_only",
     "replica",

@@ -1,4 +1,4 @@
-"""What replicas do together: their framework's collectives, ``once_per_host``, heartbeats."""
+"""What replicas do together: collectives, ``once_per_host``, heartbeats, ``preempted``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .identity import (
     child_apart,
     current,
     framework_of,
+    installed,
     launch_key,
     whose_child,
 )
@@ -25,8 +26,8 @@ from .identity import (
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from xmp._words.choices import Op
     from xmp._words.framework import Framework, Members
+    from xmp._words.types import Op
 
 __all__ = [
     "OPS",
@@ -36,8 +37,10 @@ __all__ = [
     "broadcast",
     "heartbeat",
     "init_process_group",
+    "note_preemption",
     "on_heartbeat",
     "once_per_host",
+    "preempted",
     "rank_zero_only",
 ]
 
@@ -48,6 +51,8 @@ OPS = ("sum", "mean", "min", "max", "prod")
 _YEARS = 1e9  # seconds: longer than any wait
 
 _on_heartbeat: Callable[[], None] | None = None
+_preempted = False
+"""In the launcher: whether the replicas of a launch know that they are preempted."""
 
 
 class _Making(threading.local):
@@ -124,6 +129,28 @@ def heartbeat() -> None:
         _on_heartbeat()
     elif (child := child_apart()) is not None:
         child.beat()
+
+
+def preempted() -> bool:
+    """Return whether this launch must end soon; if so, save a checkpoint and return.
+
+    Call it once a step, in the replica's main thread. After the launcher got SIGTERM it turns true
+    in every replica at the same call, counted from the first, and stays true; no replica waits for
+    another. Until then a call costs less than a microsecond. In other threads of a replica and in
+    its children (workers of a data loader) calls do not count, and return what the replica's own
+    latest call has returned. In the launcher it is true once that has happened in one of its
+    launches; elsewhere it is false.
+    """
+    state = installed()
+    if state is None or state.channel is None:
+        return _preempted
+    return state.channel.preempted(state.is_own())
+
+
+def note_preemption() -> None:
+    """Note, in the launcher, that the replicas of a launch know that they are preempted."""
+    global _preempted
+    _preempted = True
 
 
 def barrier(group: Any = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from xmp import _registry
 from xmp._os import signals
-from xmp._payload.sources import is_kept
+from xmp._payload.script import is_kept
 
 from . import begin_script, restart_count, world_size
 

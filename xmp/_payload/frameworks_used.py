@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from xmp._os.imports import is_no_package_of_others, site_folders
 
-from .sources import MOST, parsed
 from .top_imports import (
+    MOST,
     at_the_top,
     changes_what_imports_read,
     find_module,
     imported_modules,
+    parsed,
     runs_later,
 )
 

@@ -24,6 +24,7 @@ from xmp._os import signals
 __all__ = [
     "MainReached",
     "MainSource",
+    "Program",
     "apart",
     "belongs_to_an_app",
     "import_main",
@@ -31,9 +32,11 @@ __all__ = [
     "importing_main",
     "is_below_guard",
     "is_guard",
+    "is_kept",
     "line_outside_guard",
     "main_is_shared",
     "main_source",
+    "program_of_this_process",
 ]
 
 
@@ -106,6 +109,14 @@ def main_source() -> MainSource | None:
         return MainSource("name", spec.name, os.path.abspath(path))
     path = os.path.abspath(path)
     return MainSource("path", path, path) if os.path.isfile(path) else None
+
+
+def is_kept(path: str) -> bool:
+    """Return whether another process can read this file too, and twice: no FIFO, no descriptor.
+
+    /dev/stdin is a file where the shell has redirected it, and another one in each process.
+    """
+    return os.path.isfile(path) and not os.path.abspath(path).startswith(("/dev/", "/proc/"))
 
 
 def belongs_to_an_app() -> bool:
@@ -243,3 +254,38 @@ def _code_of(source: MainSource, module: types.ModuleType) -> types.CodeType:
     module.__package__ = None
     with io.open_code(source.path) as file:
         return compile(file.read(), source.path, "exec", dont_inherit=True)
+
+
+# --- the program of this command line, which run_script runs once more ---------------------------
+
+
+class Program(NamedTuple):
+    """What Python runs; ``kind`` is that of a ``ScriptRun``."""
+
+    kind: str
+    target: str
+    source: str
+    """The path of its file."""
+    package: str = ""
+    """The package of which it is part, under ``-m``."""
+
+
+def program_of_this_process() -> Program | None:
+    """Return what ``__main__`` was started from; None for cells, ``-c``, standard input etc."""
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    if path is None or getattr(sys, "frozen", False) or belongs_to_an_app():
+        return None
+    spec = getattr(main, "__spec__", None)
+    if spec is None:
+        path = os.path.abspath(path)
+        return Program("path", _as_typed(path), path) if is_kept(path) else None
+    if spec.name == "__main__":
+        return Program("folder", sys.argv[0], path)
+    return Program("module", spec.name, path, spec.parent or "")
+
+
+def _as_typed(path: str) -> str:
+    """Return the script's ``sys.argv[0]``; its path if the program changed that or its folder."""
+    typed = sys.argv[0] if sys.argv else ""
+    return typed if typed and os.path.abspath(typed) == path else path

@@ -1,25 +1,31 @@
-"""The packages that a script imports at its top, read from its source without running it."""
+"""The packages that a script imports at its top, read from its source without running it.
+
+What cannot be read here, Python reads later in a replica, and reports what is wrong with it.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
 import sys
+import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 
-from xmp._os.imports import site_folders
+from xmp._os.imports import site_folders, without_collections
 from xmp._plan.runtimes._base import matches
 from xmp._plan.runtimes._variables import FIRST_USE, IMPORT_TIME
 
-from .sources import parsed
-
 __all__ = [
+    "MOST",
     "at_the_top",
     "changes_what_imports_read",
     "find_module",
     "imported_modules",
     "imports_of_file",
     "installed_imports",
+    "parsed",
     "runs_later",
 ]
 
@@ -152,3 +158,52 @@ def _is_read_at_import(names: Iterable[ast.expr]) -> bool:
         if matches(value, IMPORT_TIME) and not matches(value, FIRST_USE):
             return True
     return False
+
+
+# --- parsing the user's sources, within limits, whatever is in them ------------------------------
+
+
+MOST = 1 << 19
+"""The most bytes of a file that is read; to parse a generated one takes seconds at 1 MB, and
+gigabytes of memory at 10 MB."""
+
+
+def parsed(path: str, most: int = MOST, source: bytes | None = None) -> ast.Module:
+    """Parse a file, which may lie in a zip file; longer than ``most``, it counts as empty.
+
+    ``source`` is what was read of it before. Raises OSError, and SyntaxError or ValueError for
+    what is no Python.
+    """
+    source = _read(path, most + 1) if source is None else source
+    if len(source) > most:
+        return ast.Module([], [])
+    with warnings.catch_warnings(), without_collections():
+        warnings.simplefilter("ignore")  # the program shows them itself
+        try:
+            return ast.parse(source, os.path.abspath(path))
+        except (RecursionError, MemoryError):  # nested too deeply for a tree
+            return ast.Module([], [])
+
+
+def _read(path: str, most: int) -> bytes:
+    """Return the first bytes of a file."""
+    archive, inner = _archive(path)
+    if not inner:
+        with open(path, "rb") as file:
+            return file.read(most)
+    try:
+        with zipfile.ZipFile(archive) as files, files.open(inner) as member:
+            return member.read(most)
+    except Exception as error:  # a broken one raises errors of several kinds, zlib's among them
+        raise OSError(f"{path}: {error}") from error
+
+
+def _archive(path: str) -> tuple[str, str]:
+    """Return the file that the path names or leads through, and the rest of the path."""
+    outer, inner = path, ""
+    while not os.path.exists(outer):
+        outer, _, last = outer.rpartition(os.sep)
+        inner = f"{last}/{inner}" if inner else last
+        if not outer:
+            return path, ""
+    return (outer, inner) if os.path.isfile(outer) else (path, "")

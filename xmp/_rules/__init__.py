@@ -2,7 +2,6 @@
 
 Time comes in as a number and events as values, so that tests are tables. ``watch`` decides which
 replica failed first and what follows; ``limits`` which deadline is next; ``events`` are what
-``watch`` takes; ``failure_table`` shows what happened to each rank as a table.
-The supervisor runs ``watch``, the launcher ``limits``. Tests: ``tests/supervisor/test_watch.py``,
-``tests/supervisor/test_limits.py``.
+``watch`` takes. The supervisor runs ``watch``, the launcher ``limits``.
+Tests: ``tests/supervisor/test_watch.py``, ``tests/supervisor/test_limits.py``.
 """

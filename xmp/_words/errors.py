@@ -18,7 +18,7 @@ An argument of a wrong type is a ``TypeError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 __all__ = [
@@ -181,9 +181,7 @@ class ReplicaError(XmpError, RuntimeError):
 
     def _repr_html_(self) -> str:
         """Return a table of what happened to each rank, as HTML for notebooks."""
-        from xmp._rules.failure_table import table
-
-        return table(self)
+        return _table(self)
 
     @property
     def error_index(self) -> int:
@@ -228,3 +226,32 @@ class ReplicaDied(ReplicaError):
 
 class ReplicaTimeout(ReplicaError, TimeoutError):
     """A launch took longer than ``timeout``, ``start_timeout`` or ``hang_timeout`` allows."""
+
+
+def _table(error: ReplicaError) -> str:
+    """Return what happened to each rank as HTML without styles; all text of the user is escaped."""
+    import html  # few programs show errors in a notebook
+
+    def row(tag: str, cells: tuple[object, ...]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+
+    title = html.escape(str(error).partition("\n")[0])
+    body = "".join(row("th" if each[1] == "cause" else "td", each) for each in sorted(_rows(error)))
+    return (
+        f"<table><caption>{title}</caption>"
+        f"<thead>{row('th', ('rank', '', 'what', 'when'))}</thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _rows(error: ReplicaError) -> Iterator[tuple[int, str, str, str]]:
+    """Yield rank, label, what happened, and when, of each rank that the error knows of."""
+    failed = {failure.rank for failure in error.failures}
+    # The cause is the first failure; a launch that took too long has no cause.
+    begin = error.failures[0].at if error.failures else 0
+    for failure in error.failures:
+        when = "" if failure.label == "cause" else f"{(failure.at - begin) / 1e9:+.3f} s"
+        yield failure.rank, failure.label, failure.what, when
+    for rank, value in error.results.items():
+        if rank not in failed:
+            what = "returned" if value is None else f"returned {type(value).__name__}"
+            yield rank, "finished", what, ""

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .host_words import HostMeeting
 
 __all__ = [
-    "ForkRules",
-    "HostFacts",
-    "HostPlan",
-    "HostsByHand",
-    "JobPlan",
-    "Limits",
-    "Observer",
-    "Output",
-    "PortNeed",
-    "ReplicaPlan",
-    "Request",
-    "Settings",
+    "Bind", "ForkRules", "HostFacts", "HostPlan", "HostsByHand", "JobPlan", "Limits", "Observer",
+    "Op", "Output", "PortNeed", "ReplicaPlan", "Request", "RuntimeName", "Settings", "StartMethod",
     "WorldByHand",
-]
+]  # fmt: skip
 
 Pairs = tuple[tuple[str, str], ...]
 """A mapping as pairs: unlike a dict it is frozen, unlike a MappingProxyType it can be pickled."""
+
+# The allowed words of options, for type checkers and editors.
+StartMethod = Literal["forkserver", "spawn", "fork"]
+Bind = bool | Literal["cores", "numa"]
+Op = Literal["sum", "mean", "min", "max", "prod"]
+RuntimeName = (
+    Literal[
+        "cpu", "cuda", "jax", "neuron", "paddle", "pjrt", "rocm", "torch_tpu", "xpu", "xrt"
+    ]
+    | str
+)  # fmt: skip
+"""Editors offer xmp's own names; other packages may add more."""
 
 
 @dataclass(frozen=True)

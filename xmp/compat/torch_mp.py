@@ -22,7 +22,7 @@ from xmp._calls.verbs import start_bare
 from xmp._words.errors import ReplicaDied, ReplicaError, ReplicaRaised
 
 if TYPE_CHECKING:
-    from xmp._words.choices import StartMethod
+    from xmp._words.types import StartMethod
 
 __all__ = [
     "ProcessContext",

@@ -19,7 +19,7 @@ from xmp._inside.sharing import MpModelWrapper, MpSerialExecutor
 
 if TYPE_CHECKING:
     from xmp._processes import ProcessContext
-    from xmp._words.choices import StartMethod
+    from xmp._words.types import StartMethod
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor", "launch", "spawn"]
 

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import io
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from xmp._inside import launch_key
 from xmp._os.imports import imported
 
 from . import _plain_values
-from ._arrays import array_of, described
+from ._plain_values import array_of, described
 from ._seal import Seal
 
-__all__ = ["Wire", "all_gather", "broadcast"]
+__all__ = ["ArrayWire", "BlockHeads", "Wire", "all_gather", "broadcast"]
 
 _LARGE = 4096
 """An array of at least this many bytes gets its own collective."""
@@ -237,3 +240,73 @@ def _restored(note: _Note, part: Any, wire: Wire) -> Any:
     if note.of_wire:
         return wire.restore(note.description, part)
     return array_of(note.description, bytearray(note.data) if part is None else wire.buffer(part))
+
+
+# --- halves of a Wire that several frameworks share ----------------------------------------------
+
+
+class ArrayWire:
+    """See ``_exchange.Wire``; a part is a flat uint8 numpy array."""
+
+    @cached_property
+    def seal(self) -> Seal:
+        """The seal, made at the first collective: the key is the replica's, not its parent's."""
+        return Seal(launch_key(), "all")
+
+    def keep(self, value: Any) -> tuple[Any, Any] | None:
+        """Return None: all arrays are numpy's when they travel."""
+        return None
+
+    def restore(self, description: Any, part: Any) -> Any:
+        """Fail: this is never called, since nothing was kept."""
+        raise AssertionError(description)
+
+    def part(self, buffer: memoryview) -> Any:
+        """Return an array over ``buffer``."""
+        import numpy
+
+        return numpy.frombuffer(buffer, numpy.uint8)
+
+    def buffer(self, part: Any) -> Any:
+        """Return the array's memory, which is writable."""
+        return part.data
+
+
+_INLINE = 504
+"""The bytes of a head that fit beside its length in the block that starts every exchange."""
+
+
+class BlockHeads(ABC):
+    """Two methods of ``_exchange.Wire``, for collectives in which all send the same size."""
+
+    def gather_heads(self, head: bytes) -> list[bytes]:
+        """Gather heads, in one round when all are short, in two otherwise."""
+        blocks = self._gather(_block(head), 8 + _INLINE)
+        sizes = [int.from_bytes(block[:8], "little") for block in blocks]
+        longest = max(sizes)
+        rests = self._gather(head[_INLINE:], longest - _INLINE) if longest > _INLINE else None
+        return [
+            (block[8:] + (rests[rank] if rests else b""))[: sizes[rank]]
+            for rank, block in enumerate(blocks)
+        ]
+
+    def broadcast_head(self, head: bytes | None, src: int) -> bytes:
+        """Broadcast a head, in one round when it is short, in two otherwise."""
+        block = self._broadcast(None if head is None else _block(head), 8 + _INLINE, src)
+        size = int.from_bytes(block[:8], "little")
+        if size <= _INLINE:
+            return block[8 : 8 + size]
+        rest = self._broadcast(None if head is None else head[_INLINE:], size - _INLINE, src)
+        return block[8:] + rest
+
+    @abstractmethod
+    def _gather(self, data: bytes, size: int) -> list[bytes]:
+        """Return the bytes of all replicas, padded to this size."""
+
+    @abstractmethod
+    def _broadcast(self, data: bytes | None, size: int, src: int) -> bytes:
+        """Return the bytes of ``src``, of this size."""
+
+
+def _block(head: bytes) -> bytes:
+    return len(head).to_bytes(8, "little") + head[:_INLINE].ljust(_INLINE, b"\0")

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from . import _exchange
-from ._array_wire import ArrayWire
+from ._exchange import ArrayWire
 from ._jax_mesh import Mesh, refuse_global
 
 __all__ = ["FOREVER", "JaxWire", "coordination_client"]

@@ -25,9 +25,8 @@ from xmp._inside import channel
 from xmp._os.signals import held_ends
 from xmp._words.replica_info import ReplicaInfo
 
-from ._jax_addresses import is_loopback, leads_to, meeting_places
 from ._jax_wire import FOREVER
-from ._listening import wait_for_listener
+from ._meeting_places import is_loopback, leads_to, meeting_places, wait_for_listener
 
 __all__ = ["JaxWorld"]
 

@@ -1,63 +1,153 @@
-"""Keeps the process groups that a replica destroyed last, until the replica ends.
-
-The destructor of torch's gloo group joins its threads while it holds the interpreter lock. A thread
-that has just finished an all-reduce of DDP needs that lock to release what it holds, so a function
-that trains with DDP, destroys its group and returns may hang for ever (torch 2.13,
-ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica ends by ``os._exit``: the destructors of
-the last groups never run, and those of earlier ones run when their threads have long been idle.
-"""
+"""Process groups of torch: their backend, who is in one, the group of the replicas of one host."""
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
-from xmp._os.imports import on_import
+from xmp._words.replica_info import ReplicaInfo
 
-__all__ = ["LastGroups"]
+__all__ = [
+    "HostGroups",
+    "checked",
+    "on_loopback",
+    "place_in",
+    "planned",
+    "refuse_backend",
+    "refuse_other",
+]
 
-_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d")
-_FUNCTION = "destroy_process_group"
-
-
-class LastGroups:
-    """Replaces torch's ``destroy_process_group`` from ``install`` to ``remove``."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-        self._withdraw: Callable[[], None] = lambda: None
-        self._original: Callable[..., None] | None = None
-
-    def install(self) -> None:
-        """Patch torch now, or when it is imported."""
-        self._withdraw = on_import(_MODULES[0], self._patch)
-
-    def remove(self) -> None:
-        """Restore torch's own function; the kept groups stay."""
-        self._withdraw()
-        self._withdraw = lambda: None  # the hook refers to this object
-        if self._original is not None:
-            _put(self._original)
-            self._original = None
-
-    def _patch(self, module: ModuleType) -> None:
-        original = getattr(module, _FUNCTION, None)
-        if original is None:  # a build without torch.distributed
-            return
-        self._original = original
-
-        @functools.wraps(original)
-        def destroy(*args: Any, **kwargs: Any) -> None:
-            doomed = list(sys.modules[_MODULES[1]]._world.pg_map)
-            original(*args, **kwargs)
-            self._kept = doomed
-
-        _put(destroy)
+_NONE = "undefined"
+"""The name that torch lists among its backends for a group without one."""
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
-def _put(function: Callable[..., None]) -> None:
-    for name in _MODULES:
-        setattr(sys.modules[name], _FUNCTION, function)
+def planned(info: ReplicaInfo) -> str:
+    """Return the backend of the plan; empty for torch's own choice."""
+    settings = info.settings
+    backend = settings.get("backend") or settings.get("default_backend") or "auto"
+    return "" if backend == "auto" else backend
+
+
+def checked(dist: Any, backend: str | None) -> str:
+    """Return the user's backend as torch writes it; empty for None and "auto".
+
+    Raises:
+        ValueError: this torch does not have it.
+    """
+    if backend is None or backend.lower() == "auto":
+        return ""
+    for entry in backend.split(","):
+        named = entry.rpartition(":")[2].strip()
+        if named.lower() == _NONE or not dist.is_backend_available(named):
+            known = [name for name in dist.Backend.backend_list if dist.is_backend_available(name)]
+            shown = ", ".join(repr(name) for name in known if name not in ("fake", _NONE))
+            raise ValueError(
+                f"backend is {backend!r}, which this torch does not have. Allowed are {shown}, one "
+                'for each kind of device ("cpu:gloo,cuda:nccl"), and "auto" for the runtime\'s own'
+            )
+    return backend.lower()
+
+
+def refuse_other(dist: Any, backend: str | None, device: Callable[[], Any]) -> None:
+    """Raise ValueError if the default group does not use the user's backend for this device."""
+    wanted = checked(dist, backend)
+    there = dist.get_backend_config()
+    if not wanted or wanted in (there, dist.get_backend()):
+        return
+    used = set(there.split(","))
+    asked = wanted if ":" in wanted else f"{device().type}:{wanted}"
+    if used.issuperset(asked.split(",")):
+        return
+    raise ValueError(
+        f"xmp.init_process_group({backend!r}): the process group is there already, with backend "
+        f"{dist.get_backend()!r}. Omit the backend, or call "
+        "torch.distributed.destroy_process_group() before"
+    )
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let gloo listen on loopback, unless the user has named an interface.
+
+    Even in a group of one gloo opens a port, by default at the address of the host's name.
+    """
+    if os.environ.get(_INTERFACE):
+        yield
+        return
+    os.environ[_INTERFACE] = "lo" if sys.platform == "linux" else "lo0"
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]
+
+
+def place_in(dist: Any, group: Any) -> tuple[int, tuple[int, ...]]:
+    """Return this replica's rank in ``group`` (-1: not a member) and its members' global ranks.
+
+    Raises:
+        TypeError: ``group`` is not a process group.
+        ValueError: torch does not know ``group``.
+    """
+    # What new_group() returns on a rank that is not in the group (torch 2.13).
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    if type(group) is type(outside) and group == outside:
+        return -1, ()
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            "group must be a torch.distributed.ProcessGroup, as torch.distributed.new_group() and "
+            f"xmp.local_group() return it, not {type(group).__name__}: {group!r}"
+        )
+    try:
+        ranks = tuple(dist.get_process_group_ranks(group))
+    except KeyError:
+        raise ValueError(
+            "group is not a process group of this process's torch.distributed, or no longer: make "
+            "it with torch.distributed.new_group() after the default group"
+        ) from None
+    mine = dist.get_rank()
+    return (ranks.index(mine) if mine in ranks else -1), ranks
+
+
+class HostGroups:
+    """Makes the group of this host's replicas, once for each default group."""
+
+    def __init__(self, info: ReplicaInfo) -> None:
+        self._info = info
+        self._made: tuple[Any, Any] | None = None
+        self.timeout: timedelta | None = None
+        """The time-out of the default group, if the user gave one."""
+
+    def local(self, dist: Any, all_gather: Callable[[Any], Sequence[Any]]) -> Any:
+        """Return the group of this host, made once for each default group.
+
+        All replicas make the groups of all hosts, in the same order.
+        ``use_local_synchronization`` would save that, but torch_xla's ``new_group`` (2.9) does not
+        take it.
+        """
+        info, world = self._info, dist.group.WORLD
+        if info.local_world_size == info.world_size:
+            return world
+        if self._made is None or self._made[0] is not world:
+            mine = (info.rank - info.local_rank, info.local_world_size)  # consecutive ranks
+            options = {} if self.timeout is None else {"timeout": self.timeout}
+            made = {
+                (first, size): dist.new_group(list(range(first, first + size)), **options)
+                for first, size in sorted(set(all_gather(mine)))
+            }
+            self._made = world, made[mine]
+        return self._made[1]
+
+
+def refuse_backend(backend: str | None, runtime: str) -> None:
+    """Raise ValueError for a named backend; None and "auto" are what the runtime does anyway."""
+    if backend not in (None, "auto"):
+        raise ValueError(
+            f"xmp.init_process_group({backend!r}): runtime {runtime!r} connects the replicas "
+            "itself, without a process group of torch's. Omit the backend, or launch with "
+            'runtime="cpu" or "cuda"'
+        )

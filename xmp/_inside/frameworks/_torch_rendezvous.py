@@ -7,6 +7,7 @@ destroyed group stay in the store, so that the next ``init_process_group`` hangs
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -18,8 +19,6 @@ from typing import Any
 from xmp._os import signals
 from xmp._os.imports import on_import
 from xmp._os.names import looked_up
-
-from ._torch_groups import LastGroups
 
 __all__ = ["Rendezvous"]
 
@@ -177,3 +176,60 @@ def _addresses(host: str) -> set[str]:
                 raise
             return {host}
     return {"127.0.0.1" if name.startswith("127.") or name == "::1" else name for name in found}
+
+
+# --- the end of a process group ------------------------------------------------------------------
+
+
+_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d")
+_DESTROY = "destroy_process_group"
+
+
+class LastGroups:
+    """Keeps the process groups that a replica destroyed last, until the replica ends.
+
+    The destructor of torch's gloo group joins its threads while it holds the interpreter lock. A
+    thread that has just finished an all-reduce of DDP needs that lock to release what it holds, so
+    a function that trains with DDP, destroys its group and returns may hang for ever (torch 2.13,
+    ProcessGroupGloo::~ProcessGroupGloo and runLoop). A replica ends by ``os._exit``: the
+    destructors of the last groups never run, and those of earlier ones run when their threads have
+    long been idle.
+
+    It replaces torch's ``destroy_process_group`` from ``install`` to ``remove``.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._withdraw: Callable[[], None] = lambda: None
+        self._original: Callable[..., None] | None = None
+
+    def install(self) -> None:
+        """Patch torch now, or when it is imported."""
+        self._withdraw = on_import(_MODULES[0], self._patch)
+
+    def remove(self) -> None:
+        """Restore torch's own function; the kept groups stay."""
+        self._withdraw()
+        self._withdraw = lambda: None  # the hook refers to this object
+        if self._original is not None:
+            _put(self._original)
+            self._original = None
+
+    def _patch(self, module: ModuleType) -> None:
+        original = getattr(module, _DESTROY, None)
+        if original is None:  # a build without torch.distributed
+            return
+        self._original = original
+
+        @functools.wraps(original)
+        def destroy(*args: Any, **kwargs: Any) -> None:
+            doomed = list(sys.modules[_MODULES[1]]._world.pg_map)
+            original(*args, **kwargs)
+            self._kept = doomed
+
+        _put(destroy)
+
+
+def _put(function: Callable[..., None]) -> None:
+    for name in _MODULES:
+        setattr(sys.modules[name], _DESTROY, function)

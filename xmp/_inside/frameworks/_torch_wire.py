@@ -12,7 +12,7 @@ from typing import Any
 
 from xmp._os.imports import loaded_framework
 
-from ._block_heads import BlockHeads
+from ._exchange import BlockHeads
 from ._seal import seal_of
 
 __all__ = ["TorchWire", "without_jax"]

@@ -17,8 +17,8 @@ from xmp._words.replica_info import ReplicaInfo
 from . import _exchange, _trees
 from ._jax_wire import FOREVER, JaxWire, coordination_client
 from ._jax_world import JaxWorld
-from ._no_backends import refuse_backend
 from ._reduce import fold, is_array, is_number
+from ._torch_groups import refuse_backend
 from ._torch_rendezvous import Rendezvous
 from .torch_dist import planned_rendezvous
 

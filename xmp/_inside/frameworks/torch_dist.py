@@ -19,13 +19,11 @@ from xmp._os.imports import imported, loaded_framework, why_missing
 from xmp._words.framework import Members
 from xmp._words.replica_info import ReplicaInfo
 
-from . import _exchange, _ranks_at_import, _trees
+from . import _exchange, _trees
 from ._jax_apart import JaxApart
-from ._reduce import fold, is_array
-from ._torch_backends import checked, on_loopback, planned, refuse_other
-from ._torch_leaves import finish, fits, is_numeric
+from ._reduce import finish, fits, fold, is_array, is_numeric
+from ._torch_groups import HostGroups, checked, on_loopback, place_in, planned, refuse_other
 from ._torch_rendezvous import Rendezvous
-from ._torch_subgroups import HostGroups, place_in
 from ._torch_wire import TorchWire, without_jax
 
 __all__ = [
@@ -67,7 +65,7 @@ def _enter(rendezvous: Rendezvous | None, found_a_group: bool, info: ReplicaInfo
         rendezvous.take(info.descriptors.get("store"))
     framework = TorchDist(info, rendezvous, found_a_group)
     framework.jax = JaxApart(info)
-    _ranks_at_import.correct(info)
+    _correct_ranks(info)
     if "jax_platforms" in info.settings and loaded_framework("jax") is not None:
         # JAX read its variable when it was imported, perhaps in the template.
         sys.modules["jax"].config.update("jax_platforms", info.settings["jax_platforms"])
@@ -297,3 +295,29 @@ class TorchDist:
         dist = torch_module().distributed
         kind = getattr(dist.ReduceOp, _OPS[op])
         return dist.all_reduce(buffer, kind, group=self._within, async_op=True)
+
+
+# --- ranks that libraries took at import ---------------------------------------------------------
+
+
+_DECORATORS = (
+    # Lightning sets it from RANK or LOCAL_RANK at import, and its Trainer and Fabric later
+    # (lightning 2.6, fabric/utilities/rank_zero.py).
+    ("lightning_utilities.core.rank_zero", "rank_zero_only", "rank"),
+    # torchmetrics from LOCAL_RANK (torchmetrics 1.9, utilities/prints.py).
+    ("torchmetrics.utilities.prints", "rank_zero_only", "local_rank"),
+)
+"""A module, its decorator with an attribute ``rank``, and which of our ranks belongs there."""
+
+
+def _correct_ranks(info: ReplicaInfo) -> None:
+    """Give the loaded libraries the rank of this replica; import none.
+
+    A process that imports a library before it is forked has no rank, or its launcher's. The library
+    would let every replica do what is meant for rank 0 alone. Those that are imported later read
+    it from the environment.
+    """
+    for name, decorator, rank in _DECORATORS:
+        function: Any = getattr(sys.modules.get(name), decorator, None)
+        if hasattr(function, "rank"):
+            function.rank = getattr(info, rank)

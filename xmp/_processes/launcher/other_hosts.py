@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from xmp._inside.preemption import note_preemption
+from xmp._inside.collectives import note_preemption
 from xmp._os import signals
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import (

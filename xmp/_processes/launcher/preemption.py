@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-from xmp._inside.preemption import note_preemption
+from xmp._inside.collectives import note_preemption
 from xmp._os import log
 from xmp._processes.system import processes
 from xmp._processes.system.stdio import flush

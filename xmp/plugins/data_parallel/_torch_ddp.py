@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from xmp._inside import device, rank, world_size
 from xmp._inside.frameworks import _exchange
-from xmp._inside.frameworks._torch_subgroups import place_in
+from xmp._inside.frameworks._torch_groups import place_in
 from xmp._inside.frameworks._torch_wire import TorchWire
 from xmp._os import log
 from xmp._words.errors import PlanError

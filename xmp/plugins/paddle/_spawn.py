@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from xmp._calls.options import Asked
     from xmp._plan.runtimes import Runtime
-    from xmp._words.choices import RuntimeName, StartMethod
-    from xmp._words.types import HostFacts, HostsByHand
+    from xmp._words.types import HostFacts, HostsByHand, RuntimeName, StartMethod
 
     from ._devices import Replicas
     from ._options import Options

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xmp._inside.frameworks._array_wire import ArrayWire
-from xmp._inside.frameworks._block_heads import BlockHeads
+from xmp._inside.frameworks._exchange import ArrayWire, BlockHeads
 
 __all__ = ["PaddleWire", "as_numpy", "in_numpy"]
 

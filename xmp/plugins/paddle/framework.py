@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._inside.frameworks import _exchange, _trees
-from xmp._inside.frameworks._listening import wait_for_listener
-from xmp._inside.frameworks._no_backends import refuse_backend
+from xmp._inside.frameworks._meeting_places import wait_for_listener
 from xmp._inside.frameworks._reduce import fold, is_array, is_number
+from xmp._inside.frameworks._torch_groups import refuse_backend
 from xmp._os.imports import imported
 from xmp._words.replica_info import ReplicaInfo
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from xmp._payload.script import is_guard, line_outside_guard, main_source
-from xmp._payload.sources import parsed
+from xmp._payload.top_imports import parsed
 
 __all__ = ["would_connect"]
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from xmp._inside.frameworks._no_backends import refuse_backend
+from xmp._inside.frameworks._torch_groups import refuse_backend
 from xmp._inside.frameworks._xla_wire import NO_GROUPS, MeshWire
 from xmp._inside.frameworks.torch_dist import TorchDist, torch_module
 from xmp._os.imports import imported

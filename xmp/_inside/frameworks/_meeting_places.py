@@ -1,15 +1,16 @@
-"""The addresses by which a program may know where JAX's replicas meet."""
+"""The places where replicas meet: whether an address leads to one, and waiting until it listens."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 import socket
+import time
 
 from xmp._os import signals
-from xmp._os.names import looked_up
+from xmp._os.names import connected, looked_up
 
-__all__ = ["is_loopback", "leads_to", "meeting_places"]
+__all__ = ["is_loopback", "leads_to", "meeting_places", "wait_for_listener"]
 
 
 def meeting_places(coordinator: str) -> list[str]:
@@ -57,3 +58,22 @@ def _addresses(name: str) -> set[str]:
         if signals.from_handler(error):
             raise
         return set()
+
+
+def wait_for_listener(address: str, seconds: float = 300.0) -> None:
+    """Return when ``host:port`` listens, or after ``seconds``: then the client's time-out applies.
+
+    gRPC retries a refused connection after 1 s, Paddle after 3 s.
+    """
+    host, _, port = address.rpartition(":")
+    deadline, pause = time.monotonic() + seconds, 0.001
+    while time.monotonic() < deadline:
+        with signals.deferred():  # an error that a handler raises is no refused connection
+            try:
+                connected(host.strip("[]"), int(port), pause + 1).close()
+                return
+            except OSError as error:
+                if signals.from_handler(error):
+                    raise
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
