@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from xmp._plan import planner, runtimes
-from xmp._plan.runtimes._meant import _OTHER_NAMES
+from xmp._plan.runtimes import _OTHER_NAMES
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, Request
 

@@ -18,8 +18,8 @@ from xmp._payload.hints import modules_imported, names_used
 from xmp._plan import planner, runtimes
 from xmp._plan.clusters import per_device
 from xmp._plan.runtime_choice import add_choice
-from xmp._plan.runtimes import _launcher
-from xmp._plan.runtimes._extra import check_read_at_import
+from xmp._plan.runtimes._checks import check_launcher, touched
+from xmp._plan.runtimes._environment import check_read_at_import
 from xmp._words.errors import PlanError, StartError, XmpError
 from xmp._words.types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 
@@ -191,7 +191,7 @@ def _check(draft: JobPlan, call: Call, known: HostFacts) -> None:
     if call.settings.program:
         _refuse_threads(draft)
     check_read_at_import(draft, call.settings.start_method, known.env, known.loaded)
-    warnings = _launcher.check(runtimes.get(draft.runtime), known)
+    warnings = check_launcher(runtimes.get(draft.runtime), known)
     for line in warnings if call.settings.start_method != "fork" else ():
         log.warning(line, once=True)
     _explain(draft)
@@ -233,7 +233,7 @@ def _started(
             and known.initialised
         ):
             # The engine counts threads and files, but does not know to which library they belong.
-            raise StartError(f"{error}. {'; '.join(_launcher.touched(known))}") from error
+            raise StartError(f"{error}. {'; '.join(touched(known))}") from error
         raise
     lease.handed_over()
     return started

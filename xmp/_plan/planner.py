@@ -25,7 +25,7 @@ from .clusters import Placement, manual, placement
 from .plan_json import facts_from_json, facts_to_json, reported, to_json
 from .plan_text import explain
 from .runtime_choice import GENERIC, NAMED, choose, said_of
-from .runtimes import Job, Place, Runtime, Share, _meeting
+from .runtimes import Job, Place, Runtime, Share
 from .runtimes._checks import (
     check_environment,
     check_installed,
@@ -33,12 +33,20 @@ from .runtimes._checks import (
     check_nesting,
     check_types,
     count,
+    touched,
 )
 from .runtimes._cores import bound_cores, thread_count, thread_source
-from .runtimes._environment import common, dropped, replaced, store_need, unset
-from .runtimes._extra import env_by_rank, env_of_all
-from .runtimes._launcher import touched
-from .runtimes._too_long import in_files, still_too_long
+from .runtimes._environment import (
+    common,
+    dropped,
+    env_by_rank,
+    env_of_all,
+    in_files,
+    replaced,
+    still_too_long,
+    unset,
+)
+from .runtimes._meeting import carrier_need, check_meeting, meeting, store_need
 from .runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
 
 __all__ = [
@@ -172,7 +180,7 @@ def _job_plan(
         # Without chips an import of torch_xla queries no metadata server: a template may try it.
         not_preloaded=NEVER_PRELOADED if job.places[0].facts.tpu else (AUTOLOADED,),
         needs=_needs(runtime, job),
-        meeting=_meeting.meeting(job),
+        meeting=meeting(job),
         fork_rules=_fork_rules(runtime, job.places[0].facts),
         import_variables=IMPORT_TIME,
         first_use_variables=(*FIRST_USE, *runtime.by_call),
@@ -272,9 +280,9 @@ def _can_group(runtime: Runtime, facts: HostFacts, settings: Mapping[str, str]) 
 def _needs(runtime: Runtime, job: Job) -> tuple[PortNeed, ...]:
     store = (store_need(job),) if runtime.has_store(job) and job.places[0].index == 0 else ()
     first_of_many = not job.leasable and job.places[0].index == 0
-    carrier = (_meeting.carrier_need(job),) if first_of_many else ()
+    carrier = (carrier_need(job),) if first_of_many else ()
     needs = (*store, *carrier, *runtime.needs(job))
-    _meeting.check(job, needs)
+    check_meeting(job, needs)
     return needs
 
 

@@ -7,6 +7,7 @@ those of other distributions are not listed, and are found only where the user n
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from xmp import _registry
 from xmp._words.errors import PlanError
@@ -72,10 +73,8 @@ def get(name: str, source: str = "runtime") -> Runtime:
         made: Runtime = others[name].load()()
         _table().append(made)
         return made
-    from ._meant import meant  # here: it brings difflib
-
     known = [r.name for r in _table() if not r.for_tests]
-    guess = meant(name, (*names(), *others), [*known, *others])
+    guess = _meant(name, (*names(), *others), [*known, *others])
     instead = f" You probably meant {guess}." if guess else ""
     allowed = (r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
@@ -94,3 +93,41 @@ def register(runtime: Runtime) -> None:
 def unregister(name: str) -> None:
     """Remove the runtime called ``name`` from the table."""
     _table().remove(get(name))
+
+
+# --- what an unknown name was meant to be --------------------------------------------------------
+
+
+_GPU = '"cuda" (NVIDIA), "rocm" (AMD) or "xpu" (Intel) with torch, "jax" with JAX'
+_TPU = '"pjrt" with torch_xla, "jax" with JAX, "torch_tpu" with torch_tpu'
+_TORCH = '"cuda" on NVIDIA GPUs, "cpu" on CPUs; without runtime= xmp chooses'
+_OTHER_NAMES = {
+    **dict.fromkeys(("gpu", "gpus"), _GPU),
+    **dict.fromkeys(("tpu", "tpus", "libtpu"), _TPU),
+    **dict.fromkeys(("torch", "pytorch", "torch.distributed", "ddp"), _TORCH),
+    **dict.fromkeys(("xla", "torch_xla"), '"pjrt" (torch_xla 2.1 or later)'),
+    **dict.fromkeys(("nvidia", "cu"), '"cuda" with torch, "jax" with JAX'),
+    **dict.fromkeys(("amd", "hip"), '"rocm" with torch, "jax" with JAX'),
+    "intel": '"xpu" with torch',
+    **dict.fromkeys(("nccl", "gloo", "mpi", "ucc"), 'backend="{name}", which is another argument'),
+    **dict.fromkeys(("mps", "metal"), '"cpu": xmp has no runtime for Apple\'s GPUs'),
+    **dict.fromkeys(("host", "native", "none", "multiprocessing"), '"cpu"'),
+    **dict.fromkeys(("paddlepaddle", "fleet"), '"paddle"'),
+    **dict.fromkeys(("flax", "jaxlib"), '"jax"'),
+    **dict.fromkeys(("trn", "trainium", "inferentia"), '"neuron"'),
+}
+
+
+def _meant(name: str, names: Sequence[str], likely: Sequence[str]) -> str:
+    """Return what to write instead of ``name``; "" where there is no guess.
+
+    For a misspelt word only the ``likely`` names are considered.
+    """
+    plain = name.strip().lower().replace("-", "_").partition(":")[0]
+    if plain in names:
+        return f'"{plain}"'
+    if plain in _OTHER_NAMES:
+        return _OTHER_NAMES[plain].format(name=plain)
+    from difflib import get_close_matches
+
+    return "".join(f'"{near}"' for near in get_close_matches(plain, likely, 1))

@@ -1,20 +1,35 @@
-"""The variables that replicas of every runtime get, and the inherited ones that are removed."""
+"""The variables that replicas get under every runtime, and the inherited ones that are removed.
+
+Also those of ``env=``, and values that are too long for a variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from xmp._plan.clusters.per_device import INSIDE, NESTED
-from xmp._words.types import PortNeed, ReplicaPlan
+from xmp._words.errors import PlanError
+from xmp._words.types import HostPlan, JobPlan, Pairs, ReplicaPlan, Request
 
 from ._base import Job, Place, Runtime, matches
 from ._imports import undone, without_chips
-from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER, SECRETS
+from ._meeting import gloo_interface, store_need
+from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER, READERS, SECRETS
 
-__all__ = ["STORE_PORT", "common", "dropped", "gloo_interface", "replaced", "store_need", "unset"]
-
-STORE_PORT = 29500
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+__all__ = [
+    "LONGEST",
+    "check_read_at_import",
+    "common",
+    "dropped",
+    "env_by_rank",
+    "env_of_all",
+    "in_files",
+    "is_too_long",
+    "replaced",
+    "still_too_long",
+    "unset",
+]
 
 
 def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
@@ -35,28 +50,6 @@ def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:
         given |= gloo_interface(job, place)
     given.update(_no_proxy(job, place.facts.env))
     return {k: v for k, v in given.items() if k not in runtime.removes}
-
-
-def gloo_interface(job: Job, place: Place) -> dict[str, str]:
-    """Return the variable that tells gloo on which interface to listen, unless the user set it.
-
-    Otherwise gloo takes the address of the host's name, which may be any. The interface is loopback
-    where all replicas are on one machine (several hosts may be its 127.0.0.x), else the one that
-    leads to host 0, where it is known. NCCL chooses by itself, as it may use several interfaces.
-    """
-    if place.facts.env.get(GLOO_INTERFACE):
-        return {}
-    if job.coordinator.startswith("127."):
-        return {GLOO_INTERFACE: "lo" if place.facts.platform == "linux" else "lo0"}
-    return {GLOO_INTERFACE: place.facts.interface} if place.facts.interface else {}
-
-
-def store_need(job: Job) -> PortNeed:
-    """Return the port of torch's store on host 0: fixed where other hosts cannot know a lease."""
-    asked = job.request.store_port
-    fixed = asked if job.leasable else job.coordinator_port or asked or STORE_PORT
-    moved_by = "" if job.leasable else "MASTER_PORT" if job.request.world is None else "port"
-    return PortNeed("store", "listen", job.coordinator, fixed, STORE_PORT, moved_by=moved_by)
 
 
 def _no_proxy(job: Job, env: Mapping[str, str]) -> dict[str, str]:
@@ -139,3 +132,114 @@ def replaced(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...
     note = f"replaced {what} (inherited): replicas meet at a port that xmp holds for them"
     own = " or pass init_method=" if runtime.family.startswith("torch") else ""
     return (f"{note}. For one of your own, set it in the function{own}",)
+
+
+# --- env= ----------------------------------------------------------------------------------------
+
+
+# A forked replica has its parent's imports: a variable that an import reads must have its value
+# before that, in the process that imports, and so the same value for all replicas.
+
+
+def env_of_all(request: Request) -> Pairs:
+    """Return the variables that ``env=`` sets to the same value in all replicas."""
+    entries = request.env or ((),)
+    return tuple(pair for pair in entries[0] if all(pair in entry for entry in entries))
+
+
+def env_by_rank(request: Request) -> tuple[str, ...]:
+    """Return the names that ``env=`` does not set to the same value in all replicas, sorted."""
+    common = dict(env_of_all(request))
+    names = {name for entry in request.env or () for name, _ in entry}
+    return tuple(sorted(names - common.keys()))
+
+
+def check_read_at_import(
+    plan: JobPlan, method: str, environment: Mapping[str, str], loaded: Collection[str]
+) -> None:
+    """Raise PlanError for a variable of ``env=`` that has no effect with this start method.
+
+    ``environment`` and ``loaded`` are the launcher's variables and packages.
+    """
+    if method == "spawn":
+        return
+    for name in plan.env_by_rank:
+        if _is_read_at_import(name, plan) and (method != "fork" or _has_read(name, loaded)):
+            raise PlanError(
+                f"env= gives {name} a different value on some ranks, but {name} is read at the "
+                "start of Python or by an import, and forked replicas share their imports. Give "
+                'one value for all, or pass start_method="spawn".'
+            )
+    quiet = dict(plan.fork_rules.quiet)
+    for name, value in plan.env:
+        if not _is_read_at_import(name, plan) or environment.get(name) == value:
+            continue
+        if method == "fork" and _has_read(name, loaded):
+            raise PlanError(
+                f'env={{{name!r}: {value!r}}} has no effect under start_method="fork": {name} is '
+                "read at the start of Python or by an import, and the replicas are forks of this "
+                'process, which has read it. Pass start_method="spawn" or "forkserver".'
+            )
+        if quiet.get(name, value) != value:
+            raise PlanError(
+                f"env={{{name!r}: {value!r}}}: xmp imports with {name}={quiet[name]} before it "
+                'forks the replicas, and only imports read it. Pass start_method="spawn".'
+            )
+
+
+def _is_read_at_import(name: str, plan: JobPlan) -> bool:
+    later = matches(name, plan.first_use_variables)
+    return matches(name, plan.import_variables) and not later
+
+
+def _has_read(name: str, loaded: Collection[str]) -> bool:
+    """Return whether a process that loaded these packages has read the variable.
+
+    A variable that belongs to none of the packages in ``READERS`` counts as read: the interpreter
+    reads some.
+    """
+    readers = [package for patterns, package in READERS if matches(name, patterns)]
+    return not readers or not set(readers).isdisjoint(loaded)
+
+
+# --- values that are too long for a program's environment ----------------------------------------
+
+
+LONGEST = 128 * 1024 - 1
+"""The longest "NAME=value" that ``execve`` takes, in bytes: Linux's MAX_ARG_STRLEN less a NUL."""
+
+
+def in_files(host: HostPlan, from_files: Mapping[str, str]) -> HostPlan:
+    """Return the host's plan with values that are too long moved from variables to ``files``.
+
+    ``from_files`` has the variables that can be read from a file, each with that of the path. Only
+    a value that all replicas of the host share is moved.
+    """
+    shared = set(host.replicas[0].set).intersection(*(each.set for each in host.replicas))
+    long = {name: text for name, text in shared if name in from_files and is_too_long(name, text)}
+    if not long:
+        return host
+    files = tuple(sorted((from_files[name], text) for name, text in long.items()))
+    return replace(host, replicas=tuple(_without(r, long) for r in host.replicas), files=files)
+
+
+def _without(replica: ReplicaPlan, names: Mapping[str, str]) -> ReplicaPlan:
+    """Return the replica without these variables, and without inherited ones of these names."""
+    kept = tuple((name, text) for name, text in replica.set if name not in names)
+    return replace(replica, set=kept, unset=tuple(sorted({*replica.unset, *names})))
+
+
+def still_too_long(hosts: Sequence[HostPlan]) -> tuple[str, ...]:
+    """Return one note for each variable that keeps a replica from starting programs."""
+    pairs = {pair for host in hosts for replica in host.replicas for pair in replica.set}
+    names = sorted({name for name, text in pairs if is_too_long(name, text)})
+    return tuple(
+        f"{name} is longer than 128 KiB: replicas cannot start programs (Linux's execve refuses "
+        'it), and start_method="spawn" cannot start replicas'
+        for name in names
+    )
+
+
+def is_too_long(name: str, text: str) -> bool:
+    """Return whether no program can be started with this variable."""
+    return len(f"{name}={text}".encode(errors="surrogateescape")) > LONGEST

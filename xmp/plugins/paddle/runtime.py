@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xmp._plan.runtimes._base import Fit, Job, Place, Runtime, Share
 from xmp._plan.runtimes._cores import usable_cores
-from xmp._plan.runtimes._environment import gloo_interface
 from xmp._plan.runtimes._gpus import CUDA_MASK, gpu_fit, visible_gpus
+from xmp._plan.runtimes._meeting import gloo_interface
 from xmp._plan.runtimes.cpu import MOST
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, PortNeed, Request
