@@ -1,4 +1,10 @@
-"""The functions that user code calls in a replica: ``identity``, ``groups``, ``collectives``."""
+"""What runs in a replica, and the functions that the user's code calls there.
+
+``identity`` says which replica this is, ``collectives`` and ``groups`` talk to the others,
+``sharing`` has MpModelWrapper and MpSerialExecutor, ``breakpoint`` the debugger of one rank.
+``script_runs`` is what a replica of `xmp run` does. ``frameworks/`` has a module for each
+framework. Tests: ``tests/replica``, ``tests/frameworks``, ``tests/frameworks/test_sharing.py``.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 One value becomes one *image*: a table, a pickle stream and, behind it, the large buffers (numpy
 arrays, tensors) at aligned offsets. An image lies in a memory file and is mapped copy-on-write,
 so that any number of processes load it without a copy; small outcomes travel as bytes instead.
+
+Tests: ``tests/messages``.
 """
 
 from __future__ import annotations

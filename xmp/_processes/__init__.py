@@ -5,6 +5,8 @@ replica``; the others are used by these: ``terminal``, ``output``, ``report``, `
 ``system``. This module is the engine's face: the rest of xmp imports nothing else of it, except
 ``_commands``, which looks at launches of other programs (``system``, ``report``). A room is loaded
 when a function here needs it, so that ``import xmp`` and a template stay small.
+
+Tests: ``tests/launcher``, ``tests/supervisor``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@
             assert xmp.spawn(chip, runtime="fake") == ["0", "1"]
 
 docs/guide/testing.md has more, on pytest, coverage.py and pytest-xdist.
+
+Tests: ``tests/testing``.
 """
 
 from __future__ import annotations

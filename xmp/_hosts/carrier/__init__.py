@@ -47,4 +47,6 @@ step.
 connections without a handshake are limited in number and time, and closed oldest first (``door``).
 A host is identified by its connection, not by what it writes. A message that no host sends ends the
 connection, and so does a backlog of data that a peer does not read.
+
+Tests: ``tests/carrier``, ``tests/hosts``.
 """

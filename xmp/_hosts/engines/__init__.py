@@ -2,6 +2,8 @@
 
 What travels (``messages/hosts``), what an agent does (``agent``) and the driver's handle (``job``)
 are the same for all engines. A new engine is one module and one row in the registry.
+
+Tests: ``tests/engines``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each has ``enter(info) -> Framework``, called once after the environment is set, and
 ``attach(info) -> Framework`` for a process that another launcher started, which changes nothing.
+
+Tests: ``tests/frameworks``.
 """
 
 __all__: list[str] = []

@@ -2,6 +2,8 @@
 
 It initialises no device and imports no framework. What cannot change while this process lives is
 read once; environment, affinity and loaded modules are read at every call, once per launch.
+
+Tests: ``tests/host``.
 """
 
 from __future__ import annotations

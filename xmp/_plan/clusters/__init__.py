@@ -2,6 +2,8 @@
 
 One file per scheduler; the order of the tables below is precedence. A new one is one file and one
 row.
+
+Tests: ``tests/plans``.
 """
 
 from __future__ import annotations

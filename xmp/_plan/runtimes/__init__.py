@@ -2,6 +2,8 @@
 
 A new runtime is one file and one word here. Runtimes of plug-ins have the registry's names here;
 those of other distributions are not listed, and are found only where the user names them.
+
+Tests: ``tests/plans``.
 """
 
 from __future__ import annotations

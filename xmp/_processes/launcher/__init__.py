@@ -11,6 +11,8 @@ output), imports no framework and opens no device. In a launch it
 
 It is not the parent of supervisors or replicas. A normal exit waits for its launches (``context``).
 However it ends, the kernel closes its lifelines: supervisors, replicas and templates end as well.
+
+Tests: ``tests/launcher``.
 """
 
 __all__: list[str] = []

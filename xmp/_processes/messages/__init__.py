@@ -34,6 +34,8 @@ unopened (``untrusted``). The other messages are pickles, which are opened only 
 trusts their sender: a child its parent, the launcher its supervisor.
 
 A keeper and a script holder are fork servers too: the first two rows also apply to them.
+
+Tests: ``tests/messages``, ``tests/supervisor/test_hostile_replicas.py``.
 """
 
 __all__: list[str] = []

@@ -2,6 +2,8 @@
 
 The launcher makes most of them; a replica formats its own traceback, and the supervisor reports
 where the replicas of a slow start are.
+
+Tests: ``tests/report``.
 """
 
 __all__: list[str] = []

@@ -9,6 +9,8 @@
 Replicas are in another session, where the terminal's signals do not reach them, so the launcher
 passes these on. The thread that waits for the launch, or a signal handler in it, does all of this;
 only ``notebook_output`` has a thread of its own.
+
+Tests: ``tests/terminal``, ``tests/notebooks``.
 """
 
 __all__: list[str] = []
