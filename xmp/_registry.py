@@ -3,7 +3,8 @@
 Ring 1 (one host) imports nothing of ``_hosts`` and ``plugins``, ring 2 nothing of ``plugins``:
 what these offer has a row here. A plug-in whose folder has been deleted from a checkout is left
 out; nothing else changes. Other distributions add to a group by an entry point of the same name
-(``xmp.runtimes``, ``xmp.engines``), which is looked up only when a name is in no row:
+(``xmp.runtimes``, ``xmp.engines``, ``xmp.launchers``), which is looked up only where no row of ours
+answers:
 
     [project.entry-points."xmp.runtimes"]
     acme = "acme_xmp:Acme"        # a subclass of xmp.plugins.Runtime

@@ -12,6 +12,7 @@ from xmp._hosts.carrier.coordinator import FIRST_NOTICE, NEXT_NOTICES
 from xmp._hosts.carrier.roll_call import RollCall, missing
 from xmp._hosts.carrier.words import HostCard
 from xmp._plan import clusters, planner
+from xmp._plan.clusters.placed import PLACED, find
 from xmp._words.types import HostFacts, Request
 from xmp.testing import recorded_facts
 
@@ -90,13 +91,17 @@ def test_its_rows_are_in_the_order_of_precedence() -> None:
     """A host that has the variables of all rows belongs to the first one."""
     rows = TEXT.partition("| placed by |")[2].partition("\n\n")[0].splitlines()[2:]
     order = [row.split("|")[1].strip() for row in rows]
-    modules = {
-        "torchrun": "torchrun", "hand": "manual", "LSF, jsrun": "lsf", "Open MPI": "openmpi",
-        "Intel MPI, MPICH": "mpich", "LSF, blaunch": "lsf", "Slurm": "slurm",
-        "Kubeflow": "kubeflow", "Indexed Job": "kubernetes",
+    names = {
+        "torchrun": "placed.find_torchrun", "hand": "manual.find", "LSF, jsrun": "LSF's jsrun",
+        "Open MPI": "Open MPI", "Intel MPI, MPICH": "MPI", "LSF, blaunch": "lsf.find",
+        "Slurm": "slurm.find", "Kubeflow": "kubernetes.find_kubeflow",
+        "Indexed Job": "kubernetes.find_indexed",
     }  # fmt: skip
-    finders = [each.__module__.rpartition(".")[2] for each in clusters.GENERAL]
-    assert [modules[name] for name in order[:-1]] == finders
+    finders: list[str] = []
+    for each in clusters.GENERAL[:-1]:  # the last one is for other distributions
+        name = f"{each.__module__.rpartition('.')[2]}.{each.__name__}"  # type: ignore[attr-defined]
+        finders += [row.name for row in PLACED] if each is find else [name]
+    assert [names[name] for name in order[:-1]] == finders
 
 
 @pytest.mark.parametrize(

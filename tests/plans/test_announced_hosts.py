@@ -16,8 +16,6 @@ import pytest
 import xmp
 from xmp._os import probe
 from xmp._plan import planner
-from xmp._plan.runtimes._base import matches
-from xmp._plan.runtimes._variables import REPORTED
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request
 
@@ -207,13 +205,6 @@ def test_files_that_list_the_hosts(name: str, tmp_path: Path) -> None:
     file.unlink()
     os.mkfifo(file)
     assert planned().world_size == 2, "nothing waits for a writer"
-
-
-def test_a_report_has_what_is_looked_at() -> None:
-    from xmp._plan.clusters import announced
-
-    names = [name.removesuffix("*") for name in announced.READ]
-    assert [name for name in names if not matches(name, REPORTED)] == []
 
 
 def program(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,7 @@ import pytest
 from tests.support.tpu_hosts import host
 from xmp._plan import planner
 from xmp._plan.clusters import placement
-from xmp._plan.clusters._base import host_list, split_port
-from xmp._plan.clusters.slurm import expand
+from xmp._plan.clusters._host_texts import expand, host_list, split_port
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request, WorldByHand
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from xmp._plan.clusters._base import MOST_PORT, PORTS, index_of, nodes, number, split_port
+from xmp._plan.clusters._base import MOST_PORT, PORTS, index_of, nodes, number
+from xmp._plan.clusters._host_texts import split_port
 from xmp._plan.numbers import is_number
 from xmp._words.errors import PlanError
 from xmp._words.types import HostsByHand

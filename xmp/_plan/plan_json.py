@@ -13,6 +13,7 @@ from xmp._words.errors import PlanError
 from xmp._words.host_words import HostMeeting
 from xmp._words.types import HostFacts, JobPlan, ReplicaPlan
 
+from .clusters.launchers import foreign
 from .facts_schema import checked
 from .runtimes._base import matches
 from .runtimes._variables import REPORTED
@@ -52,7 +53,8 @@ def reported(facts: HostFacts) -> HostFacts:
 
     Of proxies only the names are kept: their addresses may hold a password. Secrets are hidden.
     """
-    env = {name: value for name, value in facts.env.items() if matches(name, REPORTED)}
+    names = (*REPORTED, *(name for row in foreign(facts.env) for name in row.names))
+    env = {name: value for name, value in facts.env.items() if matches(name, names)}
     proxies = {n for n, v in facts.env.items() if v and n.lower().endswith("_proxy")} - {*env}
     return replace(
         facts,

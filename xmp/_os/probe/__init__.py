@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from xmp._os.imports import loaded_framework
-from xmp._plan.clusters.announced import FILES
+from xmp._plan.clusters.launchers import FILES
 from xmp._plan.runtimes._imports import NAMES
 from xmp._words.types import HostFacts
 

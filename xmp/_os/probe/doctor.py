@@ -89,8 +89,8 @@ def _packages(facts: HostFacts) -> Iterator[Finding]:
         yield Finding("warning", "this host has TPU chips and no libtpu", "pip install libtpu")
     known = [f"{name} {version}" for name, version in facts.frameworks.items() if version]
     yield Finding("note", f"installed: {', '.join(known) or 'no framework that xmp knows'}")
-    for group, kind in (("runtimes", "runtime"), ("engines", "engine")):
-        for name, found in sorted(_registry.foreign(group).items()):
+    for kind in ("runtime", "engine", "launcher"):
+        for name, found in sorted(_registry.foreign(f"{kind}s").items()):
             made = found.dist
             by = f" by {made.name} {made.version}" if made is not None else ""
             yield Finding("note", f"{kind} {name!r} is added{by} ({found.value})")

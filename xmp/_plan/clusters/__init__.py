@@ -1,7 +1,7 @@
-"""Finds the hosts of a job in the variables of a scheduler or in the cloud's metadata.
+"""Finds the hosts of a job in the variables of a launcher or in the cloud's metadata.
 
-One file per scheduler; the order of the tables below is precedence. A new one is one file and one
-row.
+``launchers`` has a row for each launcher, and the other modules what a row cannot say. The order of
+the tables below is precedence.
 
 Tests: ``tests/plans``.
 """
@@ -15,21 +15,10 @@ from dataclasses import dataclass, replace
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
-from . import (
-    announced,
-    gce_tpu,
-    gke_tpu,
-    kubeflow,
-    kubernetes,
-    lsf,
-    manual,
-    mpich,
-    openmpi,
-    per_device,
-    slurm,
-    torchrun,
-)
-from ._base import HOST, MOST_PORT, PORTS, Cluster, Place, is_loopback, is_no_hosts_own, split_port
+from . import announced, kubernetes, lsf, manual, per_device, placed, slurm, tpu_slices
+from ._base import MOST_PORT, PORTS, Cluster, Place
+from ._host_texts import HOST, is_loopback, is_no_hosts_own, split_port
+from .launchers import BY_HAND, INSIDE
 
 __all__ = ["Placement", "is_each_host_itself", "placement"]
 
@@ -38,20 +27,18 @@ Finder = Callable[[HostFacts], Cluster | None]
 # in a job of LSF or Slurm, which starts mpirun's own daemons by blaunch or srun. jsrun sets Open
 # MPI's variables too, and says more. What the user has set by hand counts more than a scheduler's.
 GENERAL: tuple[Finder, ...] = (
-    torchrun.find,
+    placed.find_torchrun,
     manual.find,
-    lsf.find_step,
-    openmpi.find,
-    mpich.find,
+    placed.find,
     lsf.find,
     slurm.find,
-    kubeflow.find,
-    kubernetes.find,
+    kubernetes.find_kubeflow,
+    kubernetes.find_indexed,
+    placed.find_foreign,  # last: to list distributions takes milliseconds
 )
 SCHEDULERS = tuple(find for find in GENERAL if find is not manual.find)
 # Variables of this host count more than the metadata of the whole slice.
-TPU: tuple[Finder, ...] = (gke_tpu.find, gce_tpu.find)
-INSIDE = "XMP_DEVICE"
+TPU: tuple[Finder, ...] = (tpu_slices.find_gke, tpu_slices.find_gce)
 SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 """Addresses by which one machine plays several hosts; 127.0.0.1 is written there by mistake."""
 
@@ -84,13 +71,13 @@ def placement(
     own: Cluster | None = None,
     by_hand: Cluster | None = None,
 ) -> Placement:
-    """The hosts of a job, in the order of their indices; ``on_tpu``: TPU chips will be used.
+    """Return the hosts of a job, in the order of their indices.
 
-    ``own``, from the runtime's own variables, overrides every scheduler, and ``by_hand``, from the
-    arguments of the call, those of all schedulers. Raises PlanError unless the indices of the hosts
-    are 0 to n-1, each once, where variables announce hosts that the job would not include, where
-    the runtime's own variables or the TPU's describe other hosts than the user does, and in a
-    process that another launcher started for one device.
+    ``on_tpu``: TPU chips will be used. ``own``, from the runtime's own variables, overrides every
+    scheduler, and ``by_hand``, from the arguments of the call, those of all schedulers. Raise
+    PlanError unless the indices of the hosts are 0 to n-1, each once, where variables announce
+    hosts that the job would not include, where the runtime's own variables or the TPU's describe
+    other hosts than the user does, and in a process that another launcher started for one device.
     """
     if len(known) > 1:
         return _all_known(known, on_tpu)
@@ -127,12 +114,13 @@ def placement(
 def _with_index(
     by_hand: Cluster, facts: HostFacts, on_tpu: bool, own: Cluster | None
 ) -> tuple[Cluster, bool]:
-    """The hosts that the user counts, with the index that a TPU or a scheduler gives this one.
+    """Return the hosts that the user counts, with the index of this one by a TPU or a scheduler.
 
     Where there is none it is 0, and True says that this host gets its index by arrival.
     """
     count = len(by_hand.addresses)
-    said = {"NNODES": str(count), "MASTER_ADDR": by_hand.coordinator}  # an Indexed Job needs both
+    said = {BY_HAND.hosts: str(count), BY_HAND.address: by_hand.coordinator}
+    # An Indexed Job needs both.
     counted = replace(facts, env={**facts.env, **said})
     found = own or (_first(TPU, facts) if on_tpu else _first(SCHEDULERS, counted))
     if found is None or len(found.addresses) == 1:
@@ -170,7 +158,7 @@ def _find(facts: HostFacts, on_tpu: bool, by_hand: Cluster | None) -> Cluster | 
 
 
 def _numbers(cluster: Cluster) -> tuple[int, int]:
-    """How many hosts there are, and which of them this is."""
+    """Return how many hosts there are, and which of them this is."""
     return len(cluster.addresses), cluster.index
 
 
@@ -179,7 +167,7 @@ def _said(cluster: Cluster) -> str:
 
 
 def is_each_host_itself(address: str) -> bool:
-    """Whether ``address`` reaches no other host; 127.0.0.2 and up may be hosts of a test."""
+    """Return whether ``address`` reaches no other host; 127.0.0.2 and up may be hosts of a test."""
     return is_loopback(address) and not SEVERAL_ON_ONE_MACHINE.fullmatch(address)
 
 
@@ -219,7 +207,7 @@ def _first(finders: Sequence[Finder], facts: HostFacts) -> Cluster | None:
 
 
 def _all_known(known: Sequence[HostFacts], on_tpu: bool) -> Placement:
-    """The hosts in the order of the TPU worker ids, else in the order given."""
+    """Return the hosts in the order of the TPU worker ids, else in the order given."""
     clusters = [_first(TPU, facts) if on_tpu else None for facts in known]
     indices = [c.index if c and len(c.addresses) > 1 else None for c in clusters]
     if indices == [None] * len(known):

@@ -1,99 +1,47 @@
 """Variables that announce other hosts, where no module of this package finds the job's hosts.
 
 A launch of this host alone would train beside those of the other hosts, each with gradients of its
-own, and none would notice. Sources of what is set, where, and with which meaning:
-
-PyTorchJob      RANK of the pod, WORLD_SIZE pods, MASTER_ADDR; of an elastic one PET_RDZV_ENDPOINT
-                and PET_NNODES, "1:4" or the workers alone, and no rank of the pod
-                (kubeflow/training-operator 1.9, pkg/controller.v1/pytorch/{envvar,elastic}.go)
-torchrun        takes each option's default from PET_ and its name, PET_NNODES may be "1:4"
-                (torch/distributed/run.py)
-Slurm           a batch script runs on the first node only, without variables of a step (sbatch(1))
-LSF             LSB_MCPU_HOSTS "a 4 b 4", LSB_HOSTS "a a b b"; the command runs on the first host
-                (IBM Spectrum LSF, "How LSF runs parallel jobs"). LSB_DJOB_HOSTFILE and
-                LSB_DJOB_RANKFILE, files with one line for each slot, say the same where those
-                would be too long
-OpenPBS         PBS_NODEFILE, a file with one line for each MPI process; the script runs on the
-                first host (OpenPBS 23.06, User's Guide, section "Node file")
-MPI             OMPI_COMM_WORLD_* (Open MPI), PMI_SIZE and MPI_LOCALNRANKS (MPICH, Intel MPI),
-                MV2_COMM_WORLD_* (MVAPICH2), HOROVOD_*
-JAXJob          COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID (kubeflow/training-operator,
-                pkg/controller.v1/jax/envvar.go); JAX itself reads them with JAX_ before them
-                (jax/_src/distributed.py)
-others          SM_HOSTS (SageMaker training toolkit, ENVIRONMENT_VARIABLES.md),
-                SM_RESOURCE_CONFIG (the same as JSON), AWS_BATCH_JOB_NUM_NODES (AWS Batch,
-                multi-node jobs), AZ_BATCH_HOST_LIST (Azure Batch), PBS_NUM_NODES (Torque's qsub),
-                OAR_NODEFILE, NHOSTS beside PE_HOSTFILE (Grid Engine's sge_pe(5)), FLUX_JOB_NNODES
-                (flux-run), SKYPILOT_NUM_NODES (SkyPilot, "Distributed multi-node jobs"),
-                LWS_GROUP_SIZE (Kubernetes' LeaderWorkerSet), CLUSTER_SPEC (Vertex AI) and TF_CONFIG
-                (TensorFlow), PADDLE_TRAINER_ENDPOINTS (paddle.distributed)
+own, and none would notice. What is set by which launcher, and where that was found: ``launchers``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
 
-from ._base import is_loopback, split_port
+from ._base import count
+from ._host_texts import is_loopback, split_port
+from .launchers import (
+    BY_HAND,
+    COMPONENTS,
+    DEEPSPEEDS,
+    ELASTIC,
+    HOSTS,
+    JAX,
+    JAXJOB,
+    JSRUN,
+    KUBEFLOW,
+    LAUNCHERS,
+    NODE_LISTS,
+    NODES,
+    SLURM,
+    TORCHRUN,
+    Launcher,
+    foreign,
+)
 
-__all__ = [
-    "FILES",
-    "HYDRA",
-    "JSRUN",
-    "MPI",
-    "MPIRUN",
-    "PADDLE",
-    "READ",
-    "SLURM_NODES",
-    "SRUN",
-    "TORCHRUN",
-    "XMP_RUN",
-    "refuse",
-]
+__all__ = ["MPI", "refuse"]
 
 Env = Mapping[str, str]
 
-MPI = (
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_SIZE", "MPI_LOCALNRANKS"),
-    ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
-    ("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
-)
-"""All processes of a job, and those of this host."""
-COUNTS = (
-    *("AWS_BATCH_JOB_NUM_NODES", "PBS_NUM_NODES", "FLUX_JOB_NNODES", "NHOSTS"),
-    *("SKYPILOT_NUM_NODES", "LWS_GROUP_SIZE"),
-)
-"""Numbers of hosts."""
-FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE", "OAR_NODEFILE")
-"""Files with the names of the hosts, which the facts have in the place of the paths."""
-JAX = ("NUM_PROCESSES", "PROCESS_ID", "COORDINATOR_ADDRESS")
-SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-READ = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR"),
-    *("NNODES", "NODE_RANK", "TORCHELASTIC_RUN_ID", "GROUP_WORLD_SIZE", "PET_*", *SLURM_NODES),
-    *("LSB_MCPU_HOSTS", "LSB_HOSTS", "SM_HOSTS", "PADDLE_TRAINER_ENDPOINTS", *COUNTS, *FILES),
-    *("SM_RESOURCE_CONFIG", "AZ_BATCH_HOST_LIST", "CLUSTER_SPEC", "TF_CONFIG", "PE_HOSTFILE"),
-    *("SLURM_HET_SIZE", "LSF_PM_TASKID", "LSB_JOBID"),
-    *(name for pair in MPI for name in pair),
-    *(f"{prefix}{name}" for prefix in ("", "JAX_") for name in JAX),
-)
-"""The variables that these functions read."""
-
-HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
-TORCHRUN = "start one process on each host (torchrun --nproc-per-node=1): xmp starts the others"
-XMP_RUN = "start it with python, without xmp run and without xmp.run_script()"
-SRUN = "start one task on each node (srun --ntasks-per-node=1): xmp starts the others"
-PADDLE = "start one process on each host (python, without that launcher): xmp starts the others"
-MPIRUN = "start one process on each host (mpirun --map-by ppr:1:node): xmp starts the others"
-HYDRA = "start one process on each host (mpirun -ppn 1): xmp starts the others"
-JSRUN = "start one process on each host (jsrun -r 1 -a 1): xmp starts the others"
-BLAUNCH = 'start it on each of them: blaunch -z "$HOSTS" or jsrun -r 1 -a 1'
-ELASTIC = "give the job a fixed number of pods: a Master replica and no elasticPolicy"
+_SIZES = [row for row in LAUNCHERS if row.world and row.local_world and not row.hosts]
+MPI = sorted(_SIZES, key=lambda row: row is JSRUN)  # it sets Open MPI's variables as well
+"""Launchers that say how many processes there are, and how many of them are on this host."""
+COUNTED = [row for row in LAUNCHERS if row.hosts and not (row.host or row.world)]
+"""Those that say only how many hosts there are."""
+FIXED = "give the job a fixed number of pods: a Master replica and no elasticPolicy"
 
 
 @dataclass(frozen=True)
@@ -104,14 +52,6 @@ class Announced:
     what: str
     advice: str = HOSTS
 
-
-_MPI_ADVICE = {
-    "OMPI_COMM_WORLD_SIZE": MPIRUN,
-    "JSM_NAMESPACE_SIZE": JSRUN,
-    "PMI_SIZE": f"{HYDRA}. Or {HOSTS}",
-}
-_HOSTS = re.compile(r'"hosts"\s*:\s*\[([^\]]*)\]')
-_ADDRESS = re.compile(r'"([^"\s]+):\d+"')
 
 Look = Callable[[Env], Announced | bool]
 """What is announced; True: this launcher says that there is one host; False: it says nothing."""
@@ -140,168 +80,150 @@ def refuse(env: Env) -> None:
 
 
 def _torchrun(env: Env) -> Announced | bool:
-    names = ("GROUP_WORLD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-    several = (_count(env, "GROUP_WORLD_SIZE") or 1) > 1
-    whole = "TORCHELASTIC_RUN_ID" in env
+    row = TORCHRUN
+    several, whole = (count(env, row.hosts) or 1) > 1, row.mark in env
     if several or (whole and _world(env) > _local_world(env)):
-        return Announced(names, "torchrun runs on several hosts", TORCHRUN)
+        names = (row.hosts, row.world, row.local_world, row.address)
+        return Announced(names, "torchrun runs on several hosts", row.advice)
     return whole
 
 
 def _by_hand(env: Env) -> Announced | bool:
-    names = ("NNODES", "NODE_RANK", "MASTER_ADDR")
-    count, index = _count(env, "NNODES"), _count(env, "NODE_RANK")
-    if (count or 1) > 1 and index is None:
-        return Announced(names, f"there are {count} hosts, but NODE_RANK is not set")
-    if index and count is None:
-        return Announced(names, f"this is host {index}, but NNODES is not set")
+    row = BY_HAND
+    names = (row.hosts, row.host, row.address)
+    hosts, index = count(env, row.hosts), count(env, row.host)
+    if (hosts or 1) > 1 and index is None:
+        return Announced(names, f"there are {hosts} hosts, but {row.host} is not set")
+    if index and hosts is None:
+        return Announced(names, f"this is host {index}, but {row.hosts} is not set")
     return False
 
 
 def _torch(env: Env) -> Announced | bool:
     """RANK and WORLD_SIZE: per host in a PyTorchJob, else of a process whose host is not known."""
-    rank, world = _count(env, "RANK"), _world(env)
+    row = TORCHRUN
+    rank, world = count(env, row.rank), _world(env)
     if rank is None or world < 2 or _local_world(env) == world:
         return False
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR")
+    names = (row.rank, row.world, row.local_rank, row.local_world, DEEPSPEEDS, row.address)
     advice = HOSTS
-    if "LOCAL_RANK" not in env:
+    if row.local_rank not in env:
         advice = (
             f"set NNODES={world} NODE_RANK={rank} on this host, and likewise on the others, if "
             f"each of the {world} processes has a host to itself"
         )
-    elif not _count(env, "LOCAL_WORLD_SIZE"):
-        advice += f", or, if the {world} processes have one device each, set LOCAL_WORLD_SIZE"
+    elif not count(env, row.local_world):
+        advice += f", or, if the {world} processes have one device each, set {row.local_world}"
     return Announced(names, f"this is process {rank} of {world}", advice)
 
 
 def _kubeflow(env: Env) -> Announced | bool:
-    text = env.get("PET_NNODES", "").strip()
+    row = KUBEFLOW
+    text = env.get(row.hosts, "").strip()
     most = text.rpartition(":")[2]
     if text and not most.isdecimal():
-        return Announced(("PET_NNODES",), 'it is neither a number nor a range such as "1:4"')
-    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR")
-    if not text and (index := _count(env, "PET_NODE_RANK")):
-        return Announced(names, f"this is host {index}, but PET_NNODES is not set")
+        return Announced((row.hosts,), 'it is neither a number nor a range such as "1:4"')
+    names = (row.hosts, row.host, row.address)
+    if not text and (index := count(env, row.host)):
+        return Announced(names, f"this is host {index}, but {row.hosts} is not set")
     if int(most or 1) < 2:
         return False
     rank, master = (env.get(name) for name in names[1:])
-    elastic = ":" in text or "PET_RDZV_ENDPOINT" in env
-    own = f"NNODES={most} NODE_RANK={rank} MASTER_ADDR={master}"
-    advice = f"set {own} on this host, and likewise on the others" if rank and master else HOSTS
+    elastic = ":" in text or ELASTIC in env
+    advice = _by_numbers(most, rank, master) if rank and master else HOSTS
     what = f"there are {text.replace(':', ' to ')} hosts"
     missing = " and ".join(name for name in names[1:] if not env.get(name, "").strip())
     if missing and not elastic:
         what += f", but {missing} {'are' if ' and ' in missing else 'is'} not set"
-    return Announced(names, what, ELASTIC if elastic else advice)
+    return Announced(names, what, FIXED if elastic else advice)
 
 
 def _jax(env: Env) -> Announced | bool:
-    for prefix in ("JAX_", ""):
-        names = tuple(f"{prefix}{name}" for name in JAX)
-        count, address = _count(env, names[0]), env.get(names[2], "")
-        if (count or 1) > 1 and address and not is_loopback(split_port(address)[0]):
-            index = env.get(names[1]) or "0"
-            host = split_port(address)[0]
-            own = f"NNODES={count} NODE_RANK={index} MASTER_ADDR={host}"
-            advice = f"set {own} on this host, and likewise on the others"
-            return Announced(names, f"there are {count} processes, one for each host", advice)
+    for row in (JAX, JAXJOB):
+        processes, host = count(env, row.hosts), split_port(env.get(row.address, ""))[0]
+        if (processes or 1) > 1 and host and not is_loopback(host):
+            advice = _by_numbers(processes, env.get(row.host) or "0", host)
+            what = f"there are {processes} processes, one for each host"
+            return Announced((row.hosts, row.host, row.address), what, advice)
     return False
 
 
+def _by_numbers(hosts: object, index: str, address: str) -> str:
+    own = f"NNODES={hosts} NODE_RANK={index} MASTER_ADDR={address}"
+    return f"set {own} on this host, and likewise on the others"
+
+
 def _mpi(env: Env) -> Announced | bool:
-    for size, local in MPI:
-        count, here = _count(env, size), _count(env, local)
-        if count is None or (here is None and "SLURM_STEP_NUM_NODES" in env):
+    return _sizes(MPI, env, lambda row: "MPI")
+
+
+def _sizes(rows: Iterable[Launcher], env: Env, who: Callable[[Launcher], str]) -> Announced | bool:
+    for row in rows:
+        size, here = count(env, row.world), count(env, row.local_world)
+        if size is None or (here is None and SLURM.hosts in env):
             continue  # srun sets PMI_SIZE as well: Slurm's own variables say more
-        if count == 1 or count == here:
+        if size in (1, here):
             return True
-        return Announced((size, local), "MPI runs on several hosts", _MPI_ADVICE.get(size, HOSTS))
+        names, advice = (row.world, row.local_world), row.announced or row.advice
+        return Announced(names, f"{who(row)} runs on several hosts", advice)
     return False
 
 
 def _slurm(env: Env) -> Announced | bool:
-    name = next((name for name in SLURM_NODES if _count(env, name)), None)
-    components = _count(env, "SLURM_HET_SIZE") or 1
+    name = next((name for name in NODES if count(env, name)), None)
+    components = count(env, COMPONENTS) or 1
     if components > 1:
         what = f"the job has {components} components, each on hosts of its own"
-        return Announced(("SLURM_HET_SIZE", "SLURM_JOB_NODELIST"), what)
+        return Announced((COMPONENTS, NODE_LISTS[1]), what)
     if name is None:
         return False
-    if _count(env, name) == 1:
+    if count(env, name) == 1:
         return True
-    names = (name, "SLURM_STEP_NUM_TASKS", "SLURM_JOB_NODELIST")
-    return Announced(names, f"the job has {env[name]} nodes", SRUN)
+    names = (name, SLURM.world, NODE_LISTS[1])
+    return Announced(names, f"the job has {env[name]} nodes", SLURM.advice)
 
 
 def _lists(env: Env) -> Announced | bool:
-    """Schedulers that list the hosts."""
-    for name, found in (
-        ("LSB_MCPU_HOSTS", env.get("LSB_MCPU_HOSTS", "").split()[::2]),
-        ("LSB_HOSTS", env.get("LSB_HOSTS", "").split()),
-        *((name, _names(env.get(name, ""))) for name in FILES),
-        ("SM_HOSTS", _quoted(env.get("SM_HOSTS", ""))),
-        (
-            "SM_RESOURCE_CONFIG",
-            _quoted(" ".join(_HOSTS.findall(env.get("SM_RESOURCE_CONFIG", "")))),
-        ),
-        ("AZ_BATCH_HOST_LIST", env.get("AZ_BATCH_HOST_LIST", "").split(",")),
-        ("CLUSTER_SPEC", _ADDRESS.findall(env.get("CLUSTER_SPEC", ""))),
-        ("TF_CONFIG", _ADDRESS.findall(env.get("TF_CONFIG", ""))),
-        ("PADDLE_TRAINER_ENDPOINTS", _without_ports(env.get("PADDLE_TRAINER_ENDPOINTS", ""))),
-    ):
-        if len(set(found)) > 1:
-            advice = f"{BLAUNCH}. Or {HOSTS}" if name.startswith("LSB_") else HOSTS
-            return Announced((name,), f"the job has {len(set(found))} hosts", advice)
+    return _listed(LAUNCHERS, env)
+
+
+def _listed(rows: Iterable[Launcher], env: Env) -> Announced | bool:
+    for row in rows:
+        for name, read in row.lists:
+            hosts = len(set(read(env.get(name, ""))))
+            if hosts > 1:
+                return Announced((name,), f"the job has {hosts} hosts", row.advice)
     return False
-
-
-def _quoted(text: str) -> list[str]:
-    """The texts of a list as JSON or Python writes it."""
-    return re.findall(r"""["']([^"']+)["']""", text)
-
-
-def _names(text: str) -> list[str]:
-    """The hosts of a file; none where the file could not be read, and its path is still there."""
-    return [] if "/" in text else text.split()
-
-
-def _without_ports(text: str) -> list[str]:
-    return [split_port(entry)[0] for entry in text.split(",") if entry]
 
 
 def _counts(env: Env) -> Announced | bool:
-    for name in COUNTS:
-        if name == "NHOSTS" and "PE_HOSTFILE" not in env:
-            continue  # a common word: Grid Engine sets both
-        if (_count(env, name) or 1) > 1:
-            return Announced((name,), f"the job has {env[name]} hosts")
+    return _counted(COUNTED, env)
+
+
+def _counted(rows: Iterable[Launcher], env: Env) -> Announced | bool:
+    for row in rows:
+        # NHOSTS is a common word: Grid Engine sets its mark, too.
+        if (not row.mark or row.mark in env) and (count(env, row.hosts) or 1) > 1:
+            return Announced((row.hosts,), f"the job has {env[row.hosts]} hosts", row.advice)
     return False
 
 
-def _count(env: Env, name: str) -> int | None:
-    """The number; None for other text, which announces nothing."""
-    text = env.get(name, "").strip()
-    return int(text) if text.isdecimal() else None
+def _foreign(env: Env) -> Announced | bool:
+    rows = foreign(env)
+    sized = [row for row in rows if row.world and row.local_world]
+    found = _sizes(sized, env, lambda row: row.name)
+    return found or _listed(rows, env) or _counted((row for row in rows if row.hosts), env)
 
 
 def _world(env: Env) -> int:
-    return _count(env, "WORLD_SIZE") or 1
+    return count(env, TORCHRUN.world) or 1
 
 
 def _local_world(env: Env) -> int:
-    return _count(env, "LOCAL_WORLD_SIZE") or _count(env, "LOCAL_SIZE") or 1
+    return count(env, TORCHRUN.local_world) or count(env, DEEPSPEEDS) or 1
 
 
 LOOKS: tuple[Look, ...] = (
-    _torchrun,
-    _by_hand,
-    _torch,
-    _kubeflow,
-    _jax,
-    _mpi,
-    _slurm,
-    _lists,
-    _counts,
+    *(_torchrun, _by_hand, _torch, _kubeflow, _jax, _mpi, _slurm, _lists, _counts, _foreign),
 )
 """An inner launcher before the one that it runs in."""

@@ -1,47 +1,102 @@
-"""A Kubernetes Indexed Job: pods are called ``<job>-<index>`` and count from 0.
+"""Pods of Kubernetes in which one process each has been started: Kubeflow's, an Indexed Job's.
 
-Kubernetes sets no variable with the number of pods: the manifest must set NNODES. Without it each
-pod of an Indexed Job is a separate job (a sweep).
+Kubeflow sets PET_*, the defaults of torchrun's options: a program that torchrun has started in the
+pod has torchrun's own variables, which say more. Of a PyTorchJob, RANK is the pod's index too, and
+WORLD_SIZE is pods times ``nprocPerNode``; older operators set only those without PET_, and
+WORLD_SIZE counts pods. An elastic job has no fixed hosts: ``announced`` refuses it.
+
+The pods of an Indexed Job are called ``<job>-<index>`` and count from 0. Without NNODES in the
+manifest each of them is a job of its own (a sweep).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
-from ._base import Cluster, master, nodes, number
+from ._base import Cluster, master, nodes, number, only_first
+from ._host_texts import is_loopback
+from .launchers import ELASTIC, INDEXED_JOB, KUBEFLOW, TORCHRUN
 
-__all__ = ["find"]
+__all__ = ["find_indexed", "find_kubeflow"]
 
-INDEX = "JOB_COMPLETION_INDEX"
-SERVICE = "KUBERNETES_SERVICE_HOST"
-NODES = "NNODES"
-ADDRESS = "MASTER_ADDR"
+MASTER_POD = re.compile(r".+-master-0(\..*)?")  # "digits-master-0"
+Found = tuple[int, int, str, int, str]
+"""The pod, the number of pods, address and port of pod 0, and the variables that say so."""
 
 
-def find(facts: HostFacts) -> Cluster | None:
-    """The pods of this Indexed Job; None outside one or where NNODES is not set."""
+def find_kubeflow(facts: HostFacts) -> Cluster | None:
+    """Return the pods of the job; None outside one, in an elastic one, and under a torchrun."""
     env = facts.env
-    index, count = number(env, INDEX), nodes(env)
-    if index is None or SERVICE not in env or count is None or count < 2:
+    if TORCHRUN.mark in env or ELASTIC in env:
+        return None
+    found = _by_torchruns_options(env) or _by_rank(facts)
+    if found is None:
+        return None
+    index, count, address, port, name = found
+    if index >= count:
+        raise PlanError(
+            f"{name}: pod {index} does not fit {count} pods. Allowed: 0 to {count - 1}."
+        )
+    if is_loopback(address) and index == 0 and MASTER_POD.fullmatch(facts.hostname):
+        address = facts.hostname  # operators before 1.4 give the master pod "localhost"
+    return Cluster(f"{KUBEFLOW.name} ({name})", index, only_first(address, count), address, port)
+
+
+def _by_torchruns_options(env: Mapping[str, str]) -> Found | None:
+    row = KUBEFLOW
+    least, _, most = env.get(row.hosts, "").strip().partition(":")
+    if not least.isdecimal() or (most or least) != least:
+        return None
+    count, index = int(least), number(env, row.host)
+    address, port = master(env, launcher=row if env.get(row.address, "").strip() else TORCHRUN)
+    if count < 2 or index is None or not address:
+        return None
+    return index, count, address, port, f"{row.host}, {row.hosts}"
+
+
+def _by_rank(facts: HostFacts) -> Found | None:
+    """Return what RANK and WORLD_SIZE say: pods, where no local rank says that they are processes.
+
+    Operators that set no PET_* make the first pod a Master.
+    """
+    env, row = facts.env, TORCHRUN
+    if INDEXED_JOB.mark not in env or KUBEFLOW.hosts in env or row.local_rank in env:
+        return None
+    index, count = number(env, row.rank), number(env, row.world)
+    address, port = master(env)
+    meant = MASTER_POD.fullmatch(address) or MASTER_POD.fullmatch(facts.hostname)
+    if index is None or count is None or count < 2 or not meant:
+        return None
+    return index, count, address, port, f"{row.rank}, {row.world}"
+
+
+def find_indexed(facts: HostFacts) -> Cluster | None:
+    """Return the pods of this Indexed Job; None outside one or where NNODES is not set."""
+    env, row = facts.env, INDEXED_JOB
+    index, count = number(env, row.host), nodes(env)
+    if index is None or row.mark not in env or count is None or count < 2:
         return None
     if index >= count:
         raise PlanError(
-            f"{INDEX}={index} does not fit {NODES}={count}. Set {NODES} to the Job's completions."
+            f"{row.host}={index} does not fit {row.hosts}={count}. Set {row.hosts} to the Job's "
+            "completions."
         )
     address, port = master(env)
     address = address or _first_pod(facts.hostname, index)
-    addresses = tuple(address if i == 0 else "" for i in range(count))
-    name = f"Kubernetes Indexed Job ({INDEX}, {NODES})"
-    return Cluster(name, index, addresses, address, port)
+    name = f"{row.name} ({row.host}, {row.hosts})"
+    return Cluster(name, index, only_first(address, count), address, port)
 
 
 def _first_pod(hostname: str, index: int) -> str:
-    """``train-3.svc`` becomes ``train-0.svc``."""
+    """Return ``train-0.svc`` for ``train-3.svc``."""
     pod, dot, domain = hostname.partition(".")
     if not pod.endswith(f"-{index}"):
         raise PlanError(
-            f"{INDEX}={index}, but this pod is called {hostname!r}, so pod 0's name is not known. "
-            f"Set {ADDRESS} to it in the manifest (with a headless service)."
+            f"{INDEXED_JOB.host}={index}, but this pod is called {hostname!r}, so pod 0's name is "
+            "not known. Set MASTER_ADDR to it in the manifest (with a headless service)."
         )
     return f"{pod[: -len(str(index))]}0{dot}{domain}"

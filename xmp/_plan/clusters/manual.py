@@ -5,45 +5,41 @@ from __future__ import annotations
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, HostsByHand, WorldByHand
 
-from ._base import Cluster, index_of, master, nodes
+from ._base import Cluster, index_of, master, nodes, only_first
+from .launchers import BY_HAND
 
 __all__ = ["by_hand", "find"]
 
-NODE = "NODE_RANK"
-NODES = "NNODES"
-ADDRESS = "MASTER_ADDR"
-PORT = "MASTER_PORT"
 DOCUMENTED_PORT = 29500
 
 
 def find(facts: HostFacts) -> Cluster | None:
-    """The hosts that NNODES counts; None where it or NODE_RANK is unset.
+    """Return the hosts that NNODES counts; None where it or NODE_RANK is unset.
 
     ``NNODES=1`` makes this host a separate job, whatever the variables of a scheduler say.
     """
-    env = facts.env
+    env, row = facts.env, BY_HAND
     count = nodes(env)
     if count == 1:
-        return Cluster(f"{NODES}=1", 0, (facts.address,), "127.0.0.1")
-    index = index_of(env, NODE, NODES, count)
+        return Cluster(f"{row.hosts}=1", 0, (facts.address,), "127.0.0.1")
+    index = index_of(env, row.host, row.hosts, count)
     if count is None or index is None:
         return None
     address, port = master(env)
     if not address:
         raise PlanError(
-            f"{NODES}={count} hosts, but {ADDRESS} is not set. Set it to the address of host 0 on "
-            f"every host, and {PORT} as well unless {DOCUMENTED_PORT} is free there."
+            f"{row.hosts}={count} hosts, but {row.address} is not set. Set it to the address of "
+            f"host 0 on every host, and {row.port} as well unless {DOCUMENTED_PORT} is free there."
         )
-    addresses = tuple(address if i == 0 else "" for i in range(count))
-    return Cluster(f"{NODE}={index}, {NODES}", index, addresses, address, port)
+    name = f"{row.host}={index}, {row.hosts}"
+    return Cluster(name, index, only_first(address, count), address, port)
 
 
 def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
-    """The hosts that the call names.
+    """Return the hosts that the call names.
 
-    ``launcher(rank_start=…, world_size=…)`` describes hosts with ``local`` replicas each.
-
-    Raises PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
+    ``launcher(rank_start=…, world_size=…)`` describes hosts with ``local`` replicas each. Raise
+    PlanError unless the numbers are multiples of ``local``, and host 0 has an address.
     """
     if isinstance(world, HostsByHand):
         name = world.said or f"ips={','.join(world.addresses)!r}"
@@ -63,6 +59,6 @@ def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
             f"is not given. Give the address of host 0 on every host, and port= unless "
             f"{DOCUMENTED_PORT} is free there."
         )
-    addresses = tuple(world.master_ip if i == 0 else "" for i in range(hosts))
+    addresses = only_first(world.master_ip, hosts)
     name = f"rank_start={start}, world_size={size}"
     return Cluster(name, start // local, addresses, world.master_ip, world.port)

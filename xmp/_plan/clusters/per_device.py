@@ -2,116 +2,49 @@
 
 The other modules of this package find hosts on which xmp itself starts the replicas. Here another
 launcher has started them: xmp's functions describe its world, and a launch of each of its processes
-would make a world of its own. The variables, and who sets them:
-
-torchrun        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK (torch 2.13,
-                distributed/elastic/agent/server/local_elastic_agent.py); DeepSpeed's launcher sets
-                LOCAL_SIZE in place of LOCAL_WORLD_SIZE (deepspeed/launcher/launch.py)
-Open MPI        OMPI_COMM_WORLD_* (docs.open-mpi.org, mpirun(1))
-MVAPICH2        MV2_COMM_WORLD_* (MVAPICH2 2.3 user guide, 6.4)
-LSF's jsrun     JSM_NAMESPACE_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE (lightning_fabric 2.6.6,
-                plugins/environments/lsf.py), and Open MPI's as well
-MPICH, Intel    PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (mpich, pm/hydra)
-Paddle          PADDLE_GLOBAL_RANK PADDLE_GLOBAL_SIZE PADDLE_LOCAL_RANK PADDLE_LOCAL_SIZE
-                PADDLE_NNODES (paddle 3.3.1, distributed/launch/controllers/collective.py);
-                paddle.distributed.spawn, and launchers before Paddle 2.1, set PADDLE_TRAINER_ID
-                PADDLE_TRAINERS_NUM PADDLE_TRAINER_ENDPOINTS alone (distributed/spawn.py)
-Slurm           SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEP_* (srun(1))
+would make a world of its own. The variables, and who sets them: ``launchers``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
 from xmp._words.replica_info import ReplicaInfo
 
-from ._base import is_loopback
-from .announced import HYDRA, JSRUN, MPI, MPIRUN, PADDLE, SLURM_NODES, SRUN, TORCHRUN, XMP_RUN
+from ._base import count
+from ._host_texts import is_loopback
+from .announced import MPI
+from .launchers import (
+    AGENT_STORE,
+    BY_HAND,
+    DEEPSPEEDS,
+    ENDPOINTS,
+    INSIDE,
+    LAUNCHERS,
+    MPICH,
+    NODES,
+    OTHER,
+    PADDLE,
+    SLURM,
+    TASKS,
+    TORCHRUN,
+    TRAINERS,
+    XMP_RUN,
+    Launcher,
+    foreign,
+)
+from .slurm import tasks_here
 
-__all__ = [
-    "INSIDE",
-    "NESTED",
-    "READ",
-    "Started",
-    "identity",
-    "launches_apart",
-    "refuse",
-    "started",
-]
+__all__ = ["INSIDE", "NESTED", "Started", "identity", "launches_apart", "refuse", "started"]
 
 Env = Mapping[str, str]
-INSIDE = "XMP_DEVICE"
-RUN = "TORCHELASTIC_RUN_ID"
-AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
+RUN = TORCHRUN.mark
 NESTED = "XMP_NESTED"
 """The user's word that each replica of `xmp run` is to launch a world of its own."""
-
-
-@dataclass(frozen=True)
-class _Launcher:
-    """A launcher, and the variables with its numbers."""
-
-    name: str
-    rank: str
-    world: str
-    local: str
-    local_world: str = ""
-    host: str = ""
-    hosts: str = ""
-    advice: str = MPIRUN
-    """How it starts one process on each host."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        names = (self.rank, self.world, self.local, self.local_world, self.host, self.hosts)
-        return tuple(filter(None, names))
-
-
-_TORCH = _Launcher(
-    *("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    *("GROUP_RANK", "GROUP_WORLD_SIZE", TORCHRUN),
-)
-_SLURM = _Launcher(
-    # SLURM_NTASKS is set in a batch script as well, which is one process for all tasks.
-    *("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
-    *("SLURM_NODEID", "SLURM_STEP_NUM_NODES", SRUN),
-)
-_OPEN_MPI = _Launcher(
-    *("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-)
-_MVAPICH = _Launcher(
-    *("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-)
-_MPICH = _Launcher(
-    *("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"), advice=HYDRA
-)
-_JSRUN = _Launcher(
-    *("LSF's jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-    *("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
-    advice=JSRUN,
-)
-_PADDLE = _Launcher(
-    *("paddle.distributed.launch", "PADDLE_GLOBAL_RANK", "PADDLE_GLOBAL_SIZE"),
-    *("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE", "", "PADDLE_NNODES", PADDLE),
-)
-_TRAINERS = _Launcher(
-    *("Paddle's launcher", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", ""), advice=PADDLE
-)
-_XMPS = "xmp run"
-"""Its name; `xmp.run_script` does the same without a command."""
-_ALL = (_TORCH, _PADDLE, _TRAINERS, _JSRUN, _OPEN_MPI, _MVAPICH, _MPICH, _SLURM)
-_LOCAL_SIZE = "LOCAL_SIZE"
-_ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
+_RANKED = [row for row in LAUNCHERS if row.rank and row.world]
 _MOST = 2**31
-_TASKS = "SLURM_STEP_TASKS_PER_NODE"
-READ = (*(name for launcher in _ALL for name in launcher.names), _LOCAL_SIZE, _TASKS, _ENDPOINTS)
-"""The variables that these functions read."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +64,16 @@ class Started:
     @property
     def is_xmps(self) -> bool:
         """Whether this is a replica of `xmp run`, or a child of one, which has its variables."""
-        return self.launcher == _XMPS
+        return self.launcher == XMP_RUN.name
 
 
 def identity(environ: Env) -> ReplicaInfo:
-    """Rank and world size by the innermost launcher whose variables are set; else a world of one.
+    """Return rank and world size by the innermost launcher that says them; else a world of one.
 
     Without the size of this host, all processes are assumed to be on it.
     """
     for launcher in _whole(environ):
-        rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
+        rank, world = count(environ, launcher.rank), count(environ, launcher.world)
         if rank is not None and world:
             local_world = _local_world(launcher, environ, world) or world
             return _info(launcher, environ, rank, world, local_world)
@@ -148,7 +81,7 @@ def identity(environ: Env) -> ReplicaInfo:
 
 
 def started(environ: Env) -> Started | None:
-    """Whether a launcher has started this process beside others on this host, and as which rank.
+    """Return what a launcher has made of this process, one of several on this host.
 
     None where it starts one process on each host: there xmp starts the replicas. None in a replica
     of xmp's too, unless a launcher has started it there, or `xmp run` did: only these set
@@ -157,39 +90,39 @@ def started(environ: Env) -> Started | None:
     if INSIDE in environ and RUN not in environ:
         return None
     for launcher in _whole(environ):
-        rank, world = _number(environ, launcher.rank), _number(environ, launcher.world)
+        rank, world = count(environ, launcher.rank), count(environ, launcher.world)
         if rank is None or not world:
             continue
         local_world = _local_world(launcher, environ, world)
         is_one_of = world > 1 and _beside_others(launcher, environ, world, local_world)
         if not (is_one_of or INSIDE in environ):
             return None
-        name = _name_of(launcher, environ)
         info = _info(launcher, environ, rank, world, local_world or world)
-        is_torchs = launcher is _TORCH or _is_exported(launcher, environ)
-        advice = XMP_RUN if name == _XMPS else launcher.advice
-        return Started(name, info, _given(launcher, environ), advice, is_torchs)
+        is_torchs = launcher is TORCHRUN or _is_exported(launcher, environ)
+        row = _of_torchs(environ) if launcher is TORCHRUN else launcher
+        return Started(row.name, info, _given(launcher, environ), row.advice, is_torchs)
     return None
 
 
-def _name_of(launcher: _Launcher, environ: Env) -> str:
-    if launcher is not _TORCH or RUN not in environ:
-        return "another launcher" if launcher is _TORCH else launcher.name
+def _of_torchs(environ: Env) -> Launcher:
+    """Return which launcher has set torchrun's variables."""
+    if RUN not in environ:
+        return OTHER
     is_xmps = INSIDE in environ and environ.get(AGENT_STORE) == "False"
-    return _XMPS if is_xmps else launcher.name
+    return XMP_RUN if is_xmps else TORCHRUN
 
 
 def launches_apart(environ: Env) -> Started | None:
-    """As ``started``, where a launch in each of these processes would make a world of its own.
+    """Return what ``started`` does, where a launch in each process would be a world of its own.
 
     ``NNODES=1`` says that this is meant; every replica of `xmp run` has that, and there it is
     ``XMP_NESTED=1``. A replica of any other launch may launch.
     """
     found = started(environ)
     if found is not None and found.is_xmps:
-        meant = found.info.world_size == 1 or _number(environ, NESTED) == 1
+        meant = found.info.world_size == 1 or count(environ, NESTED) == 1
     else:
-        meant = INSIDE in environ or _number(environ, "NNODES") == 1
+        meant = INSIDE in environ or count(environ, BY_HAND.hosts) == 1
     return None if meant else found
 
 
@@ -211,53 +144,52 @@ def refuse(environ: Env) -> None:
     )
 
 
-def _beside_others(launcher: _Launcher, environ: Env, world: int, local_world: int | None) -> bool:
-    """Whether there are more processes than hosts, as far as the variables say."""
-    local, hosts = _number(environ, launcher.local), _number(environ, launcher.hosts)
-    if launcher is _TORCH and local is None:
+def _beside_others(launcher: Launcher, environ: Env, world: int, local_world: int | None) -> bool:
+    """Return whether there are more processes than hosts, as far as the variables say."""
+    local, hosts = count(environ, launcher.local_rank), count(environ, launcher.hosts)
+    if launcher is TORCHRUN and local is None:
         return False  # RANK may count hosts
     return bool(local) or (local_world or 1) > 1 or world > (hosts or world)
 
 
-def _whole(environ: Env) -> Iterator[_Launcher]:
-    """The launchers that say both a rank and a world size, the innermost one first."""
-    for launcher in _innermost(environ):
-        if environ.get(launcher.rank) and environ.get(launcher.world):
-            _check(launcher, environ)
-            yield launcher
+def _whole(environ: Env) -> Iterator[Launcher]:
+    """Yield the launchers that say both a rank and a world size, the innermost one first."""
+    ours = [row for row in _innermost(environ) if _is_whole(row, environ)]
+    for row in ours or [row for row in foreign(environ) if _is_whole(row, environ)]:
+        _check(row, environ)
+        yield row
 
 
-def _innermost(environ: Env) -> Iterator[_Launcher]:
-    """The launchers, an inner one before the one that it runs in.
+def _is_whole(row: Launcher, environ: Env) -> bool:
+    return bool(environ.get(row.rank) and environ.get(row.world))
+
+
+def _innermost(environ: Env) -> Iterable[Launcher]:
+    """Return the launchers, an inner one before the one that it runs in.
 
     srun sets PMI_RANK as well, for the sake of MPI. mpiexec sets the local rank too, and its
     processes inherit Slurm's numbers from the proxies that it has started by srun.
     """
-    paddles = (_PADDLE, _TRAINERS)
-    exported = tuple(each for each in paddles if _is_exported(each, environ))
-    yield from exported or (_TORCH,)
-    yield from paddles
-    yield from (_TORCH,) if exported else ()
-    yield from (_JSRUN, _OPEN_MPI, _MVAPICH)
-    yield from (_MPICH, _SLURM) if _MPICH.local in environ else (_SLURM, _MPICH)
+    exported = [row for row in (PADDLE, TRAINERS) if _is_exported(row, environ)]
+    first = (*exported, PADDLE, TRAINERS) if exported else ()
+    rows = dict.fromkeys((*first, *_RANKED))
+    return sorted(rows, key=lambda row: row is MPICH and row.local_rank not in environ)
 
 
-def _is_exported(launcher: _Launcher, environ: Env) -> bool:
-    """Whether torch's variables repeat those of Paddle's launcher.
+def _is_exported(launcher: Launcher, environ: Env) -> bool:
+    """Return whether torch's variables repeat those of Paddle's launcher.
 
     ``init_parallel_env`` of xmp.compat.paddle sets them; torchrun's have a run id beside them.
     """
-    pairs = ((launcher.rank, _TORCH.rank), (launcher.world, _TORCH.world))
+    pairs = ((launcher.rank, TORCHRUN.rank), (launcher.world, TORCHRUN.world))
     return RUN not in environ and all(
         environ.get(own) and environ[own].strip() == environ.get(torchs) for own, torchs in pairs
     )
 
 
-def _info(
-    launcher: _Launcher, environ: Env, rank: int, world: int, local_world: int
-) -> ReplicaInfo:
-    local, host = _number(environ, launcher.local), _number(environ, launcher.host)
-    if launcher is _TRAINERS:
+def _info(launcher: Launcher, environ: Env, rank: int, world: int, local_world: int) -> ReplicaInfo:
+    local, host = count(environ, launcher.local_rank), count(environ, launcher.host)
+    if launcher is TRAINERS:
         local = _trainers_here(environ, world)[0]
     return ReplicaInfo(
         rank=rank,
@@ -268,64 +200,53 @@ def _info(
     )
 
 
-def _local_world(launcher: _Launcher, environ: Env, world: int) -> int | None:
-    """The processes of this host; None where that is not known."""
-    if launcher is _SLURM:
-        return _tasks_of_this_node(environ, world)
-    if launcher is _TRAINERS:
+def _local_world(launcher: Launcher, environ: Env, world: int) -> int | None:
+    """Return the processes of this host; None where that is not known."""
+    if launcher is SLURM:
+        return tasks_here(environ, world)
+    if launcher is TRAINERS:
         return _trainers_here(environ, world)[1]
-    own = _number(environ, launcher.local_world)
-    if launcher is not _TORCH or own is not None:
+    own = count(environ, launcher.local_world)
+    if launcher is not TORCHRUN or own is not None:
         return own
-    if _number(environ, _LOCAL_SIZE) is not None:
-        return _number(environ, _LOCAL_SIZE)
-    tasks = _tasks_of_this_node(environ, world)
-    if tasks is not None and _number(environ, _SLURM.world) == world:
+    if count(environ, DEEPSPEEDS) is not None:
+        return count(environ, DEEPSPEEDS)
+    tasks = tasks_here(environ, world)
+    if tasks is not None and count(environ, SLURM.world) == world:
         return tasks  # a script has copied Slurm's numbers
     return world if _on_one_host(environ) else None
 
 
 def _trainers_here(environ: Env, world: int) -> tuple[int, int]:
-    """The local rank and the trainers of this host; it has all where there are no endpoints."""
-    rank = _number(environ, _TRAINERS.rank) or 0
-    hosts = [each.rpartition(":")[0] for each in environ.get(_ENDPOINTS, "").split(",")]
+    """Return the local rank and the trainers of this host: all where there are no endpoints."""
+    rank = count(environ, TRAINERS.rank) or 0
+    hosts = [each.rpartition(":")[0] for each in environ.get(ENDPOINTS, "").split(",")]
     hosts = hosts if len(hosts) == world else [""] * world
     return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
 
 def _on_one_host(environ: Env) -> bool:
-    """Whether a script that set torch's variables itself has all its processes on this host."""
-    rank = _number(environ, _TORCH.rank)
-    if _number(environ, _TORCH.local) != rank:
+    """Return whether a script that set torch's variables has all its processes on this host."""
+    if count(environ, TORCHRUN.local_rank) != count(environ, TORCHRUN.rank):
         return False
-    nodes = next((n for n in (_number(environ, name) for name in SLURM_NODES) if n), None)
-    mpi = any(environ.get(size) and environ.get(size) == environ.get(local) for size, local in MPI)
-    return is_loopback(environ.get("MASTER_ADDR", "")) or nodes == 1 or mpi
+    nodes = next((n for n in (count(environ, name) for name in NODES) if n), None)
+    sizes = ((environ.get(row.world), environ.get(row.local_world)) for row in MPI)
+    mpi = any(size and size == local for size, local in sizes)
+    return is_loopback(environ.get(TORCHRUN.address, "")) or nodes == 1 or mpi
 
 
-def _tasks_of_this_node(environ: Env, world: int) -> int | None:
-    """Slurm sets "4(x2)" or "4,3", in the order of the nodes."""
-    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get(_TASKS, ""))
-    tasks = [int(count) for count, times in parts for _ in range(int(times or 1))]
-    node = _number(environ, _SLURM.host) or 0
-    if tasks:
-        return tasks[min(node, len(tasks) - 1)]
-    nodes = _number(environ, _SLURM.hosts)
-    return -(-world // nodes) if nodes else None
-
-
-def _given(launcher: _Launcher, environ: Env) -> str:
-    names = (*launcher.names, _LOCAL_SIZE if launcher is _TORCH else _TASKS)
+def _given(launcher: Launcher, environ: Env) -> str:
+    names = (*launcher.numbers, DEEPSPEEDS if launcher is TORCHRUN else TASKS)
     return ", ".join(f"{name}={environ[name]}" for name in names if environ.get(name))
 
 
-def _check(launcher: _Launcher, environ: Env) -> None:
+def _check(launcher: Launcher, environ: Env) -> None:
     """Raise PlanError for numbers that cannot be: each rank must have a place of its own.
 
     Without a local rank, RANK may be something else: the name of a pod.
     """
-    pairs = ((launcher.rank, launcher.world), (launcher.local, launcher.local_world))
-    for name in launcher.names if environ.get(launcher.local) else ():
+    pairs = ((launcher.rank, launcher.world), (launcher.local_rank, launcher.local_world))
+    for name in launcher.numbers if environ.get(launcher.local_rank) else ():
         text = environ.get(name, "").strip()
         if text and not (text.isascii() and text.isdecimal() and int(text) < _MOST):
             raise PlanError(
@@ -333,14 +254,9 @@ def _check(launcher: _Launcher, environ: Env) -> None:
                 "a launcher sets. Set it right, or unset all of them to launch from this process"
             )
     for rank, size in pairs:
-        index, count = _number(environ, rank), _number(environ, size)
-        if index is not None and count is not None and index >= count:
+        index, most = count(environ, rank), count(environ, size)
+        if index is not None and most is not None and index >= most:
             raise PlanError(
-                f"{rank}={index} does not fit {size}={count}. Allowed: 0 to {count - 1}. Set them "
+                f"{rank}={index} does not fit {size}={most}. Allowed: 0 to {most - 1}. Set them "
                 "right, or unset both to launch from this process"
             )
-
-
-def _number(environ: Env, name: str) -> int | None:
-    text = environ.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdecimal() else None

@@ -3,59 +3,52 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from xmp._plan.numbers import is_number
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
-from ._base import Cluster, master, number
+from ._base import Cluster, count, master, number
+from ._host_texts import expand
+from .launchers import NODE_LISTS, SLURM, TASKS
 
-__all__ = ["expand", "find"]
+__all__ = ["find", "tasks_here"]
 
-NODE_LIST = "SLURM_STEP_NODELIST"  # "n[001-003,7],login-1"; set by srun, not in a batch script
-NODES = "SLURM_STEP_NUM_NODES"
-TASKS = "SLURM_STEP_NUM_TASKS"
-TASK = "SLURM_PROCID"
-NODE = "SLURM_NODEID"
-STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+LIST = NODE_LISTS[0]
+"""Set by srun, not in a batch script."""
 
 
 def find(facts: HostFacts) -> Cluster | None:
-    """The nodes of this step; None outside a step, or where a node runs several tasks."""
+    """Return the nodes of this step; None outside a step, or where a node runs several tasks."""
     env = facts.env
-    if NODE_LIST not in env or TASK not in env:
+    if LIST not in env or SLURM.rank not in env:
         return None
-    addresses = expand(env[NODE_LIST])
-    count = number(env, NODES) or len(addresses)
-    tasks = number(env, TASKS) or number(env, "SLURM_NTASKS") or count
-    if count < 2 or tasks != count:
+    addresses = expand(env[LIST], LIST)
+    nodes = number(env, SLURM.hosts) or len(addresses)
+    tasks = number(env, SLURM.world) or number(env, "SLURM_NTASKS") or nodes
+    if nodes < 2 or tasks != nodes:
         return None
-    index = number(env, NODE)
-    if index is None or index >= count or len(addresses) != count:
+    index = number(env, SLURM.host)
+    if index is None or index >= nodes or len(addresses) != nodes:
         raise PlanError(
-            f"{NODE}={env.get(NODE)!r}, {NODES}={count} and {NODE_LIST}={env[NODE_LIST]!r} "
+            f"{SLURM.host}={env.get(SLURM.host)!r}, {SLURM.hosts}={nodes} and {LIST}={env[LIST]!r} "
             "disagree. Start one task per node with srun --ntasks-per-node=1."
         )
     # A batch script sets MASTER_ADDR where a node's name is not the address for the others.
     first, port = master(env, otherwise=addresses[0])
-    addresses = (first, *addresses[1:])
-    step = ".".join(filter(None, map(env.get, STEP)))
-    return Cluster(f"Slurm ({NODE}, {NODE_LIST})", index, addresses, first, port, step)
+    name = f"{SLURM.name} ({SLURM.host}, {LIST})"
+    return Cluster(name, index, (first, *addresses[1:]), first, port, SLURM.job_in(env))
 
 
-def expand(text: str) -> tuple[str, ...]:
-    """The nodes of a Slurm node list, in its order: ``"n[08-10,12],x"`` is n08 n09 n10 n12 x."""
-    names: list[str] = []
-    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        before, bracket, rest = entry.partition("[")
-        if not bracket:
-            names.append(entry)
-            continue
-        ranges, _, after = rest.partition("]")
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            if not (is_number(first) and is_number(last or first)):
-                raise PlanError(f'{NODE_LIST}: {entry!r} is malformed. Allowed: "n[08-10,12],x".')
-            for value in range(int(first), int(last or first) + 1):
-                names += expand(f"{before}{value:0{len(first)}d}{after}")
-    return tuple(names)
+def tasks_here(env: Mapping[str, str], world: int) -> int | None:
+    """Return the tasks of this node; None where that is not known.
+
+    Slurm sets "4(x2)" or "4,3", in the order of the nodes.
+    """
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", env.get(TASKS, ""))
+    tasks = [int(number) for number, times in parts for _ in range(int(times or 1))]
+    node = count(env, SLURM.host) or 0
+    if tasks:
+        return tasks[min(node, len(tasks) - 1)]
+    nodes = count(env, SLURM.hosts)
+    return -(-world // nodes) if nodes else None

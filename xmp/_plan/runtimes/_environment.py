@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from xmp._plan.clusters.launchers import outer
 from xmp._plan.clusters.per_device import INSIDE, NESTED
 from xmp._words.errors import PlanError
 from xmp._words.types import HostPlan, JobPlan, Pairs, ReplicaPlan, Request
@@ -15,7 +16,7 @@ from xmp._words.types import HostPlan, JobPlan, Pairs, ReplicaPlan, Request
 from ._base import Job, Place, Runtime, matches
 from ._imports import undone, without_chips
 from ._meeting import gloo_interface, store_need
-from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, OUTER, READERS, SECRETS
+from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, READERS, SECRETS
 
 __all__ = [
     "LONGEST",
@@ -76,15 +77,15 @@ def unset(runtime: Runtime, job: Job, place: Place, given: Mapping[str, str]) ->
 
 
 def _inherited(runtime: Runtime, job: Job, place: Place) -> list[str]:
-    patterns = (*_patterns(runtime), *runtime.removes, *_of_outer_launch(place))
+    patterns = (*_patterns(runtime, place), *runtime.removes, *_of_outer_launch(place))
     found = [name for name in place.facts.env if matches(name, patterns)]
     return sorted({*found, *undone(place.facts)[1], *_stale(job, place)})
 
 
-def _patterns(runtime: Runtime) -> tuple[str, ...]:
-    outer = tuple(pattern for _, patterns in OUTER for pattern in patterns)
+def _patterns(runtime: Runtime, place: Place) -> tuple[str, ...]:
+    launchers = (name for _, names in outer(place.facts.env) for name in names)
     left = () if runtime.name == "xrt" else LEFT_OVER
-    return (*IDENTITY, *SECRETS, *runtime.owned, *outer, *left)
+    return (*IDENTITY, *SECRETS, *runtime.owned, *launchers, *left)
 
 
 def _of_outer_launch(place: Place) -> tuple[str, ...]:
@@ -106,11 +107,12 @@ def dropped(runtime: Runtime, job: Job, replica: ReplicaPlan) -> tuple[str, ...]
     """
     left = list(replica.unset)
     notes = []
-    outer = ("an outer launch", IDENTITY)
-    for launcher, patterns in (*OUTER, ("an older XRT configuration", LEFT_OVER), outer):
+    launchers = outer(job.places[0].facts.env)
+    launch = ("an outer launch", IDENTITY)
+    for launcher, patterns in (*launchers, ("an older XRT configuration", LEFT_OVER), launch):
         names = [n for n in left if matches(n, patterns) and not matches(n, runtime.owned)]
         left = [name for name in left if name not in names]
-        if names and not (launcher == outer[0] and job.hosts > 1):
+        if names and not (launcher == launch[0] and job.hosts > 1):
             notes.append(f"dropped {', '.join(names)}: inherited from {launcher}")
     return tuple(notes)
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from xmp._plan.clusters._base import host_list, tpu_environment
+from xmp._plan.clusters._base import tpu_environment
+from xmp._plan.clusters._host_texts import host_list
 from xmp._plan.topology import (
     HOST_SHAPES,
     Bounds,

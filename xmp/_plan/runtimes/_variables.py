@@ -12,7 +12,7 @@ at first use  jax/_src/distributed.py, torch/distributed/rendezvous.py (env://),
 
 from __future__ import annotations
 
-from xmp._plan.clusters import announced, per_device
+from xmp._plan.clusters.launchers import BY_HAND, ENDPOINTS, INSIDE, JAX, NAMES, TORCHRUN
 
 __all__ = [
     "FIRST_USE",
@@ -20,7 +20,6 @@ __all__ = [
     "IMPORT_TIME",
     "LEFT_OVER",
     "MEETING_PLACES",
-    "OUTER",
     "QUIET",
     "READERS",
     "REPORTED",
@@ -129,58 +128,17 @@ FIRST_USE = (
 """Exceptions to ``IMPORT_TIME``. A runtime has more (``by_call``), which its framework applies."""
 
 IDENTITY = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
-    "NNODES",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_*",
-    "XMP_DEVICE",
+    *(*TORCHRUN.numbers, *BY_HAND.numbers, BY_HAND.address, BY_HAND.port, *TORCHRUN.drops, INSIDE),
+    *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
 )
 """A replica's identity: set by the plan, dropped when inherited, refused in ``env=``."""
 
 SECRETS = ("XMP_JOB_SECRET",)
 """Only for the launchers of several hosts: no replica needs them."""
 
-OUTER = (
-    ("torchrun", ("TORCHELASTIC_*",)),
-    (
-        "Slurm",
-        (
-            "SLURM_PROCID",
-            "SLURM_LOCALID",
-            "SLURM_NODEID",
-            "SLURM_NTASKS",
-            "SLURM_NPROCS",
-            "SLURM_NTASKS_PER_NODE",
-            "SLURM_STEP_NUM_TASKS",
-            "SLURM_STEP_TASKS_PER_NODE",
-            "SLURM_STEP_NODELIST",
-        ),
-    ),
-    ("Paddle", ("PADDLE_GLOBAL_*", "PADDLE_LOCAL_*", "PADDLE_NNODES", "PADDLE_RANK_IN_NODE")),
-    (
-        "MPI",
-        (
-            *("OMPI_COMM_WORLD_*", "OMPI_MCA_orte_hnp_uri", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"),
-            *("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-        ),
-    ),
-    ("LSF", ("JSM_NAMESPACE_*", "LSF_PM_TASKID")),
-)
-"""By launcher, the variables that it gives its processes; JAX and Lightning would believe them."""
-
 MEETING_PLACES = (
-    *("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "XLA_COORDINATOR_PORT"),
-    *("NEURON_RT_ROOT_COMM_ID", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"),
+    *(TORCHRUN.address, TORCHRUN.port, JAX.address, "XLA_COORDINATOR_PORT"),
+    *("NEURON_RT_ROOT_COMM_ID", "PADDLE_CURRENT_ENDPOINT", ENDPOINTS),
 )
 """Where replicas meet: a program that sets one before the launch is told that xmp replaces it."""
 
@@ -189,17 +147,14 @@ LEFT_OVER = ("XRT_*", "TPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 
 REPORTED = (
     *IDENTITY,
-    *(pattern for _, patterns in OUTER for pattern in patterns),
+    *NAMES,
     *LEFT_OVER,
-    *announced.READ,
-    *per_device.READ,
     *("XMP_*", "FAKE_*", "PJRT_*", "XLA_*", "LIBTPU_*", "TPU_*", "CLOUD_TPU_*", "MEGASCALE_*"),
     *("HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS", "JAX_*", "TORCH_*", "PYTORCH_*", "NCCL_*", "GLOO_*"),
     *("CUDA_*", "NVIDIA_VISIBLE_DEVICES", "HIP_*", "ROCR_*", "ZE_*", "NEURON*", "PADDLE_*"),
     *("FLAGS_selected_*", "OMP_*", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_CPP_*"),
     *("GRPC_VERBOSITY", "ALLOW_MULTIPLE_LIBTPU_LOAD", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
-    *("TENSORSTORE_*", "GCE_METADATA_IP", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"),
-    *("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "no_proxy", "NO_PROXY"),
+    *("TENSORSTORE_*", "GCE_METADATA_IP", "no_proxy", "NO_PROXY"),
 )
 """The variables that a report of a host shows: enough to plan again, and no secrets."""
 

@@ -12,12 +12,13 @@ from xmp._calls import verbs
 from xmp._calls.launcher import without_rank
 from xmp._calls.spawn import launched
 from xmp._plan.clusters import per_device
+from xmp._plan.clusters.launchers import BY_HAND, TORCHRUN
 from xmp._words.errors import PlanError
 from xmp._words.types import WorldByHand
 
 __all__ = ["check_accelerator", "check_place", "is_started", "start"]
 
-_OF_A_LAUNCHER = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE"}
+_OF_A_LAUNCHER = {BY_HAND.address, BY_HAND.port, BY_HAND.host, TORCHRUN.world}
 """The variables that Lightning's documentation says to set for processes started by hand."""
 _OF_PLAN = ("runtime", "devices", "env", "threads", "bind")
 _RUNTIMES = {"cpu": ("cpu",), "cuda": ("cuda", "rocm"), "xpu": ("xpu",)}

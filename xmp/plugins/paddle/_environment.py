@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from xmp import _inside
+from xmp._plan.clusters.launchers import TORCHRUN, TRAINERS
 from xmp._words.errors import PlanError
 
 from ._trainer import TIMEOUT, Trainer, current_endpoint, endpoints, integer, read
@@ -41,8 +42,8 @@ def trainer() -> Trainer | None:
     if found is None:
         return None
     for name, paddles, value in (
-        ("RANK", "PADDLE_TRAINER_ID", found.rank),
-        ("WORLD_SIZE", "PADDLE_TRAINERS_NUM", found.world_size),
+        (TORCHRUN.rank, TRAINERS.rank, found.rank),
+        (TORCHRUN.world, TRAINERS.world, found.world_size),
     ):
         if os.environ.get(name, "").strip() not in ("", str(value)):
             raise PlanError(

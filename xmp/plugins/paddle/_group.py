@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from xmp import _inside
+from xmp._plan.clusters.launchers import TORCHRUN
 from xmp._words.errors import PlanError
 
 from ._environment import (
@@ -146,12 +147,12 @@ def _export(found: Trainer) -> None:
     """Set the variables by which torch, and xmp's own functions, know this trainer."""
     address, port = meeting_place(os.environ, found.world_size)
     values = {
-        "RANK": found.rank,
-        "WORLD_SIZE": found.world_size,
-        "LOCAL_RANK": found.local_rank,
-        "LOCAL_WORLD_SIZE": found.local_world_size,
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
+        TORCHRUN.rank: found.rank,
+        TORCHRUN.world: found.world_size,
+        TORCHRUN.local_rank: found.local_rank,
+        TORCHRUN.local_world: found.local_world_size,
+        TORCHRUN.address: address,
+        TORCHRUN.port: port,
     }
     kind = getattr(_inside.device(), "type", "")
     given = found.local_rank if found.device_id is None else found.device_id

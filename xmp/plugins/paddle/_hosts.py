@@ -9,7 +9,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xmp._plan.clusters._base import is_loopback
+from xmp._plan.clusters._host_texts import is_loopback
+from xmp._plan.clusters.launchers import TRAINERS
 from xmp._words.errors import PlanError
 from xmp._words.types import HostsByHand
 
@@ -19,7 +20,7 @@ __all__ = ["by_hand", "with_cloud"]
 
 DOCUMENTED_PORT = 6070
 """The first port where several hosts meet (Paddle 3.3.1, distributed/fleet/launch.py)."""
-CLOUD = ("PADDLE_TRAINERS", "POD_IP", "PADDLE_TRAINER_ID", "PADDLE_PORT")
+CLOUD = ("PADDLE_TRAINERS", "POD_IP", TRAINERS.rank, "PADDLE_PORT")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _SEVERAL_ON_ONE_MACHINE = re.compile(r"127\.0\.0\.(?!1$)\d+")
 

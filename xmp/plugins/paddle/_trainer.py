@@ -10,17 +10,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xmp._plan.clusters.launchers import ENDPOINTS, PADDLE, TORCHRUN
 from xmp._plan.numbers import MOST
 from xmp._plan.numbers import is_number as is_small
 from xmp._words.errors import PlanError
 
-from .runtime import BACKEND, COUNT, ENDPOINT, ENDPOINTS, GPU, RANK
+from .runtime import BACKEND, COUNT, ENDPOINT, GPU, RANK
 
 __all__ = ["BACKEND", "GPU", "TIMEOUT", "Trainer", "endpoints", "integer", "meeting_place", "read"]
 
 Env = Mapping[str, str]
-LOCAL_RANK = "PADDLE_LOCAL_RANK"
-LOCAL_COUNT = "PADDLE_LOCAL_SIZE"
+LOCAL_RANK = PADDLE.local_rank
+LOCAL_COUNT = PADDLE.local_world
 MASTER = "PADDLE_MASTER"  # "10.0.0.1:6070"
 TIMEOUT = "PADDLE_PG_TIMEOUT"
 XPU = "FLAGS_selected_xpus"
@@ -98,7 +99,8 @@ def meeting_place(environ: Env, world: int) -> tuple[str, int]:
     Raises:
         PlanError: none of them is set, or the one that counts is not an endpoint.
     """
-    address, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    names = (TORCHRUN.address, TORCHRUN.port)
+    address, port = map(environ.get, names)
     if address and port:
         return _parsed("MASTER_ADDR:MASTER_PORT", f"{address}:{port}")
     if environ.get(MASTER):
@@ -106,7 +108,7 @@ def meeting_place(environ: Env, world: int) -> tuple[str, int]:
     first = endpoints(environ)[0]
     if first:
         return _parsed(f"the first of {ENDPOINTS}", first)
-    half = next((name for name in ("MASTER_ADDR", "MASTER_PORT") if environ.get(name)), "")
+    half = next((name for name in names if environ.get(name)), "")
     also = f" (of the last two, only {half} is set)" if half else ""
     raise PlanError(
         f"{world} trainers need an address to meet at, and {ENDPOINTS}, {MASTER}, MASTER_ADDR with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xmp._plan.clusters.launchers import ENDPOINTS, TRAINERS
 from xmp._plan.runtimes._base import Fit, Job, Place, Runtime, Share
 from xmp._plan.runtimes._cores import usable_cores
 from xmp._plan.runtimes._gpus import CUDA_MASK, gpu_fit, visible_gpus
@@ -12,10 +13,9 @@ from xmp._words.types import HostFacts, PortNeed, Request
 
 __all__ = ["Paddle"]
 
-RANK = "PADDLE_TRAINER_ID"
-COUNT = "PADDLE_TRAINERS_NUM"
+RANK = TRAINERS.rank
+COUNT = TRAINERS.world
 ENDPOINT = "PADDLE_CURRENT_ENDPOINT"  # "127.0.0.1:6070"
-ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "127.0.0.1:6070,127.0.0.1:6071"
 BACKEND = "PADDLE_DISTRI_BACKEND"
 GPU = "FLAGS_selected_gpus"
 FIRST_PORT = 6070

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from xmp._plan.clusters._base import Cluster, split_port
+from xmp._plan.clusters._base import Cluster
+from xmp._plan.clusters._host_texts import split_port
 from xmp._plan.numbers import is_number
 from xmp._plan.runtimes._base import Fit, Job, Place, Runtime, Share, version_of
 from xmp._plan.runtimes._gpus import CUDA_MASK, visible_gpus

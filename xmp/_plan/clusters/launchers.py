@@ -1,0 +1,316 @@
+"""The table of launchers: which environment variables say what each of them has started.
+
+A row has the name of a variable for each fact, and where that was found out. What a row cannot say
+is a function of the module that asks: nodes of Slurm, LSF, pods, Paddle's endpoints. The order is
+precedence: an inner launcher stands before the one that it runs in.
+
+A new launcher is a row here, and an environment in ``tests/plans/test_launchers.py``. Another
+distribution adds one by an entry point (``xmp._registry``):
+
+    [project.entry-points."xmp.launchers"]
+    acme = "acme_xmp:ACME"        # an instance of xmp.plugins.Launcher
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from xmp import _registry
+from xmp._words.errors import PlanError
+
+from ._host_texts import (
+    cluster_spec,
+    every_other,
+    in_file,
+    quoted,
+    resource_config,
+    with_commas,
+    without_ports,
+)
+
+__all__ = ["LAUNCHERS", "NAMES", "Launcher", "foreign", "outer"]
+
+HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
+"""What to do for one job of all hosts, whatever has started them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Launcher:
+    """A launcher, and the names of its variables; an empty name where it sets none for a fact.
+
+    By ``rank`` and ``world``, xmp's functions describe the process, and a launch in each of several
+    on a host is refused. By more processes than ``local_world``, by ``hosts``, or by ``lists``, a
+    launch on this host alone is refused. By ``no_address``, it is part of a launch on all hosts.
+    """
+
+    name: str
+    """What messages call it."""
+    rank: str = ""
+    """The index of this process among those of all hosts."""
+    world: str = ""
+    """How many processes there are on all hosts."""
+    local_rank: str = ""
+    """The index of this process among those of this host."""
+    local_world: str = ""
+    """How many processes there are on this host."""
+    host: str = ""
+    """The index of this host."""
+    hosts: str = ""
+    """How many hosts there are."""
+    address: str = ""
+    """The address of host 0."""
+    port: str = ""
+    """The port where the processes meet on host 0."""
+    mark: str = ""
+    """A variable that tells its count of hosts from another program's of the same name."""
+    job: tuple[str, ...] = ()
+    """What it calls the job, the same on all hosts; several are joined with dots."""
+    lists: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = ()
+    """Variables that list the job's hosts, each with a function that reads its text."""
+    more: tuple[str, ...] = ()
+    """Other variables that are read (names, or prefixes ending in ``*``)."""
+    drops: tuple[str, ...] = ()
+    """What describes its own process, and no replica may inherit: names, or prefixes."""
+    family: str = ""
+    """What the note on dropped variables calls it; ``name`` where it is empty."""
+    advice: str = HOSTS
+    """How it starts one process on each host, or what to do instead."""
+    announced: str = ""
+    """The same where only numbers of processes are known; ``advice`` where it is empty."""
+    no_address: str = ""
+    """What is wrong where no variable has the address of host 0, and how to pass MASTER_ADDR.
+
+    A row with this text places hosts: where it has started one process on each, xmp starts the
+    replicas of that host. They meet at MASTER_ADDR, or on the first host of a scheduler's list.
+    """
+    source: str = ""
+    """Where the variables were looked up: project, file, version."""
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The variables that count processes and hosts."""
+        names = (self.rank, self.world, self.local_rank, self.local_world, self.host, self.hosts)
+        return tuple(filter(None, names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its variables: names, or prefixes ending in ``*``."""
+        single = (*self.numbers, self.address, self.port, self.mark)
+        names = (*single, *self.job, *(name for name, _ in self.lists), *self.more, *self.drops)
+        return tuple(filter(None, names))
+
+    def job_in(self, env: Mapping[str, str]) -> str:
+        """Return what it calls the job; empty where it has no name."""
+        return ".".join(filter(None, map(env.get, self.job)))
+
+
+def _one(command: str, what: str = "process on each host") -> str:
+    return f"start one {what} ({command}): xmp starts the others"
+
+
+def _unknown(command: str, why: str = "the address of rank 0 is not known") -> str:
+    return f"{why}. Set MASTER_ADDR on every host ({command})."
+
+
+INSIDE = "XMP_DEVICE"
+"""Set in the replicas of xmp."""
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
+DEEPSPEEDS = "LOCAL_SIZE"
+ELASTIC = "PET_RDZV_ENDPOINT"
+ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
+HNP_URI = "OMPI_MCA_orte_hnp_uri"  # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911;tcp6://[::1]:4"
+TASKS = "SLURM_STEP_TASKS_PER_NODE"  # "4(x2)" or "4,3"
+NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")  # "n[001-003,7],login-1"
+NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+COMPONENTS = "SLURM_HET_SIZE"
+RANK_FILES = ("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE")
+_HYDRA = _one("mpirun -ppn 1")
+_PADDLES = _one("python, without that launcher")
+_BLAUNCH = f'start it on each of them: blaunch -z "$HOSTS" or jsrun -r 1 -a 1. Or {HOSTS}'
+
+# fmt: off
+TORCHRUN = Launcher(
+    "torchrun", rank="RANK", world="WORLD_SIZE",
+    local_rank="LOCAL_RANK", local_world="LOCAL_WORLD_SIZE",
+    host="GROUP_RANK", hosts="GROUP_WORLD_SIZE", address="MASTER_ADDR", port="MASTER_PORT",
+    mark="TORCHELASTIC_RUN_ID", job=("TORCHELASTIC_RUN_ID",), more=(DEEPSPEEDS,),
+    drops=("TORCHELASTIC_*",), advice=_one("torchrun --nproc-per-node=1"),
+    source="torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py; DeepSpeed sets "
+    "LOCAL_SIZE in place of LOCAL_WORLD_SIZE (deepspeed/launcher/launch.py)",
+)
+PADDLE = Launcher(
+    "paddle.distributed.launch", rank="PADDLE_GLOBAL_RANK", world="PADDLE_GLOBAL_SIZE",
+    local_rank="PADDLE_LOCAL_RANK", local_world="PADDLE_LOCAL_SIZE", hosts="PADDLE_NNODES",
+    drops=("PADDLE_GLOBAL_*", "PADDLE_LOCAL_*", "PADDLE_NNODES", "PADDLE_RANK_IN_NODE"),
+    family="Paddle", advice=_PADDLES,
+    source="paddle 3.3.1, distributed/launch/controllers/collective.py",
+)
+TRAINERS = Launcher(
+    "Paddle's launcher", rank="PADDLE_TRAINER_ID", world="PADDLE_TRAINERS_NUM", advice=_PADDLES,
+    source="paddle 3.3.1, distributed/spawn.py; launchers before Paddle 2.1 set no others",
+)
+JSRUN = Launcher(
+    "LSF's jsrun", rank="JSM_NAMESPACE_RANK", world="JSM_NAMESPACE_SIZE",
+    local_rank="JSM_NAMESPACE_LOCAL_RANK", local_world="JSM_NAMESPACE_LOCAL_SIZE",
+    job=("LSB_JOBID",), drops=("JSM_NAMESPACE_*",), family="LSF", advice=_one("jsrun -r 1 -a 1"),
+    no_address=_unknown("jsrun -E MASTER_ADDR=…", "LSF lists no hosts (LSB_MCPU_HOSTS, "
+    "LSB_DJOB_RANKFILE), so the address of rank 0 is not known"),
+    source="lightning_fabric 2.6.6, plugins/environments/lsf.py; Open MPI's own tests read the "
+    "fourth. It sets Open MPI's variables as well, without an address",
+)
+OPEN_MPI = Launcher(
+    "Open MPI", rank="OMPI_COMM_WORLD_RANK", world="OMPI_COMM_WORLD_SIZE",
+    local_rank="OMPI_COMM_WORLD_LOCAL_RANK", local_world="OMPI_COMM_WORLD_LOCAL_SIZE",
+    job=("PMIX_NAMESPACE",), more=(HNP_URI,), family="MPI",
+    drops=("OMPI_COMM_WORLD_*", HNP_URI, "PMIX_RANK"),
+    advice=_one("mpirun --map-by ppr:1:node"), no_address=_unknown("mpirun -x MASTER_ADDR=…"),
+    source="docs.open-mpi.org, mpirun(1); openpmix 4, src/server/pmix_server.c. Open MPI 5 sets "
+    "no address; it takes the hosts in the order of its scheduler",
+)
+MVAPICH = Launcher(
+    "MVAPICH2", rank="MV2_COMM_WORLD_RANK", world="MV2_COMM_WORLD_SIZE",
+    local_rank="MV2_COMM_WORLD_LOCAL_RANK", local_world="MV2_COMM_WORLD_LOCAL_SIZE",
+    advice=_one("mpirun --map-by ppr:1:node"), announced=HOSTS,
+    source="MVAPICH2 2.3 user guide, 6.4",
+)
+MPICH = Launcher(
+    "MPI", rank="PMI_RANK", world="PMI_SIZE",
+    local_rank="MPI_LOCALRANKID", local_world="MPI_LOCALNRANKS",
+    drops=("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    advice=_HYDRA, announced=f"{_HYDRA}. Or {HOSTS}",
+    no_address=_unknown("mpirun -genv MASTER_ADDR …", "the address of rank 0 is not known: Hydra "
+    "does not say it"),
+    source="mpich 5.0, src/pm/hydra/proxy/pmip_cb.c, from which Intel MPI's mpiexec.hydra is made; "
+    "srun sets the first two as well, but not the others",
+)
+HOROVOD = Launcher(
+    "Horovod", world="HOROVOD_SIZE", local_world="HOROVOD_LOCAL_SIZE",
+    source="horovod, runner/gloo_run.py, create_slot_env_vars",
+)
+SLURM = Launcher(
+    # SLURM_NTASKS is set in a batch script as well, which is one process for all tasks.
+    "Slurm", rank="SLURM_PROCID", world="SLURM_STEP_NUM_TASKS", local_rank="SLURM_LOCALID",
+    host="SLURM_NODEID", hosts=NODES[0], job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    more=(TASKS, *NODE_LISTS, *NODES[1:], COMPONENTS, "SLURM_NTASKS"),
+    drops=(
+        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS",
+        "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", TASKS, NODE_LISTS[0],
+    ),
+    advice=_one("srun --ntasks-per-node=1", "task on each node"),
+    source="srun(1); a batch script runs on the first node only, without variables of a step "
+    "(sbatch(1))",
+)
+BY_HAND = Launcher(
+    "the user", host="NODE_RANK", hosts="NNODES", address="MASTER_ADDR", port="MASTER_PORT",
+    source="the multi-node examples of torch",
+)
+KUBEFLOW = Launcher(
+    "Kubeflow", host="PET_NODE_RANK", hosts="PET_NNODES",
+    address="PET_MASTER_ADDR", port="PET_MASTER_PORT", more=(ELASTIC, "PET_*"),
+    source="kubeflow/trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go; kubeflow/"
+    "training-operator 1.9, pkg/controller.v1/pytorch/{envvar,elastic,master}.go; torch 2.13, "
+    "torch/distributed/run.py: torchrun takes each option's default from PET_ and its name",
+)
+INDEXED_JOB = Launcher(
+    "Kubernetes Indexed Job", host="JOB_COMPLETION_INDEX", hosts=BY_HAND.hosts,
+    mark="KUBERNETES_SERVICE_HOST",
+    source="Kubernetes, Jobs; it sets no number of pods: the manifest must set NNODES",
+)
+JAX = Launcher(
+    "JAX", host="JAX_PROCESS_ID", hosts="JAX_NUM_PROCESSES", address="JAX_COORDINATOR_ADDRESS",
+    source="jax/_src/distributed.py",
+)
+JAXJOB = Launcher(
+    "JAXJob", host="PROCESS_ID", hosts="NUM_PROCESSES", address="COORDINATOR_ADDRESS",
+    source="kubeflow/training-operator, pkg/controller.v1/jax/envvar.go",
+)
+LSF = Launcher(
+    "LSF's blaunch", rank="LSF_PM_TASKID", job=("LSB_JOBID",),
+    lists=(("LSB_MCPU_HOSTS", every_other), ("LSB_HOSTS", str.split)),  # "a 4 b 4", "a a b b"
+    drops=("LSF_PM_TASKID",), family="LSF", advice=_BLAUNCH,
+    source="Open MPI 4, orte/mca/ess/lsf/ess_lsf_module.c; IBM Spectrum LSF, \"blaunch\" and \"How "
+    "LSF runs parallel jobs\": the command of a job runs on the first host",
+)
+PBS = Launcher(
+    "OpenPBS", lists=(("PBS_NODEFILE", in_file),),
+    source="OpenPBS 23.06, User's Guide, \"Node file\": a line for each MPI process; the script "
+    "runs on the first host",
+)
+LSF_FILES = Launcher(
+    "LSF", lists=tuple((name, in_file) for name in RANK_FILES), advice=_BLAUNCH,
+    source="IBM Spectrum LSF: a line for each slot, also where the lists would be too long",
+)
+OAR = Launcher("OAR", lists=(("OAR_NODEFILE", in_file),), source="OAR's oarsub(1)")
+LAUNCHERS: tuple[Launcher, ...] = (
+    TORCHRUN, PADDLE, TRAINERS, JSRUN, OPEN_MPI, MVAPICH, MPICH, HOROVOD, SLURM,
+    BY_HAND, KUBEFLOW, INDEXED_JOB, JAX, JAXJOB, LSF, PBS, LSF_FILES, OAR,
+    Launcher("SageMaker", lists=(("SM_HOSTS", quoted), ("SM_RESOURCE_CONFIG", resource_config)),
+             source="SageMaker training toolkit, ENVIRONMENT_VARIABLES.md"),
+    Launcher("Azure Batch", lists=(("AZ_BATCH_HOST_LIST", with_commas),), source="Azure Batch"),
+    Launcher("Vertex AI", lists=(("CLUSTER_SPEC", cluster_spec),), source="Vertex AI"),
+    Launcher("TensorFlow", lists=(("TF_CONFIG", cluster_spec),), source="TensorFlow"),
+    Launcher("Paddle", lists=((ENDPOINTS, without_ports),), source="paddle 3.3.1, distributed/"),
+    Launcher("AWS Batch", hosts="AWS_BATCH_JOB_NUM_NODES", source="AWS Batch, multi-node jobs"),
+    Launcher("Torque", hosts="PBS_NUM_NODES", source="Torque's qsub"),
+    Launcher("Flux", hosts="FLUX_JOB_NNODES", source="flux-run"),
+    Launcher("Grid Engine", hosts="NHOSTS", mark="PE_HOSTFILE", source="sge_pe(5)"),
+    Launcher("SkyPilot", hosts="SKYPILOT_NUM_NODES", source="\"Distributed multi-node jobs\""),
+    Launcher("LeaderWorkerSet", hosts="LWS_GROUP_SIZE", source="Kubernetes' LeaderWorkerSet"),
+)
+# fmt: on
+OTHER = replace(TORCHRUN, name="another launcher")
+"""Any that sets torchrun's variables, without its run id."""
+XMP_RUN = replace(
+    TORCHRUN,
+    name="xmp run",  # `xmp.run_script` does the same without a command
+    advice="start it with python, without xmp run and without xmp.run_script()",
+)
+FILES = tuple(name for row in LAUNCHERS for name, reader in row.lists if reader is in_file)
+"""Files with the names of the hosts, which the facts have in the place of the paths."""
+NAMES = tuple(dict.fromkeys(name for row in LAUNCHERS for name in row.names))
+"""All variables of the table."""
+_KNOWN = frozenset(NAMES)
+_FAMILIES = ("torchrun", "Slurm", "Paddle", "MPI", "LSF")
+
+
+def outer(env: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return what no replica may inherit from a launcher, by what notes call the launcher."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(_FAMILIES, ())
+    for row in (*LAUNCHERS, *foreign(env)):
+        family = row.family or row.name
+        found[family] = (*found.get(family, ()), *row.drops)
+    return tuple((family, names) for family, names in found.items() if names)
+
+
+# --- rows of other distributions ------------------------------------------------------------------
+
+_OF_A_LAUNCHER = re.compile(r"RANK|PROC|TASK|NODE|HOST|TRAINER")
+
+
+def foreign(env: Mapping[str, str]) -> tuple[Launcher, ...]:
+    """Return the rows of other distributions; none where no launcher of theirs can be at work.
+
+    To list what is installed takes 10 to 30 ms, and `xmp.rank()` asks at each call. So it is done
+    once, and only where a variable that is in no row of ours has a whole number, and RANK, PROC,
+    TASK, NODE, HOST or TRAINER in its name. Raise PlanError for what is no row.
+    """
+    for name, value in env.items():
+        if value.isdecimal() and name not in _KNOWN and _OF_A_LAUNCHER.search(name):
+            return _theirs()
+    return ()
+
+
+@functools.cache
+def _theirs() -> tuple[Launcher, ...]:
+    rows = {name: entry.load() for name, entry in _registry.foreign("launchers").items()}
+    for name, row in rows.items():
+        if not isinstance(row, Launcher):
+            raise PlanError(
+                f"the entry point {name!r} of the group xmp.launchers is {row!r}, not an instance "
+                "of xmp.plugins.Launcher"
+            )
+    return tuple(rows.values())
