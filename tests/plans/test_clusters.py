@@ -1,6 +1,6 @@
 """Kubeflow, LSF, Intel MPI and MPICH: which hosts their variables name, and which launcher counts.
 
-The environments are those of the projects' sources, which the files of ``xmp/_plan/clusters`` name.
+The environments are those of the sources that ``xmp/_plan/clusters/launchers.py`` names.
 """
 
 from __future__ import annotations

@@ -1,28 +1,20 @@
 """Processes that torchrun, Slurm or MPI started one for each device: which, and as which rank.
 
-The environments are those that the launchers' sources name (``xmp/_plan/clusters/per_device.py``).
+``test_launchers.py`` has the environment of each launcher alone; here are launchers in others, and
+numbers that are incomplete or wrong.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests.plans.test_launchers import BATCH, MPIEXEC, MPIRUN, PADDLES, STEP, TRAINERS
+from tests.plans.test_launchers import TORCHRUNS as TORCHRUN
 from xmp._plan import planner
 from xmp._plan.clusters.per_device import identity, started
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request
 
-TORCHRUN = {  # torchrun --nnodes=2 --nproc-per-node=4
-    "TORCHELASTIC_RUN_ID": "7",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-    "LOCAL_WORLD_SIZE": "4",
-    "LOCAL_RANK": "1",
-    "RANK": "5",
-    "WORLD_SIZE": "8",
-    "MASTER_ADDR": "node-a",
-    "MASTER_PORT": "29500",
-}
 STANDALONE = {  # torchrun --standalone --nproc-per-node=2
     **TORCHRUN,
     "GROUP_RANK": "0",
@@ -31,26 +23,6 @@ STANDALONE = {  # torchrun --standalone --nproc-per-node=2
     "RANK": "1",
     "WORLD_SIZE": "2",
     "MASTER_ADDR": "localhost",
-}
-BATCH = {
-    "SLURM_JOB_ID": "9",
-    "SLURM_JOB_NUM_NODES": "2",
-    "SLURM_NNODES": "2",
-    "SLURM_NTASKS": "8",
-    "SLURM_JOB_NODELIST": "n[08-09]",
-    "SLURM_NODEID": "0",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-}
-STEP = {  # srun -N2 -n8
-    **BATCH,
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NUM_TASKS": "8",
-    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-    "SLURM_STEP_NODELIST": "n[08-09]",
-    "SLURM_PROCID": "5",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
 }
 ONE_NODE = {  # srun -N1 -n6
     **STEP,
@@ -69,33 +41,6 @@ PER_NODE = {  # srun --ntasks-per-node=1
     "SLURM_PROCID": "1",
     "SLURM_LOCALID": "0",
 }
-MPIRUN = {
-    "OMPI_COMM_WORLD_RANK": "5",
-    "OMPI_COMM_WORLD_SIZE": "8",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:34911",
-}
-MVAPICH = {
-    "MV2_COMM_WORLD_RANK": "5",
-    "MV2_COMM_WORLD_SIZE": "8",
-    "MV2_COMM_WORLD_LOCAL_RANK": "1",
-    "MV2_COMM_WORLD_LOCAL_SIZE": "4",
-}
-PADDLES = {  # python -m paddle.distributed.launch --nnodes 2 --nproc_per_node 4
-    "PADDLE_GLOBAL_RANK": "5",
-    "PADDLE_GLOBAL_SIZE": "8",
-    "PADDLE_LOCAL_RANK": "1",
-    "PADDLE_LOCAL_SIZE": "4",
-    "PADDLE_NNODES": "2",
-    "PADDLE_TRAINER_ID": "5",
-    "PADDLE_TRAINERS_NUM": "8",
-}
-TRAINERS = {  # paddle.distributed.spawn, and launchers before Paddle 2.1, on each of two hosts
-    "PADDLE_TRAINER_ID": "5",
-    "PADDLE_TRAINERS_NUM": "8",
-    "PADDLE_TRAINER_ENDPOINTS": ",".join(f"{h}:{607 + i}" for h in ("a", "b") for i in range(4)),
-}
 CONNECTED = {  # by init_parallel_env of xmp.compat.paddle
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -104,7 +49,6 @@ CONNECTED = {  # by init_parallel_env of xmp.compat.paddle
     "MASTER_ADDR": "a",
     "MASTER_PORT": "6070",
 }
-MPIEXEC = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 DEEPSPEED = {
     "RANK": "5",
     "LOCAL_RANK": "1",
@@ -115,18 +59,14 @@ DEEPSPEED = {
 COPIED = {"RANK": "4", "LOCAL_RANK": "4", "WORLD_SIZE": "6", "MASTER_ADDR": "n09"}
 
 PER_DEVICE = [
-    (TORCHRUN, "torchrun", (5, 1, 8, 4, 1)),
     (STANDALONE, "torchrun", (1, 1, 2, 2, 0)),
     ({**STANDALONE, "RANK": "0", "LOCAL_RANK": "0"}, "torchrun", (0, 0, 2, 2, 0)),
-    (PADDLES, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
     ({**PADDLES, **CONNECTED}, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
-    (TRAINERS, "Paddle's launcher", (5, 1, 8, 4, 1)),
     ({**TRAINERS, **CONNECTED}, "Paddle's launcher", (5, 1, 8, 4, 1)),
     ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2"}, "Paddle's launcher", (1, 1, 2, 2, 0)),
     ({**PADDLES, **STANDALONE}, "torchrun", (1, 1, 2, 2, 0)),  # in one of Paddle's processes
     ({**PADDLES, **TORCHRUN}, "torchrun", (5, 1, 8, 4, 1)),
     ({**STEP, **PADDLES}, "paddle.distributed.launch", (5, 1, 8, 4, 1)),
-    (STEP, "Slurm", (5, 1, 8, 4, 1)),
     (ONE_NODE, "Slurm", (4, 4, 6, 6, 0)),
     ({**ONE_NODE, "PMI_RANK": "4", "PMI_SIZE": "6"}, "Slurm", (4, 4, 6, 6, 0)),  # --mpi=pmi2
     # nodes of different sizes
@@ -141,9 +81,6 @@ PER_DEVICE = [
         "Slurm",
         (2, 0, 3, 1, 1),
     ),
-    (MPIRUN, "Open MPI", (5, 1, 8, 4, 1)),
-    (MVAPICH, "MVAPICH2", (5, 1, 8, 4, 1)),
-    (MPIEXEC, "MPI", (5, 1, 8, 4, 1)),
     (DEEPSPEED, "another launcher", (5, 1, 8, 4, 1)),
     # a script that copies Slurm's numbers
     ({**ONE_NODE, **COPIED}, "another launcher", (4, 4, 6, 6, 0)),

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.plans.test_launchers import INDEXED as KUBERNETES
+from tests.plans.test_launchers import MANUAL
 from tests.support.tpu_hosts import host
 from xmp._plan import planner
 from xmp._plan.clusters import placement
@@ -24,7 +26,6 @@ TORCHRUN = {
     "MASTER_ADDR": "node-a",
     "MASTER_PORT": "29400",
 }
-MANUAL = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "2222"}
 SLURM = {
     "SLURM_JOB_ID": "9",
     "SLURM_STEP_NODELIST": "n[08-10]",
@@ -39,7 +40,6 @@ MPI = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
     "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
 }
-KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "3", "NNODES": "4"}
 
 
 def plan(env: dict[str, str], nprocs: int = 2, runtime: str = "cpu", **given: Any) -> JobPlan:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.plans.test_launchers import CASES
 from tests.project.test_floors import PACKAGE, PUBLIC_NAMES, SOURCES, group_of, name_of
 from tests.support.fresh import in_fresh_interpreter
 from xmp import _registry
 from xmp._hosts import engines
-from xmp._plan import runtimes
+from xmp._plan import planner, runtimes
+from xmp._plan.clusters import launchers, per_device
+from xmp._plan.plan_json import reported
 from xmp._words.errors import PlanError
+from xmp._words.types import HostFacts, JobPlan, Request
+from xmp.plugins import Launcher
 
 PLUGINS = sorted(p.name for p in (PACKAGE / "plugins").iterdir() if (p / "__init__.py").exists())
 
@@ -102,7 +110,14 @@ def test_what_a_row_names_is_there() -> None:
 # --- of another distribution ----------------------------------------------------------------------
 
 ACME = """
-from xmp.plugins import Fit, Runtime, Share
+from xmp.plugins import Fit, Launcher, Runtime, Share
+
+LAUNCHER = Launcher(
+    "Acme", rank="ACME_RANK", world="ACME_SIZE", local_world="ACME_LOCAL_SIZE",
+    drops=("ACME_*",), advice="start one (acmerun -1)",
+    no_address="the address of rank 0 is not known. Set MASTER_ADDR (acmerun -x MASTER_ADDR)",
+    source="acme 1.0",
+)
 
 class Acme(Runtime):
     name = "acme"
@@ -134,13 +149,14 @@ if __name__ == "__main__":
 
 
 def wheel(folder: Path) -> Path:
-    """A wheel of one module and one entry point."""
+    """A wheel of one module and two entry points."""
     info = "acme_xmp-1.0.dist-info"
     files = {
         "acme_xmp.py": ACME,
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: acme-xmp\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": "[xmp.runtimes]\nacme = acme_xmp:Acme\n",
+        f"{info}/entry_points.txt": "[xmp.runtimes]\nacme = acme_xmp:Acme\n"
+        "[xmp.launchers]\nacme = acme_xmp:LAUNCHER\n",
     }
     record = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
     path = folder / "acme_xmp-1.0-py3-none-any.whl"
@@ -150,14 +166,19 @@ def wheel(folder: Path) -> Path:
     return path
 
 
-def test_a_runtime_of_another_wheel_is_found_by_its_name(tmp_path: Path) -> None:
+PER_DEVICE = {"ACME_RANK": "3", "ACME_SIZE": "4", "ACME_LOCAL_SIZE": "2"}
+PER_HOST = {"ACME_RANK": "1", "ACME_SIZE": "2", "ACME_LOCAL_SIZE": "1", "MASTER_ADDR": "10.0.0.9"}
+
+
+def test_a_runtime_of_another_wheel_is_found_by_its_name_and_a_launcher(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--target", str(site)]
     subprocess.run([*install, str(wheel(tmp_path))], check=True, timeout=120)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
     (tmp_path / "program.py").write_text(LAUNCH)
 
-    def run(*words: str) -> str:
+    def run(*words: str, **more: str) -> str:
+        path = os.pathsep.join((str(site), str(PACKAGE.parent)))
+        environment = {**os.environ, "PYTHONPATH": path, **more}
         return subprocess.run(
             [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
         ).stdout
@@ -165,8 +186,14 @@ def test_a_runtime_of_another_wheel_is_found_by_its_name(tmp_path: Path) -> None
     launched, refused = run(str(tmp_path / "program.py")).splitlines()
     assert launched == "[('0', 'acme:0', [0, 1]), ('1', 'acme:1', [0, 1])]"
     assert 'You probably meant "acme"' in refused
-    assert "runtime 'acme' is added by acme-xmp 1.0 (acme_xmp:Acme)" in run("-m", "xmp", "doctor")
+    doctor = run("-m", "xmp", "doctor")
+    assert "runtime 'acme' is added by acme-xmp 1.0 (acme_xmp:Acme)" in doctor
+    assert "launcher 'acme' is added by acme-xmp 1.0 (acme_xmp:LAUNCHER)" in doctor
     assert "runtime   acme: " in run("-m", "xmp", "plan", "--runtime", "acme")
+    ask = "import xmp; print(xmp.rank(), xmp.world_size(), xmp.host_index())"
+    assert run("-c", ask, **PER_DEVICE) == "3 4 1\n"
+    planned = run("-m", "xmp", "plan", "--runtime", "cpu", "-n", "2", **PER_HOST)
+    assert ", by Acme (ACME_RANK, ACME_SIZE)" in planned
 
 
 def test_distributions_are_listed_only_for_a_name_that_is_not_ours(
@@ -180,6 +207,67 @@ def test_distributions_are_listed_only_for_a_name_that_is_not_ours(
     with pytest.raises(PlanError, match="not known"):
         runtimes.get("acne")
     assert asked == ["runtimes"]
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Pretend a distribution that adds two launchers; yield the groups that are listed."""
+    asked: list[str] = []
+    names: dict[str, Any] = {}
+    exec(ACME, names)  # the wheel's module
+    rows = {"acme": names["LAUNCHER"], "queue": Launcher("Acme's queue", hosts="ACME_NODES")}
+    entries = {name: SimpleNamespace(load=lambda row=row: row) for name, row in rows.items()}
+    monkeypatch.setattr(_registry, "foreign", lambda group: asked.append(group) or entries)
+    launchers._theirs.cache_clear()
+    yield asked
+    launchers._theirs.cache_clear()
+
+
+def planned(env: dict[str, str]) -> JobPlan:
+    return planner.plan(Request(runtime="cpu", nprocs=2), HostFacts(env=env, address="10.0.0.8"))
+
+
+def test_a_row_of_another_distribution_is_asked_as_ours_are(acme: list[str]) -> None:
+    info = per_device.identity(PER_DEVICE)
+    assert (info.rank, info.local_rank, info.world_size, info.host_index) == (3, 1, 4, 1)
+    with pytest.raises(PlanError, match=r"Acme has started this process for one.*acmerun -1"):
+        planned(PER_DEVICE)
+    alone = planned({**PER_DEVICE, "NNODES": "1"}).hosts[0].replicas[0]
+    assert {*PER_DEVICE} <= {*alone.unset}
+    assert planned(PER_HOST).world_size == 4
+    assert dict(planned(PER_HOST).hosts[0].replicas[0].set)["MASTER_ADDR"] == "10.0.0.9"
+    with pytest.raises(PlanError, match="ACME_SIZE=2, but the address of rank 0 is not known"):
+        planned({**PER_HOST, "MASTER_ADDR": ""})
+    with pytest.raises(PlanError, match=r"ACME_SIZE=4: Acme runs on several hosts.*acmerun -1"):
+        planned({**PER_DEVICE, "ACME_LOCAL_SIZE": ""})
+    with pytest.raises(PlanError, match="ACME_NODES=2: the job has 2 hosts"):
+        planned({"ACME_NODES": "2"})
+    assert reported(HostFacts(env={**PER_DEVICE, "OTHER": "1"})).env == PER_DEVICE
+    assert acme == ["launchers"], "once"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{}, {"SHLVL": "1", "COLUMNS": "80", "NODE_OPTIONS": "--inspect"}, {"XMP_DEVICE": "cpu"}]
+    + [env for _, env, _ in CASES],
+)
+def test_distributions_are_not_listed_where_ours_are_enough(
+    env: dict[str, str], acme: list[str]
+) -> None:
+    """It takes 10 to 30 ms, at a time when a replica could start."""
+    for look in (per_device.identity, per_device.started, planned):
+        with contextlib.suppress(PlanError):
+            look(env)
+    assert acme == []
+
+
+def test_a_launcher_that_is_no_row_is_refused_by_its_name(
+    acme: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = SimpleNamespace(load=lambda: dict)
+    monkeypatch.setattr(_registry, "foreign", lambda group: {"acme": entry})
+    with pytest.raises(PlanError, match=r"point 'acme' of the group xmp\.launchers is <class"):
+        per_device.identity(PER_DEVICE)
 
 
 def test_an_engine_of_another_distribution_ends_with_the_others(

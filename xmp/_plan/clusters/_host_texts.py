@@ -1,4 +1,4 @@
-"""How hosts are written in variables: names, addresses with ports, lists of them."""
+"""How hosts are written in variables: names, addresses with ports, lists of nodes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ import re
 from xmp._plan.numbers import is_number
 from xmp._words.errors import PlanError
 
-__all__ = [
-    "HOST",
-    "cluster_spec",
-    "every_other",
-    "expand",
-    "host_list",
-    "in_file",
-    "is_loopback",
-    "is_no_hosts_own",
-    "quoted",
-    "resource_config",
-    "split_port",
-    "with_commas",
-    "without_ports",
-]
+__all__ = ["HOST", "expand", "host_list", "is_loopback", "is_no_hosts_own", "split_port"]
 
 LABEL = r"[A-Za-z0-9_-]{1,63}"  # RFC 1035, 2.3.4
 NAME = rf"(?!-){LABEL}(\.{LABEL})*(?<!-)(:\d+(:[0-9.]+)?)?"
@@ -88,41 +74,3 @@ def expand(text: str, variable: str = "") -> tuple[str, ...]:
             for value in range(int(first), int(last or first) + 1):
                 names += expand(f"{before}{value:0{len(first)}d}{after}", variable)
     return tuple(names)
-
-
-# --- the readers of the table's lists -------------------------------------------------------------
-
-
-def every_other(text: str) -> list[str]:
-    """Return a and b of ``"a 4 b 4"``."""
-    return text.split()[::2]
-
-
-def in_file(text: str) -> list[str]:
-    """Return the hosts of a file; none where it could not be read, and its path is still there."""
-    return [] if "/" in text else text.split()
-
-
-def quoted(text: str) -> list[str]:
-    """Return the texts of a list as JSON or Python writes it."""
-    return re.findall(r"""["']([^"']+)["']""", text)
-
-
-def resource_config(text: str) -> list[str]:
-    """Return the hosts of SageMaker's JSON: ``{"hosts": ["algo-1", "algo-2"], …}``."""
-    return quoted(" ".join(re.findall(r'"hosts"\s*:\s*\[([^\]]*)\]', text)))
-
-
-def with_commas(text: str) -> list[str]:
-    """Return a and b of ``"a,b"``."""
-    return text.split(",")
-
-
-def cluster_spec(text: str) -> list[str]:
-    """Return the hosts of TensorFlow's JSON: ``{"cluster": {"worker": ["a:2222", …]}}``."""
-    return re.findall(r'"([^"\s]+):\d+"', text)
-
-
-def without_ports(text: str) -> list[str]:
-    """Return a and b of ``"a:6070,b:6070"``."""
-    return [split_port(entry)[0] for entry in text.split(",") if entry]

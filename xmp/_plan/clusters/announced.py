@@ -11,35 +11,19 @@ from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
 
+from . import launchers
 from ._base import count
 from ._host_texts import is_loopback, split_port
-from .launchers import (
-    BY_HAND,
-    COMPONENTS,
-    DEEPSPEEDS,
-    ELASTIC,
-    HOSTS,
-    JAX,
-    JAXJOB,
-    JSRUN,
-    KUBEFLOW,
-    LAUNCHERS,
-    NODE_LISTS,
-    NODES,
-    SLURM,
-    TORCHRUN,
-    Launcher,
-    foreign,
-)
+from .launchers import HOSTS, Launcher, foreign
 
 __all__ = ["MPI", "refuse"]
 
 Env = Mapping[str, str]
 
-_SIZES = [row for row in LAUNCHERS if row.world and row.local_world and not row.hosts]
-MPI = sorted(_SIZES, key=lambda row: row is JSRUN)  # it sets Open MPI's variables as well
+_SIZES = [row for row in launchers.LAUNCHERS if row.world and row.local_world and not row.hosts]
+MPI = sorted(_SIZES, key=lambda row: row is launchers.JSRUN)  # it sets Open MPI's variables as well
 """Launchers that say how many processes there are, and how many of them are on this host."""
-COUNTED = [row for row in LAUNCHERS if row.hosts and not (row.host or row.world)]
+COUNTED = [row for row in launchers.LAUNCHERS if row.hosts and not (row.host or row.world)]
 """Those that say only how many hosts there are."""
 FIXED = "give the job a fixed number of pods: a Master replica and no elasticPolicy"
 
@@ -80,7 +64,7 @@ def refuse(env: Env) -> None:
 
 
 def _torchrun(env: Env) -> Announced | bool:
-    row = TORCHRUN
+    row = launchers.TORCHRUN
     several, whole = (count(env, row.hosts) or 1) > 1, row.mark in env
     if several or (whole and _world(env) > _local_world(env)):
         names = (row.hosts, row.world, row.local_world, row.address)
@@ -89,7 +73,7 @@ def _torchrun(env: Env) -> Announced | bool:
 
 
 def _by_hand(env: Env) -> Announced | bool:
-    row = BY_HAND
+    row = launchers.BY_HAND
     names = (row.hosts, row.host, row.address)
     hosts, index = count(env, row.hosts), count(env, row.host)
     if (hosts or 1) > 1 and index is None:
@@ -101,11 +85,11 @@ def _by_hand(env: Env) -> Announced | bool:
 
 def _torch(env: Env) -> Announced | bool:
     """RANK and WORLD_SIZE: per host in a PyTorchJob, else of a process whose host is not known."""
-    row = TORCHRUN
+    row = launchers.TORCHRUN
     rank, world = count(env, row.rank), _world(env)
     if rank is None or world < 2 or _local_world(env) == world:
         return False
-    names = (row.rank, row.world, row.local_rank, row.local_world, DEEPSPEEDS, row.address)
+    names = (row.rank, row.world, row.local_rank, row.local_world, *row.more, row.address)
     advice = HOSTS
     if row.local_rank not in env:
         advice = (
@@ -118,7 +102,7 @@ def _torch(env: Env) -> Announced | bool:
 
 
 def _kubeflow(env: Env) -> Announced | bool:
-    row = KUBEFLOW
+    row = launchers.KUBEFLOW
     text = env.get(row.hosts, "").strip()
     most = text.rpartition(":")[2]
     if text and not most.isdecimal():
@@ -129,7 +113,7 @@ def _kubeflow(env: Env) -> Announced | bool:
     if int(most or 1) < 2:
         return False
     rank, master = (env.get(name) for name in names[1:])
-    elastic = ":" in text or ELASTIC in env
+    elastic = ":" in text or launchers.ELASTIC in env
     advice = _by_numbers(most, rank, master) if rank and master else HOSTS
     what = f"there are {text.replace(':', ' to ')} hosts"
     missing = " and ".join(name for name in names[1:] if not env.get(name, "").strip())
@@ -139,7 +123,7 @@ def _kubeflow(env: Env) -> Announced | bool:
 
 
 def _jax(env: Env) -> Announced | bool:
-    for row in (JAX, JAXJOB):
+    for row in (launchers.JAX, launchers.JAXJOB):
         processes, host = count(env, row.hosts), split_port(env.get(row.address, ""))[0]
         if (processes or 1) > 1 and host and not is_loopback(host):
             advice = _by_numbers(processes, env.get(row.host) or "0", host)
@@ -153,41 +137,34 @@ def _by_numbers(hosts: object, index: str, address: str) -> str:
     return f"set {own} on this host, and likewise on the others"
 
 
-def _mpi(env: Env) -> Announced | bool:
-    return _sizes(MPI, env, lambda row: "MPI")
-
-
-def _sizes(rows: Iterable[Launcher], env: Env, who: Callable[[Launcher], str]) -> Announced | bool:
+def _sizes(env: Env, rows: Iterable[Launcher] = MPI) -> Announced | bool:
+    """More processes than there are on this host."""
     for row in rows:
         size, here = count(env, row.world), count(env, row.local_world)
-        if size is None or (here is None and SLURM.hosts in env):
+        if size is None or (here is None and launchers.SLURM.hosts in env):
             continue  # srun sets PMI_SIZE as well: Slurm's own variables say more
         if size in (1, here):
             return True
-        names, advice = (row.world, row.local_world), row.announced or row.advice
-        return Announced(names, f"{who(row)} runs on several hosts", advice)
+        names, who = (row.world, row.local_world), "MPI" if row in MPI else row.name
+        return Announced(names, f"{who} runs on several hosts", row.announced or row.advice)
     return False
 
 
 def _slurm(env: Env) -> Announced | bool:
-    name = next((name for name in NODES if count(env, name)), None)
-    components = count(env, COMPONENTS) or 1
+    name = next((name for name in launchers.NODES if count(env, name)), None)
+    components = count(env, launchers.COMPONENTS) or 1
     if components > 1:
         what = f"the job has {components} components, each on hosts of its own"
-        return Announced((COMPONENTS, NODE_LISTS[1]), what)
+        return Announced((launchers.COMPONENTS, launchers.NODE_LISTS[1]), what)
     if name is None:
         return False
     if count(env, name) == 1:
         return True
-    names = (name, SLURM.world, NODE_LISTS[1])
-    return Announced(names, f"the job has {env[name]} nodes", SLURM.advice)
+    names = (name, launchers.SLURM.world, launchers.NODE_LISTS[1])
+    return Announced(names, f"the job has {env[name]} nodes", launchers.SLURM.advice)
 
 
-def _lists(env: Env) -> Announced | bool:
-    return _listed(LAUNCHERS, env)
-
-
-def _listed(rows: Iterable[Launcher], env: Env) -> Announced | bool:
+def _lists(env: Env, rows: Iterable[Launcher] = launchers.LAUNCHERS) -> Announced | bool:
     for row in rows:
         for name, read in row.lists:
             hosts = len(set(read(env.get(name, ""))))
@@ -196,11 +173,7 @@ def _listed(rows: Iterable[Launcher], env: Env) -> Announced | bool:
     return False
 
 
-def _counts(env: Env) -> Announced | bool:
-    return _counted(COUNTED, env)
-
-
-def _counted(rows: Iterable[Launcher], env: Env) -> Announced | bool:
+def _counts(env: Env, rows: Iterable[Launcher] = COUNTED) -> Announced | bool:
     for row in rows:
         # NHOSTS is a common word: Grid Engine sets its mark, too.
         if (not row.mark or row.mark in env) and (count(env, row.hosts) or 1) > 1:
@@ -210,20 +183,19 @@ def _counted(rows: Iterable[Launcher], env: Env) -> Announced | bool:
 
 def _foreign(env: Env) -> Announced | bool:
     rows = foreign(env)
-    sized = [row for row in rows if row.world and row.local_world]
-    found = _sizes(sized, env, lambda row: row.name)
-    return found or _listed(rows, env) or _counted((row for row in rows if row.hosts), env)
+    sized = (row for row in rows if row.world and row.local_world)
+    return _sizes(env, sized) or _lists(env, rows) or _counts(env, (r for r in rows if r.hosts))
 
 
 def _world(env: Env) -> int:
-    return count(env, TORCHRUN.world) or 1
+    return count(env, launchers.TORCHRUN.world) or 1
 
 
 def _local_world(env: Env) -> int:
-    return count(env, TORCHRUN.local_world) or count(env, DEEPSPEEDS) or 1
+    return count(env, launchers.TORCHRUN.local_world) or count(env, launchers.DEEPSPEEDS) or 1
 
 
 LOOKS: tuple[Look, ...] = (
-    *(_torchrun, _by_hand, _torch, _kubeflow, _jax, _mpi, _slurm, _lists, _counts, _foreign),
+    *(_torchrun, _by_hand, _torch, _kubeflow, _jax, _sizes, _slurm, _lists, _counts, _foreign),
 )
 """An inner launcher before the one that it runs in."""

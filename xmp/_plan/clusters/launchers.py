@@ -21,15 +21,7 @@ from dataclasses import dataclass, replace
 from xmp import _registry
 from xmp._words.errors import PlanError
 
-from ._host_texts import (
-    cluster_spec,
-    every_other,
-    in_file,
-    quoted,
-    resource_config,
-    with_commas,
-    without_ports,
-)
+from ._host_texts import split_port
 
 __all__ = ["LAUNCHERS", "NAMES", "Launcher", "foreign", "outer"]
 
@@ -114,6 +106,36 @@ def _one(command: str, what: str = "process on each host") -> str:
 def _unknown(command: str, why: str = "the address of rank 0 is not known") -> str:
     return f"{why}. Set MASTER_ADDR on every host ({command})."
 
+
+# --- how hosts are listed -------------------------------------------------------------------------
+
+
+def _in_file(text: str) -> list[str]:
+    """Return the hosts of a file; none where it could not be read, and its path is still there."""
+    return [] if "/" in text else text.split()
+
+
+def _quoted(text: str) -> list[str]:
+    """Return the texts of a list as JSON or Python writes it."""
+    return re.findall(r"""["']([^"']+)["']""", text)
+
+
+def _resource_config(text: str) -> list[str]:
+    """Return the hosts of SageMaker's JSON: ``{"hosts": ["algo-1", "algo-2"], …}``."""
+    return _quoted(" ".join(re.findall(r'"hosts"\s*:\s*\[([^\]]*)\]', text)))
+
+
+def _cluster_spec(text: str) -> list[str]:
+    """Return the hosts of TensorFlow's JSON: ``{"cluster": {"worker": ["a:2222", …]}}``."""
+    return re.findall(r'"([^"\s]+):\d+"', text)
+
+
+def _endpoints(text: str) -> list[str]:
+    """Return a and b of ``"a:6070,b:6070"``."""
+    return [split_port(entry)[0] for entry in text.split(",") if entry]
+
+
+# --- the table ------------------------------------------------------------------------------------
 
 INSIDE = "XMP_DEVICE"
 """Set in the replicas of xmp."""
@@ -230,35 +252,37 @@ JAXJOB = Launcher(
 )
 LSF = Launcher(
     "LSF's blaunch", rank="LSF_PM_TASKID", job=("LSB_JOBID",),
-    lists=(("LSB_MCPU_HOSTS", every_other), ("LSB_HOSTS", str.split)),  # "a 4 b 4", "a a b b"
+    lists=(("LSB_MCPU_HOSTS", lambda text: text.split()[::2]),  # "a 4 b 4"
+           ("LSB_HOSTS", str.split)),  # "a a b b"
     drops=("LSF_PM_TASKID",), family="LSF", advice=_BLAUNCH,
     source="Open MPI 4, orte/mca/ess/lsf/ess_lsf_module.c; IBM Spectrum LSF, \"blaunch\" and \"How "
     "LSF runs parallel jobs\": the command of a job runs on the first host",
 )
 PBS = Launcher(
-    "OpenPBS", lists=(("PBS_NODEFILE", in_file),),
+    "OpenPBS", lists=(("PBS_NODEFILE", _in_file),),
     source="OpenPBS 23.06, User's Guide, \"Node file\": a line for each MPI process; the script "
     "runs on the first host",
 )
 LSF_FILES = Launcher(
-    "LSF", lists=tuple((name, in_file) for name in RANK_FILES), advice=_BLAUNCH,
+    "LSF", lists=tuple((name, _in_file) for name in RANK_FILES), advice=_BLAUNCH,
     source="IBM Spectrum LSF: a line for each slot, also where the lists would be too long",
 )
-OAR = Launcher("OAR", lists=(("OAR_NODEFILE", in_file),), source="OAR's oarsub(1)")
+OAR = Launcher("OAR", lists=(("OAR_NODEFILE", _in_file),), source="OAR's oarsub(1)")
 LAUNCHERS: tuple[Launcher, ...] = (
     TORCHRUN, PADDLE, TRAINERS, JSRUN, OPEN_MPI, MVAPICH, MPICH, HOROVOD, SLURM,
     BY_HAND, KUBEFLOW, INDEXED_JOB, JAX, JAXJOB, LSF, PBS, LSF_FILES, OAR,
-    Launcher("SageMaker", lists=(("SM_HOSTS", quoted), ("SM_RESOURCE_CONFIG", resource_config)),
+    Launcher("SageMaker", lists=(("SM_HOSTS", _quoted), ("SM_RESOURCE_CONFIG", _resource_config)),
              source="SageMaker training toolkit, ENVIRONMENT_VARIABLES.md"),
-    Launcher("Azure Batch", lists=(("AZ_BATCH_HOST_LIST", with_commas),), source="Azure Batch"),
-    Launcher("Vertex AI", lists=(("CLUSTER_SPEC", cluster_spec),), source="Vertex AI"),
-    Launcher("TensorFlow", lists=(("TF_CONFIG", cluster_spec),), source="TensorFlow"),
-    Launcher("Paddle", lists=((ENDPOINTS, without_ports),), source="paddle 3.3.1, distributed/"),
+    Launcher("Azure Batch", lists=(("AZ_BATCH_HOST_LIST", lambda text: text.split(",")),),
+             source="Azure Batch, environment variables of multi-instance tasks"),
+    Launcher("Vertex AI", lists=(("CLUSTER_SPEC", _cluster_spec),), source="Vertex AI"),
+    Launcher("TensorFlow", lists=(("TF_CONFIG", _cluster_spec),), source="tf.distribute"),
+    Launcher("Paddle", lists=((ENDPOINTS, _endpoints),), source=TRAINERS.source),
     Launcher("AWS Batch", hosts="AWS_BATCH_JOB_NUM_NODES", source="AWS Batch, multi-node jobs"),
     Launcher("Torque", hosts="PBS_NUM_NODES", source="Torque's qsub"),
-    Launcher("Flux", hosts="FLUX_JOB_NNODES", source="flux-run"),
+    Launcher("Flux", hosts="FLUX_JOB_NNODES", source="flux-run(1)"),
     Launcher("Grid Engine", hosts="NHOSTS", mark="PE_HOSTFILE", source="sge_pe(5)"),
-    Launcher("SkyPilot", hosts="SKYPILOT_NUM_NODES", source="\"Distributed multi-node jobs\""),
+    Launcher("SkyPilot", hosts="SKYPILOT_NUM_NODES", source="Distributed multi-node jobs"),
     Launcher("LeaderWorkerSet", hosts="LWS_GROUP_SIZE", source="Kubernetes' LeaderWorkerSet"),
 )
 # fmt: on
@@ -269,7 +293,7 @@ XMP_RUN = replace(
     name="xmp run",  # `xmp.run_script` does the same without a command
     advice="start it with python, without xmp run and without xmp.run_script()",
 )
-FILES = tuple(name for row in LAUNCHERS for name, reader in row.lists if reader is in_file)
+FILES = tuple(name for row in LAUNCHERS for name, reader in row.lists if reader is _in_file)
 """Files with the names of the hosts, which the facts have in the place of the paths."""
 NAMES = tuple(dict.fromkeys(name for row in LAUNCHERS for name in row.names))
 """All variables of the table."""
@@ -298,8 +322,8 @@ def foreign(env: Mapping[str, str]) -> tuple[Launcher, ...]:
     once, and only where a variable that is in no row of ours has a whole number, and RANK, PROC,
     TASK, NODE, HOST or TRAINER in its name. Raise PlanError for what is no row.
     """
-    for name, value in env.items():
-        if value.isdecimal() and name not in _KNOWN and _OF_A_LAUNCHER.search(name):
+    for name in env:
+        if _OF_A_LAUNCHER.search(name) and name not in _KNOWN and env[name].isdecimal():
             return _theirs()
     return ()
 

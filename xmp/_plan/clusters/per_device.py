@@ -7,7 +7,7 @@ would make a world of its own. The variables, and who sets them: ``launchers``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
@@ -154,7 +154,7 @@ def _beside_others(launcher: Launcher, environ: Env, world: int, local_world: in
 
 def _whole(environ: Env) -> Iterator[Launcher]:
     """Yield the launchers that say both a rank and a world size, the innermost one first."""
-    ours = [row for row in _innermost(environ) if _is_whole(row, environ)]
+    ours = _innermost([row for row in _RANKED if _is_whole(row, environ)], environ)
     for row in ours or [row for row in foreign(environ) if _is_whole(row, environ)]:
         _check(row, environ)
         yield row
@@ -164,15 +164,15 @@ def _is_whole(row: Launcher, environ: Env) -> bool:
     return bool(environ.get(row.rank) and environ.get(row.world))
 
 
-def _innermost(environ: Env) -> Iterable[Launcher]:
+def _innermost(rows: list[Launcher], environ: Env) -> list[Launcher]:
     """Return the launchers, an inner one before the one that it runs in.
 
     srun sets PMI_RANK as well, for the sake of MPI. mpiexec sets the local rank too, and its
     processes inherit Slurm's numbers from the proxies that it has started by srun.
     """
-    exported = [row for row in (PADDLE, TRAINERS) if _is_exported(row, environ)]
-    first = (*exported, PADDLE, TRAINERS) if exported else ()
-    rows = dict.fromkeys((*first, *_RANKED))
+    paddles = [row for row in rows if row in (PADDLE, TRAINERS)]
+    if exported := [row for row in paddles if _is_exported(row, environ)]:
+        rows = [*dict.fromkeys((*exported, *paddles, *rows))]
     return sorted(rows, key=lambda row: row is MPICH and row.local_rank not in environ)
 
 

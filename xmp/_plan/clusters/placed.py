@@ -11,32 +11,22 @@ from collections.abc import Iterable, Mapping
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
+from . import launchers
 from ._base import Cluster, index_of, master, number, only_first
 from ._host_texts import expand
-from .launchers import (
-    HNP_URI,
-    JSRUN,
-    LAUNCHERS,
-    NODE_LISTS,
-    OAR,
-    OPEN_MPI,
-    PBS,
-    TORCHRUN,
-    Launcher,
-    foreign,
-)
+from .launchers import Launcher, foreign
 from .lsf import lsf_hosts
 
 __all__ = ["PLACED", "find", "find_foreign", "find_torchrun"]
 
-PLACED = tuple(row for row in LAUNCHERS if row.no_address)
+PLACED = tuple(row for row in launchers.LAUNCHERS if row.no_address)
 PORT = 29500
 """torchrun's default."""
 
 
 def find_torchrun(facts: HostFacts) -> Cluster | None:
     """Return the nodes of a torchrun; None outside one or with several processes per node."""
-    env, row = facts.env, TORCHRUN
+    env, row = facts.env, launchers.TORCHRUN
     if row.mark not in env or number(env, row.local_world) != 1:
         return None
     count = number(env, row.hosts)
@@ -50,18 +40,14 @@ def find_torchrun(facts: HostFacts) -> Cluster | None:
     return Cluster(name, index, only_first(address, count), address, port, row.job_in(env))
 
 
-def find(facts: HostFacts) -> Cluster | None:
+def find(facts: HostFacts, rows: Iterable[Launcher] = PLACED) -> Cluster | None:
     """Return the hosts of an mpirun or a jsrun with one process on each; None outside one."""
-    return _first(PLACED, facts)
+    return next(filter(None, (_by_row(row, facts) for row in rows)), None)
 
 
 def find_foreign(facts: HostFacts) -> Cluster | None:
     """Return the same for the launchers of other distributions."""
-    return _first((row for row in foreign(facts.env) if row.no_address), facts)
-
-
-def _first(rows: Iterable[Launcher], facts: HostFacts) -> Cluster | None:
-    return next(filter(None, (_by_row(row, facts) for row in rows)), None)
+    return find(facts, (row for row in foreign(facts.env) if row.no_address))
 
 
 def _by_row(row: Launcher, facts: HostFacts) -> Cluster | None:
@@ -97,20 +83,22 @@ def _address(row: Launcher, facts: HostFacts, count: int) -> str:
     With another order of hosts (``mpirun -hosts b,a``) it is another one. Then host 0 cannot bind
     the address, and says so.
     """
-    if row is JSRUN:  # LSF's first host is the launch node, which may run no task
+    if row is launchers.JSRUN:  # LSF's first host is the launch node, which may run no task
         hosts = lsf_hosts(facts)
         return next(iter(hosts[1:] if len(hosts) > count else hosts), "")
-    uri = facts.env.get(HNP_URI, "") if row is OPEN_MPI else ""
+    uri = facts.env.get(launchers.HNP_URI, "") if row is launchers.OPEN_MPI else ""
     found = re.search(r"tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:\d+", uri)
     return found[1] if found else _of_a_scheduler(facts)
 
 
 def _of_a_scheduler(facts: HostFacts) -> str:
     """Return the host on which launchers of MPI start rank 0 by default."""
-    for name in NODE_LISTS:
+    for name in launchers.NODE_LISTS:
         if facts.env.get(name):
             return expand(facts.env[name], name)[0]
     if found := lsf_hosts(facts):
         return found[0]
-    lists = (facts.host_files.get(row.lists[0][0], "").split() for row in (PBS, OAR))
+    lists = (
+        facts.host_files.get(row.lists[0][0], "").split() for row in (launchers.PBS, launchers.OAR)
+    )
     return next((hosts[0] for hosts in lists if hosts), "")
