@@ -120,6 +120,8 @@ CASES: list[tuple[str, dict[str, str], Says]] = [
     ("LSF's jsrun", JSRUN, RANKS),
     ("Open MPI", MPIRUN, RANKS),
     ("MVAPICH2", MVAPICH, RANKS),
+    ("MVAPICH2", {"MV2_COMM_WORLD_SIZE": "8", "MV2_COMM_WORLD_LOCAL_SIZE": "4"},
+     Says(refused=("(mpirun -ppn 1)", "Or set NNODES, NODE_RANK and MASTER_ADDR"))),
     ("MPI", MPIEXEC, RANKS),
     ("Slurm", STEP, RANKS),
     ("Horovod", {"HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4"},

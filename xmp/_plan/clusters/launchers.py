@@ -196,7 +196,7 @@ OPEN_MPI = Launcher(
 MVAPICH = Launcher(
     "MVAPICH2", rank="MV2_COMM_WORLD_RANK", world="MV2_COMM_WORLD_SIZE",
     local_rank="MV2_COMM_WORLD_LOCAL_RANK", local_world="MV2_COMM_WORLD_LOCAL_SIZE",
-    advice=_one("mpirun --map-by ppr:1:node"), announced=HOSTS,
+    advice=_HYDRA, announced=f"{_HYDRA}. Or {HOSTS}",  # its mpirun is MPICH's
     source="MVAPICH2 2.3 user guide, 6.4",
 )
 MPICH = Launcher(
