@@ -204,12 +204,8 @@ def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
     text, seconds = said["many"]
     assert text == (
         "StartError: hosts=3: no hosts within 1 s (start_timeout): the Ray cluster has 2 "
-        f"({HERE} (127.0.0.2), {HERE} (127.0.0.3)).\n"
-        "Asked of each host: 1 CPU\n"
-        "The cluster has 2 hosts\n"
-        f"  {HERE} (127.0.0.2): 2 of 2 CPU free\n"
-        f"  {HERE} (127.0.0.3): 2 of 2 CPU free\n"
-        "Give fewer hosts or replicas, or a longer start_timeout; `ray status` shows more"
+        f"({HERE} (127.0.0.2), {HERE} (127.0.0.3)). Give fewer hosts or replicas, or a longer "
+        "start_timeout; `ray status` and `ray list placement-groups` show who holds what"
     )
     assert 1 < seconds < 10
     cluster = f"{HERE} (127.0.0.2), {HERE} (127.0.0.3)"
@@ -220,16 +216,12 @@ def test_more_hosts_than_the_cluster_has(said: dict[str, Any]) -> None:
 def test_hosts_without_what_is_asked_for(said: dict[str, Any]) -> None:
     text, _ = said["gpus"]
     assert "each host is asked for 1 GPU, 1 CPU, which 1 of 2 hosts have" in text
-    assert f"  {HERE} (127.0.0.2): no GPU, 2 of 2 CPU free\n" in text
-    assert f"  {HERE} (127.0.0.3): 2 of 2 GPU free, 2 of" in text
     assert "hosts=2: each host is asked for 1 GPU" in said["err"]
 
 
 def test_hosts_that_others_use(said: dict[str, Any]) -> None:
     text, _ = said["busy"]
     assert "within 3 s (start_timeout): what it asks of them is in use (2 CPU each)." in text
-    assert 'Held by the placement group "train": 1 CPU on ' + HERE in text
-    assert "Held by tasks or actors outside placement groups: 1 CPU on " + HERE in text
     assert "hosts=2: what it asks of them is in use (2 CPU each); xmp waits" in said["err"]
 
 

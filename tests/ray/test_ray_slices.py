@@ -7,7 +7,6 @@ TPUs has, chips and the packages that use them, is added to what the hosts say o
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -205,20 +204,16 @@ def test_a_part_of_a_slice_is_refused(said: dict[str, Any]) -> None:
 
 
 def test_a_slice_that_another_job_has(said: dict[str, Any]) -> None:
-    lines = said["taken"].splitlines()
-    assert lines[0] == (
+    assert said["taken"].startswith(
         "StartError: hosts='v6e:4x4': no hosts within 1 s (start_timeout): what it asks of them is "
-        "in use (4 TPU, 1 CPU each)."
+        "in use (4 TPU, 1 CPU each). Give fewer hosts"
     )
-    where = f"{platform.node()} ({ADDRESSES[0]})"
-    held = f'Held by the placement group "theirs": 1 TPU-v6e-16-head on {where}'
-    assert held in lines
 
 
 def test_a_slice_that_the_cluster_does_not_have(said: dict[str, Any]) -> None:
     expected = (
         "StartError: hosts='v6e:8x8': no hosts within 1 s (start_timeout): the Ray cluster has 0 "
-        "of the slice's 16 hosts; its TPU hosts are of v6e-16.\nAsked of each host: 4 TPU\n"
+        "of the slice's 16 hosts; its TPU hosts are of v6e-16. Give "
     )
     assert said["absent"].startswith(expected)
     warning = "xmp: hosts='v6e:8x8': the Ray cluster has 0 of the slice's 16 hosts"

@@ -202,7 +202,7 @@ class Reservation:
         self._said = True
         log.warning(
             "%s: %s; xmp waits up to %s for hosts",
-            self.need.said, shortage.in_short(self.need, cluster), self.limit,
+            self.need.said, shortage.missing(self.need, cluster), self.limit,
         )  # fmt: skip
 
     def _failure(self) -> str:
@@ -212,23 +212,17 @@ class Reservation:
                 f"{self.need.said}: {names} did not answer within {self.limit}: "
                 "Ray has not started a process there, or it hangs"
             )
-        cluster, own = hosts_of(self._ray), [group.id.hex() for group in self._groups]
-        tables = {
-            key: each
-            for key, each in self._table().items()
-            if each["state"] == "CREATED" and each["placement_group_id"] not in own
-        }
-        why = shortage.in_short(self.need, cluster)
+        why = shortage.missing(self.need, hosts_of(self._ray))
         return (
-            f"{self.need.said}: no hosts within {self.limit}: {why}.\n"
-            f"{shortage.explained(self.need, cluster, tables)}\n"
-            f"Give fewer hosts or replicas, or a longer {self.limit.name}; `ray status` shows more"
+            f"{self.need.said}: no hosts within {self.limit}: {why}. Give fewer hosts or replicas, "
+            f"or a longer {self.limit.name}; `ray status` and `ray list placement-groups` show who "
+            "holds what"
         )
 
     def _is_created(self, group: Any) -> bool:
         return bool(self._table(group).get("state") == "CREATED")
 
-    def _table(self, group: Any = None) -> dict[Any, Any]:
+    def _table(self, group: Any) -> dict[Any, Any]:
         from ray.util.placement_group import placement_group_table
 
         found: dict[Any, Any] = placement_group_table(group)
