@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from xmp._hosts.carrier import kinds
 from xmp._hosts.carrier.sealed import GREETING_SIZE, WELCOME_SIZE, Answer, Frames, Keys
-from xmp._hosts.carrier.words import Call, HostCard, decode, encode
+from xmp._hosts.carrier.words import HostCard, RollState, decode, encode
 from xmp._words.host_words import HostFailure
 
 JOB, SECRET = "simulated", b"of the simulated job"
@@ -119,7 +119,7 @@ class Hosts:
             self._bytes += len(body)
             if kind == kinds.REFUSED:
                 raise SystemExit(f"refused: {body!r}")
-            if kind != kinds.CALL or not decode(Call, body).absent:
+            if kind != kinds.CALL or not decode(RollState, body).absent:
                 self._heard[kind] += 1
                 if kind == self._awaited:
                     self._look()

@@ -19,10 +19,10 @@ from xmp._hosts.carrier.sealed import (
 )
 from xmp._hosts.carrier.words import (
     TEXT_LIMIT,
-    Call,
     HostCard,
     Malformed,
     Proposal,
+    RollState,
     Step,
     decode,
     encode,
@@ -53,7 +53,7 @@ class TestValues:
             HostFailure(exit_code=-9, signal_name="SIGKILL", how="signal", final=True),
             Step(2, 7),
             Proposal(2, 8, True),
-            Call(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, "a note", "n0", False, 1),
+            RollState(("0 (a)", "2 (b)"), ("1", "3 (d)"), 2, "a note", "n0", False, 1),
         ],
     )
     def test_arrive_as_they_were(self, value: Any) -> None:
@@ -84,7 +84,7 @@ class TestValues:
     @pytest.mark.parametrize("data", [b'{"missing": 4}', b'{"missing": [1]}', b'{"here": [1]}'])
     def test_with_items_that_cannot_be_are_refused(self, data: bytes) -> None:
         with pytest.raises(Malformed):
-            decode(Call, data)
+            decode(RollState, data)
 
 
 class TestFrames:
@@ -185,7 +185,7 @@ class TestTexts:
         assert decode(HostCard, encode(HostCard(name="n1\nxmp: all is well"))).name == (
             r"n1\nxmp: all is well"
         )
-        assert decode(Call, b'{"here": ["0 (a\\nb)"]}').here == (r"0 (a\nb)",)
+        assert decode(RollState, b'{"here": ["0 (a\\nb)"]}').here == (r"0 (a\nb)",)
 
     def test_can_be_printed_whatever_they_hold(self) -> None:
         assert decode(HostFailure, b'{"text": "\\ud800"}').text.encode() == rb"\ud800"

@@ -27,7 +27,7 @@ from xmp._processes.messages.outcomes import packed_outcome
 from xmp._processes.messages.plain_format import encoded
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.replica.heartbeat import Heartbeats
-from xmp._processes.supervisor.checks import names_of_modules
+from xmp._processes.supervisor.message_checks import names_of_modules
 from xmp._processes.system import linux
 from xmp._processes.system.stack_dump import StackFile
 

@@ -9,8 +9,8 @@ import pytest
 
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.untrusted import Arrived
+from xmp._processes.supervisor.heard_voices import Voice
 from xmp._processes.supervisor.shared_values import MOST_KEPT, SharedValues
-from xmp._processes.supervisor.voices import Voice
 from xmp._words.types import ReplicaPlan
 
 NO_CONNECTION: Any = None

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from tests.support.stage import Stage
-from xmp._processes.system import surroundings
+from xmp._processes.system import launch_conditions
 
 PROGRAM = """
 import ctypes, os, platform, struct, sys
@@ -59,4 +59,4 @@ def test_what_is_needed_is_named_before_a_process_exists(stage: Stage) -> None:
     ],
 )
 def test_which_answers_of_setpgid_refuse(code: int, refuses: bool) -> None:
-    assert bool(surroundings._forbidden(code)) == refuses
+    assert bool(launch_conditions._forbidden(code)) == refuses

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import launch
-from xmp._processes.template.imports import import_all
+from xmp._processes.template.template_imports import import_all
 
 MODULE = """
 import gc

@@ -19,9 +19,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xmp._os import log, proc, signals
+from xmp._processes.system import launch_conditions
 from xmp._words.errors import PlanError, StartError
-
-from .system import surroundings
 
 if TYPE_CHECKING:
     from xmp._words.types import JobPlan, Observer
@@ -145,7 +144,7 @@ def start(
     other hosts of the launch. Raises PlanError, TypeError and StartError; nothing is started then.
     """
     _refuse_foreign_pids()
-    if why := surroundings.refusal_of_replicas(len(plan.hosts[0].replicas)):
+    if why := launch_conditions.refusal_of_replicas(len(plan.hosts[0].replicas)):
         raise StartError(why)
     make_log_files(call, plan)
     with _head_start(plan, call.settings.start_method):
@@ -226,7 +225,7 @@ def search_path_changed() -> None:
 
 def _without_forks(call: Call) -> Call:
     """Use fresh interpreters if a library forbids forks. Raises StartError if they cannot help."""
-    patch = surroundings.patch_of_this_process()
+    patch = launch_conditions.patch_of_this_process()
     if patch is None or (call.settings.start_method == "spawn" and patch.allows_spawn):
         return call
     if call.settings.start_method == "forkserver" and patch.allows_spawn:
@@ -240,7 +239,7 @@ def _without_forks(call: Call) -> Call:
 
 def _refuse_bare_host() -> None:
     """Raise StartError if the host lacks something that every launch needs."""
-    if why := surroundings.refusal():
+    if why := launch_conditions.refusal():
         raise StartError(why)
 
 

@@ -22,7 +22,7 @@ from .judgement import SILENCE, SUSPICION, Agreement, Judgement, Standstill
 from .peer import Peer, drain
 from .roll_call import Places, RollCall
 from .sealed import BODY_LIMIT, CARD_LIMIT, Keys
-from .words import NEXT, Call, HostCard, Malformed, Place, Refusal, Step, decode, encode
+from .words import NEXT, ArrivalIndex, HostCard, Malformed, Refusal, RollState, Step, decode, encode
 
 __all__ = ["Coordinator"]
 
@@ -150,7 +150,7 @@ class Coordinator:
         gone = ", ".join(f"{index} ({name})" for index, name in sorted(self._departed.items()))
         return Refusal(f"the launch does not restart: host {gone} has ended it, or is lost")
 
-    def _state(self, aloud: bool = True) -> Call:
+    def _state(self, aloud: bool = True) -> RollState:
         note = OTHER_SECRETS if self._door.other_secret else ""
         return replace(self._call.state(), note=note, aloud=aloud)
 
@@ -249,7 +249,7 @@ class Coordinator:
         if kind == kinds.CARD:
             self._came(peer, decode(HostCard, body))
         elif kind == kinds.PLACE and peer.remote:
-            self._place(peer, decode(Place, body))
+            self._place(peer, decode(ArrivalIndex, body))
         elif self._members.get(peer.index) is not peer:
             raise Malformed("a host that has not come to the roll call")
         elif kind == kinds.FAILED:
@@ -305,7 +305,7 @@ class Coordinator:
             call = replace(self._call.state(), salt=os.urandom(16).hex())
             self._send_all(kinds.CALL, encode(call))
 
-    def _place(self, peer: Peer, asked: Place) -> None:
+    def _place(self, peer: Peer, asked: ArrivalIndex) -> None:
         """Give a host the index under which it will come to the roll call."""
         for other in self._places:
             if isinstance(other, Peer) and time.monotonic() - other.heard >= SUSPICION:
@@ -315,7 +315,7 @@ class Coordinator:
             peer.send(kinds.REFUSED, encode(self._refusal or self._call.full(asked.name)))
             return
         self._door.came(peer)
-        peer.send(kinds.PLACE, encode(Place(index)))
+        peer.send(kinds.PLACE, encode(ArrivalIndex(index)))
 
     def _replace_silent(self, index: int, peer: Peer) -> None:
         """Drop the earlier host of this index if it is silent: it has been started again."""

@@ -25,12 +25,12 @@ from .roll_call import missing
 from .sealed import Frames
 from .words import (
     NEXT,
-    Call,
+    ArrivalIndex,
     HostCard,
     Malformed,
-    Place,
     Proposal,
     Refusal,
+    RollState,
     Step,
     decode,
     encode,
@@ -84,9 +84,9 @@ class HostLink:
         self._card = replace(card, start_timeout=start_timeout, pace=pace)
         self._job, self._secret = job, secret
         self._salt = ""
-        self._missing: Call | None = None
+        self._missing: RollState | None = None
         """The last roll call that named missing hosts."""
-        self._calls: deque[Call] = deque(maxlen=8)
+        self._calls: deque[RollState] = deque(maxlen=8)
         self._index = 0
         """The index that host 0 has given this host, if it asked for one."""
         self._refusal: Refusal | None = None
@@ -202,7 +202,7 @@ class HostLink:
 
         ``notice`` and errors are as in ``come``.
         """
-        self._say(kinds.PLACE, encode(Place(name=self._card.name)))
+        self._say(kinds.PLACE, encode(ArrivalIndex(name=self._card.name)))
         self._await(lambda: self._complete(notice) or self._index > 0)
         self._meeting = replace(self._meeting, index=self._index)
         self.resting = True
@@ -348,13 +348,13 @@ class HostLink:
 
     def _take(self, kind: int, body: bytes) -> None:
         if kind == kinds.CALL:
-            call = decode(Call, body)
+            call = decode(RollState, body)
             if self._card.attempt == NEXT and not call.absent:
                 # Now, not in ``come``: the verdict on this attempt may be in the same read.
                 self._card = replace(self._card, attempt=call.attempt)
             self._calls.append(call)
         elif kind == kinds.PLACE:
-            self._index = decode(Place, body).index
+            self._index = decode(ArrivalIndex, body).index
         elif kind == kinds.REFUSED:
             self._refusal = decode(Refusal, body)
         elif kind == kinds.VERDICT:

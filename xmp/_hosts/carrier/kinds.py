@@ -16,7 +16,7 @@ BEAT = ord("B")
 CARD = ord("C")
 """A ``HostCard``: this host has come to the roll call."""
 CALL = ord("R")
-"""Back: the state of the roll call, a ``Call``; when no host is missing, the launch begins."""
+"""Back: the state of the roll call, a ``RollState``; when no host is missing, the launch begins."""
 REFUSED = ord("X")
 """Back: a ``Refusal``: the launch cannot start."""
 FAILED = ord("F")
@@ -34,8 +34,8 @@ PROPOSED = ord("Q")
 DONE = ord("D")
 """Both ways: all replicas of this host (back: of all hosts) have ended well."""
 PLACE = ord("N")
-"""Both ways: a host that does not know its index asks for a ``Place`` before it sends its card, and
-gets one back."""
+"""Both ways: a host that does not know its index asks for an ``ArrivalIndex`` before it sends its
+card, and gets one back."""
 LEAVE = ord("G")
 """This host needs the others no longer."""
 

@@ -18,7 +18,7 @@ from . import kinds
 from .judgement import MEMBERS_SILENCE, Standstill
 from .peer import Peer, readable
 from .sealed import GREETING_SIZE, OTHER_JOB, OTHER_SECRET, WELCOME, WELCOME_SIZE, Answer, Keys
-from .words import Call, HostCard, Malformed, Place, Refusal, decode, encode
+from .words import ArrivalIndex, HostCard, Malformed, Refusal, RollState, decode, encode
 
 __all__ = ["Member"]
 
@@ -64,7 +64,7 @@ class Member:
         self._waiting: list[tuple[int, bytes]] = []
         """Frames of the launcher that the coordinator has not been sent yet."""
         self._card = HostCard()
-        self._place = Place()
+        self._place = ArrivalIndex()
         """The index that this host has asked for, and then got, if it did not know its own."""
         self._first = ""
         """The name of host 0; empty until it is known."""
@@ -221,7 +221,7 @@ class Member:
         if kind == kinds.CARD:
             self._take_card(body)
         elif kind == kinds.PLACE:
-            self._place = decode(Place, body)
+            self._place = decode(ArrivalIndex, body)
         coordinator.send(kind, body)
 
     def _take_card(self, body: bytes) -> None:
@@ -234,12 +234,12 @@ class Member:
     def _hear_coordinator(self, coordinator: Peer) -> None:
         for kind, body in coordinator.read():
             if kind == kinds.CALL:
-                call = decode(Call, body)
+                call = decode(RollState, body)
                 self._first = call.first or self._first
                 if not call.absent:
                     self._called, self._card = True, replace(self._card, attempt=call.attempt)
             elif kind == kinds.PLACE:
-                self._place = replace(self._place, index=decode(Place, body).index)
+                self._place = replace(self._place, index=decode(ArrivalIndex, body).index)
             elif kind == kinds.REFUSED and decode(Refusal, body).late and self._is_early():
                 raise Early
             if kind in (kinds.VERDICT, kinds.REFUSED, kinds.DONE):
@@ -293,7 +293,7 @@ class Member:
             raise LauncherGone from None
 
     def _say_missing(self, why: str) -> None:
-        state = Call(missing=("0",), absent=1, here=(f"this host; {self._where} {why}",))
+        state = RollState(missing=("0",), absent=1, here=(f"this host; {self._where} {why}",))
         self._to_launcher(kinds.CALL, encode(state))
 
     def _refuse(self, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from .words import Call, HostCard, Refusal
+from .words import HostCard, Refusal, RollState
 
 __all__ = ["SHOWN", "Places", "RollCall"]
 
@@ -45,13 +45,13 @@ class RollCall:
         """Forget a host whose connection ended before the launch began: it may come again."""
         self.cards.pop(index, None)
 
-    def state(self) -> Call:
+    def state(self) -> RollState:
         """Return which hosts are here and which are missing."""
         absent = [index for index in range(self.hosts) if index not in self.cards]
         here = tuple(f"{i} ({self.cards[i].name})" for i in sorted(self.cards)[:SHOWN])
         missing = tuple(self._name(index) for index in absent[:SHOWN])
         first = self.cards[0].name if 0 in self.cards else ""
-        return Call(here, missing, len(absent), first=first, attempt=self.attempt)
+        return RollState(here, missing, len(absent), first=first, attempt=self.attempt)
 
     def _name(self, index: int) -> str:
         """Return "2 (t1v-n-2)" if the scheduler has named the host, else "2"."""
@@ -82,7 +82,7 @@ class RollCall:
         )
 
 
-def missing(call: Call, hosts: int) -> str:
+def missing(call: RollState, hosts: int) -> str:
     """Return "hosts 2, 3 of 4 have not come; 0 (t1v-n-0), 1 (t1v-n-1) are here"."""
     more = call.absent - len(call.missing)
     names = _listed(call.missing, more)

@@ -13,8 +13,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 __all__ = [
-    "NEXT", "TEXT_LIMIT", "Call", "HostCard", "Malformed", "Place", "Proposal", "Refusal", "Step",
-    "decode", "encode",
+    "NEXT",
+    "TEXT_LIMIT",
+    "ArrivalIndex",
+    "HostCard",
+    "Malformed",
+    "Proposal",
+    "Refusal",
+    "RollState",
+    "Step",
+    "decode",
+    "encode",
 ]  # fmt: skip
 
 TEXT_LIMIT = 32 * 1024
@@ -66,7 +75,7 @@ class HostCard:
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrivalIndex:
     """The index of a host that is numbered by arrival."""
 
     index: int = -1
@@ -75,7 +84,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Call:
+class RollState:
     """The state of the roll call, while hosts are missing and when all have come."""
 
     here: tuple[str, ...] = ()

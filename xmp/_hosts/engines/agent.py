@@ -39,7 +39,7 @@ from xmp._processes.messages.hosts import (
 from xmp._processes.messages.launch import Interrupt, Kill, SetGrace, Stop, TakeStacks
 from xmp._processes.messages.order import PackedCall
 from xmp._processes.system import linux
-from xmp._processes.system.environment import replace_environment
+from xmp._processes.system.environment_changes import replace_environment
 from xmp._words.errors import XmpError
 from xmp._words.types import Observer
 

@@ -22,7 +22,7 @@ from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.system import interpreter, launcher_mark, linux, processes, thread_pools
 from xmp._processes.system.births import Birth
 from xmp._processes.system.descriptors import Held, redirect_to_null
-from xmp._processes.system.surroundings import limits
+from xmp._processes.system.launch_conditions import limits
 from xmp._words.errors import StartError
 
 from .imported import Imported

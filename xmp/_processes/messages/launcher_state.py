@@ -21,7 +21,7 @@ from typing import Any
 
 from xmp._os import proc
 from xmp._os.signals import DUMP_SIGNAL
-from xmp._processes.system.environment import replace_environment
+from xmp._processes.system.environment_changes import replace_environment
 from xmp._processes.system.interpreter import TRACING, traced_frames
 
 __all__ = [

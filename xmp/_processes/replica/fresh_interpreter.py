@@ -15,7 +15,7 @@ from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.replica import FreshReplicaOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.system import (
-    environment,
+    environment_changes,
     finalisation,
     launcher_mark,
     linux,
@@ -62,7 +62,7 @@ def _receive(layout: DescriptorLayout, timeline: Timeline) -> Role:
     image = order.take_image(received)
     tracker = received.pop(0) if order.call.state.tracker else None
     launcher_state.apply(launcher_state.with_variables(order.call.state, variables), tracker)
-    environment.replace_environment(variables)
+    environment_changes.replace_environment(variables)
     launcher_mark.leave(variables.get(launcher_mark.VARIABLE, ""))
     linux.set_name(f"xmp-replica-{plan.rank}")  # exec has set the interpreter's name
     _settle_again(order, plan, layout)

@@ -50,7 +50,7 @@ from .reports import (
     report_raised,
     send_result,
 )
-from .role import Call, Changes, ChildEnds, Role
+from .role import Changes, ChildEnds, LoadedCall, Role
 from .settling import ForkState, replace_image, settle_in
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def run(role: Role) -> None:
     leave(framework, channel, code, common.order.settings.grace)
 
 
-def _called(role: Role, framework: Framework | None, call: Call) -> Any:
+def _called(role: Role, framework: Framework | None, call: LoadedCall) -> Any:
     """Call the function; from its end on, no signal handler interrupts the report of it."""
     fn, args, kwargs = call
     try:

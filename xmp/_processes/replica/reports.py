@@ -27,7 +27,7 @@ from xmp._words.framework import Framework
 from .channel import SupervisorChannel
 
 __all__ = [
-    "SWITCH", "Hook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
+    "SWITCH", "ExceptHook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
     "hold_sigterm", "parents_hook", "record", "release_sigterm", "report_failure", "report_raised",
     "send_result",
 ]  # fmt: skip
@@ -177,20 +177,20 @@ def release_sigterm() -> None:
             _signal.raise_signal(_signal.SIGTERM)
 
 
-Hook = Callable[..., Any]
+ExceptHook = Callable[..., Any]
 
 SWITCH = "XMP_LOCALS"
 """The variable that, set to ``off``, has no variables of frames sent."""
 
 
-def parents_hook(method: str) -> Hook:
+def parents_hook(method: str) -> ExceptHook:
     """Return the ``sys.excepthook`` with which a replica begins, before it sets its own."""
     # Templates and fresh interpreters import only modules that the call needs: no hook is set.
     return sys.excepthook if method == "inherit" else sys.__excepthook__
 
 
 def report_raised(
-    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException, inherited: Hook
+    channel: SupervisorChannel, report: ExceptionRaised, error: BaseException, inherited: ExceptHook
 ) -> None:
     """Send the report of an exception and the variables of the user's innermost frames.
 
@@ -213,7 +213,7 @@ def _send_variables(channel: SupervisorChannel, rank: int, error: BaseException)
         channel.send(VariablesTaken(rank, text))
 
 
-def call_hook(error: BaseException, inherited: Hook) -> None:
+def call_hook(error: BaseException, inherited: ExceptHook) -> None:
     """Call the ``sys.excepthook`` that this program has set, as Python would, after the report.
 
     A hook that blocks is ended like anything else that a failed replica still does: by SIGKILL

@@ -27,14 +27,21 @@ if TYPE_CHECKING:
     from .heartbeat import Heartbeats
 
 __all__ = [
-    "Call", "Changes", "ChildEnds", "CommonState", "DescriptorLayout", "Enter", "Role",
-    "framework_entry", "loader",
+    "Changes",
+    "ChildEnds",
+    "CommonState",
+    "DescriptorLayout",
+    "Enter",
+    "LoadedCall",
+    "Role",
+    "framework_entry",
+    "loader",
 ]  # fmt: skip
 
-Call = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
+LoadedCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 """The user's function with its arguments."""
 Changes = list[tuple[bytes, "bytes | None"]]
-"""Changes of the environment, as ``environment.encoded`` makes them."""
+"""Changes of the environment, as ``environment_changes.encoded`` makes them."""
 Enter = Callable[[ReplicaInfo], "Framework | None"]
 
 
@@ -87,7 +94,7 @@ class CommonState:
     layout: DescriptorLayout
     channel: SupervisorChannel
     enter: Enter
-    load: Callable[[], Call]
+    load: Callable[[], LoadedCall]
     """A function that returns the call; it loads it if the parent has not."""
     leases: dict[str, int] = field(default_factory=dict)
     """The descriptors of leased ports, by the port's name: for the first replica of the host."""
@@ -159,14 +166,14 @@ def loader(
     channel: SupervisorChannel | None,
     script: MainSource | None = None,
     logging: LoggingSetup | None = None,
-) -> Callable[[], Call]:
+) -> Callable[[], LoadedCall]:
     """Return a function that loads the call in a replica, after the script if there is one.
 
     With a ``channel`` it reports the phase. The set-up of ``logging`` is applied again afterwards:
     libraries set levels when they are imported.
     """
 
-    def load_call() -> Call:
+    def load_call() -> LoadedCall:
         if channel is not None:
             channel.report_phase("importing")
         if script is not None:

@@ -10,7 +10,7 @@ import threading
 from typing import NamedTuple, NoReturn
 
 from xmp._os import proc
-from xmp._processes.system import environment, linux
+from xmp._processes.system import environment_changes, linux
 from xmp._processes.system.descriptors import close_from
 from xmp._processes.system.interpreter import TRACING, fresh_interpreter
 
@@ -41,7 +41,7 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
     if not role.info.descriptors:
         for descriptor in role.common.leases.values():
             os.close(descriptor)
-    environment.change_environment(variables)
+    environment_changes.change_environment(variables)
     signal.set_wakeup_fd(-1)
     # Not signal.signal, whose enums touch 20 pages.
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)

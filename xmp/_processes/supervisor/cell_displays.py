@@ -14,7 +14,7 @@ from xmp._processes.output.event_loop import OutputPump
 from xmp._processes.output.streams import Sink
 from xmp._words.types import Output
 
-from .voices import Voice
+from .heard_voices import HeardVoice
 
 __all__ = ["CellDisplays"]
 
@@ -33,9 +33,9 @@ class CellDisplays:
         self._output = output
         self._sink = sink
         self._pump = pump
-        self._waiting: deque[tuple[Voice, ShowInCell]] = deque()
+        self._waiting: deque[tuple[HeardVoice, ShowInCell]] = deque()
 
-    def take(self, message: ShowInCell, voice: Voice) -> None:
+    def take(self, message: ShowInCell, voice: HeardVoice) -> None:
         """Pass a display on now, or when the launcher has read the output before it."""
         if sum(each is voice for each, _ in self._waiting) >= _MOST_WAITING:
             raise Malformed("it does not wait until what it displays is passed on")

@@ -15,9 +15,9 @@ from xmp._processes.messages import launch, launcher_state
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.outcomes import pack_exception
 from xmp._processes.replica import breakpoints
-from xmp._processes.replica.role import Call
+from xmp._processes.replica.role import LoadedCall
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
-from xmp._processes.system import environment, finalisation, fork_safety, stdio
+from xmp._processes.system import environment_changes, finalisation, fork_safety, stdio
 from xmp._processes.system.variables_read import VariablesRead, differs
 from xmp._words.errors import PlanError
 
@@ -55,7 +55,7 @@ class CannotFork(Exception):
         self.message = message
 
 
-def load_call(received: Received, inherited: Call | None) -> Call | None:
+def load_call(received: Received, inherited: LoadedCall | None) -> LoadedCall | None:
     """Take the launcher's state and load the call. Return None if each replica loads it itself.
 
     Raises CannotFork. Under ``start_method="fork"`` the call itself is ``inherited``.
@@ -79,7 +79,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
         2
     )  # unpickling runs any code, which may crash; replicas have their own file
     sockets = fork_safety.connected_sockets()
-    while_loading = environment.while_loading(order.rules)
+    while_loading = environment_changes.while_loading(order.rules)
     os.environ.update(while_loading)
     try:
         call = inherited if inherits else _loaded(received)
@@ -95,7 +95,7 @@ def load_call(received: Received, inherited: Call | None) -> Call | None:
     if culprits and not inherits:
         raise CannotFork(launch.UnsafeToFork(culprits))
     if not inherits:
-        environment.restore_environment(while_loading, order.call.state.environment)
+        environment_changes.restore_environment(while_loading, order.call.state.environment)
     launcher_state.restore_signals(order.call.state)
     finalisation.before_fork()
     gc.freeze()  # a collection in a replica would unshare the pages of objects loaded here
@@ -109,7 +109,7 @@ def _set_up_logging(order: LaunchOrder) -> None:
         logging_setup.apply(order.call.logging)
 
 
-def _loaded(received: Received) -> Call | None:
+def _loaded(received: Received) -> LoadedCall | None:
     """Load the call. Raise PlanError if that reads a variable of which each replica has its own."""
     names = received.order.env_by_rank
     if not names:
@@ -122,7 +122,7 @@ def _loaded(received: Received) -> Call | None:
     return call
 
 
-def _load(received: Received) -> Call | None:
+def _load(received: Received) -> LoadedCall | None:
     order = received.order
     if order.call.main is not None and "__mp_main__" not in sys.modules:
         import_main(order.call.main)

@@ -33,9 +33,9 @@ sender by its pid (SO_PASSCRED), and a later process with that pid would be take
 
 **A replica is not trusted.** Nothing that it sends is unpickled, and no file that it has chosen is
 read: a child that a replica had started as another user could otherwise run code in a supervisor of
-root. A message must be well-formed and possible for its sender (``checks``). A replica that sends
-anything else is killed, and the failure says why; a wrong message of a child is dropped, since the
-launch does not depend on children.
+root. A message must be well-formed and possible for its sender (``message_checks``). A replica that
+sends anything else is killed, and the failure says why; a wrong message of a child is dropped,
+since the launch does not depend on children.
 
 **Progress is not sent.** Replicas write their heartbeats into shared memory, which the loop reads
 only when a deadline has passed: it does not poll. A time in the future counts as now; otherwise a
@@ -64,7 +64,7 @@ from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.processes import drain, wake_on_ends
 from xmp._rules.events import Progress, Tick
 
-from .checks import check
+from .message_checks import check
 from .message_handlers import launcher_requests, replica_messages
 from .monitor import Monitor
 from .replica_handle import ReplicaHandle

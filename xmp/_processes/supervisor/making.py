@@ -21,18 +21,24 @@ from xmp._processes.replica.channel import SupervisorChannel
 from xmp._processes.replica.exit import has_exit_handlers
 from xmp._processes.replica.replica_main import be_replica
 from xmp._processes.replica.role import (
-    Call,
     Changes,
     CommonState,
     DescriptorLayout,
+    LoadedCall,
     Role,
     framework_entry,
     loader,
 )
 from xmp._processes.replica.settling import ForkState
-from xmp._processes.system import environment, launcher_mark, linux, processes, surroundings
+from xmp._processes.system import (
+    environment_changes,
+    launcher_mark,
+    linux,
+    processes,
+)
 from xmp._processes.system.births import Birth
 from xmp._processes.system.descriptors import move_above
+from xmp._processes.system.launch_conditions import limits
 from xmp._words.types import ReplicaPlan
 
 from .loading import Received
@@ -51,7 +57,7 @@ class ReplicaMaker:
     """The maker of the launch's replicas: of every one, or of none."""
 
     received: Received
-    call: Call | None
+    call: LoadedCall | None
     timeline: Timeline
     """The stages that are the same for all replicas."""
     layout: DescriptorLayout
@@ -142,7 +148,7 @@ class ReplicaMaker:
         count = len(self.received.order.host.replicas)
         return (
             f"replica {len(self.replicas)} of {count} could not be started: {error}\n"
-            f"{surroundings.limits()}. Raise the one that was reached, or start fewer replicas."
+            f"{limits()}. Raise the one that was reached, or start fewer replicas."
         )
 
 
@@ -150,8 +156,10 @@ def _prepare_environment(plans: Sequence[ReplicaPlan]) -> dict[int, Changes]:
     """Make the changes that all replicas have in common. Return each rank's own changes."""
     changes = {p.rank: {*{**dict.fromkeys(p.unset), **dict(p.set)}.items()} for p in plans}
     common = set.intersection(*changes.values())
-    environment.change_environment(environment.encoded([*common, *launcher_mark.variable()]))
-    return {rank: environment.encoded(own - common) for rank, own in changes.items()}
+    environment_changes.change_environment(
+        environment_changes.encoded([*common, *launcher_mark.variable()])
+    )
+    return {rank: environment_changes.encoded(own - common) for rank, own in changes.items()}
 
 
 def _heartbeats(order: LaunchOrder) -> Heartbeats | None:

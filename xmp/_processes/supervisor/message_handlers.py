@@ -14,13 +14,13 @@ from xmp._processes.messages.untrusted import Arrived
 from xmp._processes.system.descriptors import close_all
 from xmp._rules import events
 
-from .checks import names_of_modules
+from .message_checks import names_of_modules
 from .replica_handle import ReplicaHandle
 
 if TYPE_CHECKING:
+    from .heard_voices import HeardVoice
     from .monitor import Monitor
     from .preemption_vote import VoteOverHosts
-    from .voices import Voice
 
 __all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
 
@@ -121,7 +121,7 @@ def _variables(message: messages.VariablesTaken, replica: ReplicaHandle, _: Arri
 
 
 def _asked_preempted(
-    monitor: Monitor, message: messages.AskPreempted, voice: Voice, _: Arrived
+    monitor: Monitor, message: messages.AskPreempted, voice: HeardVoice, _: Arrived
 ) -> None:
     vote = monitor.preemption()
     flag = [vote.flag] if message.wants_flag else []
@@ -137,7 +137,7 @@ def _asked_preempted(
         answer(0)
 
 
-def _beat(monitor: Monitor, _: messages.Beat, voice: Voice, __: Arrived) -> None:
+def _beat(monitor: Monitor, _: messages.Beat, voice: HeardVoice, __: Arrived) -> None:
     monitor.feed(events.Progress(voice.replica.rank, time.monotonic_ns()))
 
 

@@ -22,9 +22,9 @@ from xmp._rules.limits import SAY_AFTER
 from xmp._rules.watch import Action, Watch
 from xmp._words.types import Limits
 
+from .heard_voices import HeardVoice, HeardVoices
 from .replica_handle import ReplicaHandle
 from .shared_values import SharedValues
-from .voices import Voice, Voices
 
 if TYPE_CHECKING:
     from xmp._processes.messages.replica import ShowInCell
@@ -54,7 +54,7 @@ class Monitor:
         self.loop = EventLoop()
         self.pump = OutputPump(self.loop, outlets.sinks)
         self.shared = SharedValues(order.host.replicas)
-        self.voices = Voices(self.loop, self.condemn, self.shared.forget)
+        self.voices = HeardVoices(self.loop, self.condemn, self.shared.forget)
         self.watch = Watch(
             [replica.rank for replica in replicas],
             int(order.settings.grace * 1e9),
@@ -137,7 +137,7 @@ class Monitor:
             )
             self.errors.put_lines(line.encode())  # with join=False no launcher may be listening
 
-    def show(self, message: ShowInCell, voice: Voice) -> None:
+    def show(self, message: ShowInCell, voice: HeardVoice) -> None:
         """Pass on a replica's display to the notebook."""
         if self.displays is None:
             raise Malformed("its launcher is no notebook")

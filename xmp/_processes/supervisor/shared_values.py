@@ -12,7 +12,7 @@ from xmp._processes.messages.untrusted import Arrived
 from xmp._processes.system.descriptors import close_all
 from xmp._words.types import ReplicaPlan
 
-from .voices import Voice
+from .heard_voices import HeardVoice
 
 __all__ = ["MOST_KEPT", "SharedValues"]
 
@@ -23,10 +23,10 @@ MOST_KEPT = 64
 @dataclass
 class _Shared:
     key: tuple[bool, str]
-    maker: Voice | None = None
+    maker: HeardVoice | None = None
     answer: messages.SharedValue | None = None
     descriptors: Sequence[int] = ()
-    waiting: list[tuple[Voice, messages.WantValue]] = field(default_factory=list)
+    waiting: list[tuple[HeardVoice, messages.WantValue]] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
     """The local ranks that have the value; one that was interrupted asks again."""
 
@@ -44,17 +44,17 @@ class SharedValues:
         """The values by (whether to keep it, key), in the order of their latest requests."""
         self._left: set[int] = set()
         """The local ranks that have left their function: they make nothing for others."""
-        self._turns: dict[str, list[Voice]] = {}
+        self._turns: dict[str, list[HeardVoice]] = {}
         """The voices that wait for the turn of each key; the first one has it."""
 
-    def add_to(self, table: Handlers[[Voice, Arrived]]) -> None:
+    def add_to(self, table: Handlers[[HeardVoice, Arrived]]) -> None:
         """Add the handlers of the questions about values and turns."""
         table.on(messages.WantValue, self._want)
         table.on(messages.GiveValue, self._give)
         table.on(messages.TakeTurn, self._take_turn)
         table.on(messages.ReturnTurn, lambda _, voice, __: self._return_turn(voice))
 
-    def _want(self, message: messages.WantValue, voice: Voice, _: Arrived) -> None:
+    def _want(self, message: messages.WantValue, voice: HeardVoice, _: Arrived) -> None:
         key = message.kept, message.key
         shared = self._values.pop(key, None) or _Shared(key)
         self._values[key] = shared
@@ -87,7 +87,7 @@ class SharedValues:
             shared.waiting.remove((voice, question))
             voice.answer(messages.NoValue(question.owner))
 
-    def _give(self, message: messages.GiveValue, maker: Voice, arrived: Arrived) -> None:
+    def _give(self, message: messages.GiveValue, maker: HeardVoice, arrived: Arrived) -> None:
         shared = next((each for each in self._values.values() if each.maker is maker), None)
         if shared is None:
             close_all(arrived.descriptors)
@@ -120,14 +120,14 @@ class SharedValues:
         if self._values.pop(shared.key, None) is not None:
             close_all(shared.descriptors)
 
-    def _take_turn(self, message: messages.TakeTurn, voice: Voice, _: Arrived) -> None:
+    def _take_turn(self, message: messages.TakeTurn, voice: HeardVoice, _: Arrived) -> None:
         queue = self._turns.setdefault(message.key, [])
         if voice not in queue:
             queue.append(voice)
             if queue[0] is voice:
                 voice.answer(messages.YourTurn())
 
-    def _return_turn(self, voice: Voice) -> None:
+    def _return_turn(self, voice: HeardVoice) -> None:
         """End the voice's turn, or its wait for one; the next one gets the turn."""
         for key, queue in [*self._turns.items()]:
             if voice not in queue:
@@ -139,7 +139,7 @@ class SharedValues:
             elif had_it:
                 queue[0].answer(messages.YourTurn())
 
-    def forget(self, voice: Voice) -> None:
+    def forget(self, voice: HeardVoice) -> None:
         """Forget a closed voice: it waits for nothing, makes no value and has no turn any more."""
         self._return_turn(voice)
         for shared in [*self._values.values()]:
@@ -156,7 +156,7 @@ class SharedValues:
             self._find_maker(shared)
 
 
-def _serve(shared: _Shared, voice: Voice) -> None:
+def _serve(shared: _Shared, voice: HeardVoice) -> None:
     assert shared.answer is not None
     shared.served.add(voice.local_rank)
     voice.answer(shared.answer, *shared.descriptors)

@@ -23,7 +23,7 @@ from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.output.streams import Outlets, Sink
 from xmp._processes.replica.exit import finish_parent, forget_exit_handlers
-from xmp._processes.replica.role import Call, DescriptorLayout
+from xmp._processes.replica.role import DescriptorLayout, LoadedCall
 from xmp._processes.system import finalisation, launcher_mark, linux, stack_dump, thread_pools
 from xmp._processes.system.descriptors import (
     move_above,
@@ -39,7 +39,7 @@ from .monitor import Monitor
 __all__ = ["main"]
 
 
-def main(control: int, lifeline: int, inherited: Call | None) -> None:
+def main(control: int, lifeline: int, inherited: LoadedCall | None) -> None:
     """Be the supervisor of one launch; return when everything of it has ended.
 
     Under ``start_method="fork"`` the call itself is ``inherited``.
@@ -68,7 +68,7 @@ def main(control: int, lifeline: int, inherited: Call | None) -> None:
 
 
 def _start(
-    received: Received, call: Call | None, connection: Connection, lifeline: int
+    received: Received, call: LoadedCall | None, connection: Connection, lifeline: int
 ) -> SupervisorLoop | None:
     """Make every replica and return the loop; None, with no replica left, if one cannot be made."""
     order = received.order

@@ -22,12 +22,12 @@ from xmp._processes.messages.fork_server import ForkUnsafe, ImportFailed, Ready,
 from xmp._processes.replica import breakpoints
 from xmp._processes.replica.exit import finish_parent, forget_exit_handlers
 from xmp._processes.report.tracebacks import format_error, message_of, name_of
-from xmp._processes.system import environment, finalisation, fork_safety, linux, stdio
+from xmp._processes.system import environment_changes, finalisation, fork_safety, linux, stdio
 
-from .imports import settle, variables_read
 from .preloading import silence
 from .server import ForkServer
 from .spare import Become
+from .template_imports import settle, variables_read
 
 __all__ = ["hold_script"]
 
@@ -52,7 +52,7 @@ def hold_script(
     forget_exit_handlers()
     sockets = fork_safety.connected_sockets()
     launcher_state.apply(launcher, None)
-    os.environ.update(environment.while_loading(rules))
+    os.environ.update(environment_changes.while_loading(rules))
     stdio.take_streams(streams)
     breakpoints.install()
     try:

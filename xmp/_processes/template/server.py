@@ -23,9 +23,9 @@ from xmp._processes.system.births import Births
 from xmp._processes.system.descriptors import redirect_others_to_null
 from xmp._processes.system.processes import drain, wake_on_ends
 
-from .imports import files_of, import_all, settle, variables_read
 from .preloading import Candidates
 from .spare import Become, Spare
+from .template_imports import files_of, import_all, settle, variables_read
 
 __all__ = ["SUPERVISOR", "Children", "ForkServer"]
 

@@ -29,14 +29,14 @@ from xmp._payload import pickler  # noqa: F401  (so that replicas find it import
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.messages.fork_server import ForkRequest, ForkSupervisor, Ready, StartTemplate
 from xmp._processes.replica import seeding
-from xmp._processes.replica.role import Call
+from xmp._processes.replica.role import LoadedCall
 from xmp._processes.supervisor import supervisor_main as supervisor
 from xmp._processes.system import fork_safety, launcher_mark, linux
 from xmp._processes.system.descriptors import keep_from_exec
 
-from .imports import files_of, import_all, settle, variables_read
 from .script_holder import hold_script
 from .server import SUPERVISOR, ForkServer
+from .template_imports import files_of, import_all, settle, variables_read
 
 __all__ = ["main", "serve"]
 
@@ -73,7 +73,7 @@ def main(descriptor: int, lifeline: int) -> NoReturn:
     os._exit(0)
 
 
-def serve(connection: Connection, lifeline: int, call: Call) -> NoReturn:
+def serve(connection: Connection, lifeline: int, call: LoadedCall) -> NoReturn:
     """Be the keeper of one launch, in a process forked from the launcher; never return."""
 
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -92,7 +92,7 @@ def become(
     request: ForkRequest,
     descriptors: list[int],
     idle: float | None = None,
-    inherited: Call | None = None,
+    inherited: LoadedCall | None = None,
 ) -> NoReturn:
     """Turn a fresh child into the requested process; never return."""
     try:

@@ -14,17 +14,17 @@ from xmp._processes.messages.replica import OpenVoice
 from xmp._processes.messages.untrusted import Arrived, UntrustedConnection
 from xmp._processes.output.event_loop import EventLoop
 
-from .checks import check_question
+from .message_checks import check_question
 from .replica_handle import ReplicaHandle
 
-__all__ = ["Voice", "Voices"]
+__all__ = ["HeardVoice", "HeardVoices"]
 
 _MOST = 1000
 """The most voices of a replica and its children: each costs the supervisor a descriptor."""
 
 
 @dataclass(eq=False)
-class Voice:
+class HeardVoice:
     """One thread of a replica, or of a child of it, which waits for one answer at a time."""
 
     replica: ReplicaHandle
@@ -39,22 +39,22 @@ class Voice:
             self.connection.post(message, descriptors)
 
 
-class Voices:
+class HeardVoices:
     """The voices of all replicas."""
 
     def __init__(
         self,
         loop: EventLoop,
         condemn: Callable[[ReplicaHandle, str], None],
-        forget: Callable[[Voice], None],
+        forget: Callable[[HeardVoice], None],
     ) -> None:
         """Call ``condemn`` for a replica with a wrong question, ``forget`` for a closed voice."""
-        self.table = Handlers[[Voice, Arrived]]()
+        self.table = Handlers[[HeardVoice, Arrived]]()
         """The handler of each question."""
         self._loop = loop
         self._condemn = condemn
         self._forget = forget
-        self._voices: dict[Voice, None] = {}
+        self._voices: dict[HeardVoice, None] = {}
 
     def open(self, message: OpenVoice, replica: ReplicaHandle, arrived: Arrived) -> None:
         """Listen to a voice from now on; close it at once if there are too many."""
@@ -63,11 +63,11 @@ class Voices:
             os.close(descriptor)
             return
         connection = UntrustedConnection.given(descriptor, arrived.sender)
-        voice = Voice(replica, message.local_rank, connection, arrived.by_child)
+        voice = HeardVoice(replica, message.local_rank, connection, arrived.by_child)
         self._voices[voice] = None
         self._loop.listen(descriptor, partial(self._hear, voice))
 
-    def _hear(self, voice: Voice) -> None:
+    def _hear(self, voice: HeardVoice) -> None:
         try:
             arrived = voice.connection.take()
             if arrived is not None:
@@ -80,7 +80,7 @@ class Voices:
         except OSError as error:  # the request needs a descriptor, and none is left
             self._end(voice, f"it cannot be carried out: {error}")
 
-    def _end(self, voice: Voice, why: str) -> None:
+    def _end(self, voice: HeardVoice, why: str) -> None:
         """Close a voice that cannot be served, and kill its replica first, unless a child has it.
 
         The launch depends on no child.
@@ -93,7 +93,7 @@ class Voices:
         """Yield the connections on which something waits to be sent."""
         return (voice.connection for voice in [*self._voices] if voice.connection.waiting)
 
-    def close(self, voice: Voice) -> None:
+    def close(self, voice: HeardVoice) -> None:
         """Close a voice and withdraw its question."""
         if not voice.closed:
             voice.closed = True
