@@ -9,7 +9,7 @@ import pytest
 
 from xmp._processes.messages import replica as messages
 from xmp._processes.messages.untrusted import Arrived
-from xmp._processes.supervisor.heard_voices import Voice
+from xmp._processes.supervisor.heard_voices import HeardVoice
 from xmp._processes.supervisor.shared_values import MOST_KEPT, SharedValues
 from xmp._words.types import ReplicaPlan
 
@@ -33,12 +33,12 @@ class Table:
 
     def __init__(self) -> None:
         self.shared = SharedValues([ReplicaPlan(rank, rank, rank) for rank in range(3)])
-        self.voices: dict[str, Voice] = {}
+        self.voices: dict[str, HeardVoice] = {}
 
-    def voice(self, name: str) -> Voice:
+    def voice(self, name: str) -> HeardVoice:
         if name not in self.voices:
             answers: Any = Answers()
-            self.voices[name] = Voice(NO_CONNECTION, int(name[0]), answers, len(name) > 1)
+            self.voices[name] = HeardVoice(NO_CONNECTION, int(name[0]), answers, len(name) > 1)
         return self.voices[name]
 
     def do(self, step: str) -> None:
