@@ -42,7 +42,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(options: argparse.Namespace) -> Chosen | None:
-    """What ``--engine`` and ``--hosts`` name; None without both. Raises PlanError."""
+    """Return what ``--engine`` and ``--hosts`` name; None without both. Raise PlanError."""
     _refuse_to_gather(options)
     if options.engine is None and options.hosts is None and options.runtime_env is None:
         return None
@@ -79,7 +79,7 @@ def _refuse_to_gather(options: argparse.Namespace) -> None:
 
 
 def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:
-    """``--runtime-env`` as ``xmp.launch`` takes it: from JSON, or a file of JSON."""
+    """Read ``--runtime-env`` as ``xmp.launch`` takes it: from JSON, or a file of JSON."""
     text: str | None = options.runtime_env
     if text is None:
         return None
@@ -99,7 +99,7 @@ def _runtime_env(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _hosts(text: str | None) -> int | str | list[str] | None:
-    """``--hosts`` as ``xmp.launch`` takes it: a number, a slice, or ids of nodes."""
+    """Read ``--hosts`` as ``xmp.launch`` takes it: a number, a slice, or ids of nodes."""
     if text is None:
         return None
     if re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
@@ -131,7 +131,7 @@ def _refuse(options: argparse.Namespace) -> None:
 
 
 def with_text(run: ScriptRun) -> ScriptRun:
-    """The run of a script whose file the hosts need not have."""
+    """Add the script's text, where the hosts need not have its file."""
     if run.kind != "path" or run.source is not None:
         return run
     return replace(run, source=_run_target.text_of(run.target))

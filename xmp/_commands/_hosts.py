@@ -32,7 +32,7 @@ def count(options: argparse.Namespace) -> int | None:
 
 
 def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByHand | None:
-    """The hosts of the job, and which of them this is; None where the options do not say.
+    """Return the hosts of the job, and which of them this is; None if the options do not say.
 
     An option that is left out is the variable of its name: ``NNODES``, ``NODE_RANK``,
     ``MASTER_ADDR``, ``MASTER_PORT``. Raises PlanError for what is missing or cannot be.
@@ -61,7 +61,7 @@ def by_hand(options: argparse.Namespace, environ: Mapping[str, str]) -> HostsByH
 
 
 def _at_endpoint(hosts: int, index: int | None, options: argparse.Namespace) -> HostsByHand:
-    """The hosts that meet at --rdzv-endpoint; raises PlanError."""
+    """Return the hosts that meet at --rdzv-endpoint. Raise PlanError."""
     text, backend = options.rdzv_endpoint, options.rdzv_backend
     if backend not in (None, "c10d", "static") or (backend == "static" and index is None):
         raise PlanError(

@@ -74,7 +74,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def said_of_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """The error for arguments that a command does not have."""
+    """Return the error for arguments that a command does not have."""
     text = f"unrecognized arguments: {' '.join(unknown)}"
     if options.word != "run":
         return text

@@ -35,7 +35,10 @@ class Target(NamedTuple):
 
 
 def read(options: argparse.Namespace) -> Target:
-    """Raises PlanError for what is not there, XmpError for a script that cannot be compiled."""
+    """Find the target, and what it imports; run nothing of it.
+
+    Raise PlanError if it is not there, XmpError for a script that cannot be compiled.
+    """
     if options.no_python:
         return _program(options)
     if options.module:
@@ -56,7 +59,7 @@ def read(options: argparse.Namespace) -> Target:
 
 
 def text_of(path: str) -> bytes:
-    """The whole script; raises PlanError."""
+    """Return the whole script. Raise PlanError."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -111,9 +114,9 @@ def _imports(path: str, folder: str, source: bytes | None) -> tuple[str, ...]:
 
 
 def _module_file(name: str) -> tuple[str, str]:
-    """The source of the module, empty where it has another form, and its package.
+    """Return the source of the module, empty where it has another form, and its package.
 
-    Imports nothing of it.
+    Import nothing of it.
     """
     around = name.rpartition(".")[0]
     spec = _found(name)

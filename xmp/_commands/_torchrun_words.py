@@ -147,7 +147,7 @@ def _refuse_rendezvous(options: argparse.Namespace) -> None:
 
 
 def _write_variables(options: argparse.Namespace) -> None:
-    """What the options say of this host alone, or beside variables that name the hosts."""
+    """Set the variables for what the options say of this host alone, or beside other variables."""
     if _hosts.count(options) == 1:
         os.environ["NNODES"] = "1"
     if options.master_addr is not None:
@@ -189,7 +189,7 @@ def _together(tee: dict[int, int], redirects: dict[int, int]) -> tuple[tuple[int
 
 
 def _prefix(template: str | None) -> str:
-    """What --prefix would be for torchrun's template: "[${role_name}${local_rank}]:"."""
+    """Return the --prefix for torchrun's template, such as "[${role_name}${local_rank}]:"."""
     if not template:
         return "yes"
     marks = {"rank": "\0rank\1", "local_rank": "\0local_rank\1"}

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def look() -> Cleaned:
-    """What ``clean`` would end now."""
+    """Return what ``clean`` would end now."""
     found = leftovers()
     holders = [described(process) for process in found.proven]
     return Cleaned(stuck=holders, doubtful=_left_alone(found.doubtful))

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find(pid: int | None) -> list[Launch]:
-    """The launches of a launcher, or the one of a process inside; None for the only one.
+    """Return the launches of a launcher, or the one of a process inside; None for the only one.
 
     Raises XmpError for a process that has no launch of this user's, and for None where there is
     none or more than one.
@@ -81,7 +81,7 @@ def _what(launch: Launch) -> str:
 
 
 def report(launch: Launch) -> str:
-    """What the replicas of a launch are doing, equal stacks once."""
+    """Write what the replicas of a launch are doing, equal stacks once."""
     raise_descriptor_limit()  # two for each replica
     head = f"launch of process {launch.launcher}: {_what(launch)}"
     if launch.supervisor.state in "Tt":
