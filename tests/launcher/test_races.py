@@ -19,8 +19,9 @@ import pytest
 from tests.support.launching import BEGIN, launch
 from tests.support.stage import Script
 from tests.support.waiting import until
+from xmp._os.log import say
 from xmp._processes.system import processes
-from xmp._processes.terminal.console import on_quit, say
+from xmp._processes.terminal.console import on_quit
 
 
 def test_a_launcher_never_kills_its_own_group(script: Script) -> None:

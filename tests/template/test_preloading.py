@@ -126,7 +126,7 @@ def packages(stage: Stage) -> str:
     site = stage.folder / "base" / "lib" / version / "site-packages"
     site.mkdir(parents=True)
     stage.write(
-        "from xmp._processes.template import trial_import\ntrial_import._SECONDS = 2.0\n",
+        "from xmp._processes.template import preloading\npreloading._SECONDS = 2.0\n",
         str((site / "sitecustomize.py").relative_to(stage.folder)),
     )
     (site / "odd-one").mkdir()

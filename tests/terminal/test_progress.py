@@ -224,7 +224,8 @@ def test_without_a_join_the_terminal_is_the_programs(tmp_path: Path) -> None:
 
 WRITER = """
 import os, sys
-from xmp._processes.terminal import console, status_line
+from xmp._os import log
+from xmp._processes.terminal import status_line
 
 def write(text):
     os.write(1, text.encode())
@@ -239,7 +240,7 @@ status_line.draw("a status")
 write("first\\nsecond\\nthird\\n")
 status_line.draw("a very long status" * 3)
 sys.stdin.readline()
-console.say("said\\nby the launcher")
+log.say("said\\nby the launcher")
 """
 
 

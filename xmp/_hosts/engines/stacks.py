@@ -7,9 +7,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from xmp._os import log
+from xmp._os.log import say
 from xmp._processes.messages.launch import TakeStacks
 from xmp._processes.report.stack_texts import living
-from xmp._processes.terminal.console import say
 
 if TYPE_CHECKING:
     from .hosts_launch import HostsLaunch

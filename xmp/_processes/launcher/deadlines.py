@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xmp._os import log
+from xmp._os.log import say
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Pause, Resume
 from xmp._processes.report.timeout_error import seconds
-from xmp._processes.terminal.console import on_quit, say
+from xmp._processes.terminal.console import on_quit
 from xmp._rules.limits import SAY_AFTER, TOTAL, Clocks
 from xmp._rules.watch import KILL_WAIT
 from xmp._words.errors import ReplicaTimeout

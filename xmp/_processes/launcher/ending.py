@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from xmp._os import log, signals
+from xmp._os.log import say
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Resume, Stop
 from xmp._processes.report.stack_texts import ranks
-from xmp._processes.terminal.console import in_notebook, say, signals_of_the_user
+from xmp._processes.terminal.console import in_notebook, signals_of_the_user
 
 from .launch_registry import preempt_all
 

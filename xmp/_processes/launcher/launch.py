@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from xmp._os import log, signals
+from xmp._os.log import say
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.connection import Closed
 from xmp._processes.messages.launch import Interrupt, Kill, Preempt, SetGrace, Stop, TakeStacks
 from xmp._processes.messages.timeline import StartTimeline, slow_start
 from xmp._processes.report.stack_texts import living
-from xmp._processes.terminal.console import say
 from xmp._processes.terminal.lender import TerminalLender
 from xmp._processes.terminal.progress import Progress
 from xmp._words.errors import XmpError

@@ -20,6 +20,7 @@ from xmp import _inside
 from xmp._processes.messages.connection import Closed, Connection, pair
 from xmp._processes.messages.launch import AnswerDebugger, DebuggerLeft
 from xmp._processes.messages.replica import BreakpointReached, Synchronise
+from xmp._processes.system.descriptors import close_all
 from xmp._processes.system.stdio import flush
 
 __all__ = ["Debugger", "TerminalLoan"]
@@ -89,8 +90,7 @@ class TerminalLoan:
             return
         flush()
         os.dup2(self._before, 0)
-        for descriptor in (self._before, self.source, self.sink):
-            os.close(descriptor)
+        close_all((self._before, self.source, self.sink))
         # Closing is not enough: children that were forked meanwhile hold a copy.
         with suppress(RuntimeError), self._held, suppress(Closed):
             connection.send(DebuggerLeft(why))

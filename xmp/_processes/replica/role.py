@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from xmp._payload.script import MainSource, import_main
 from xmp._processes.messages import thread_replicas
 from xmp._processes.messages.order import LaunchOrder
 from xmp._processes.messages.timeline import Timeline
-from xmp._processes.system.descriptors import highest_descriptor
+from xmp._processes.system.descriptors import close_all, highest_descriptor
 from xmp._words.framework import Framework
 from xmp._words.replica_info import ReplicaInfo
 from xmp._words.types import ReplicaPlan
@@ -78,8 +77,7 @@ class ChildEnds(NamedTuple):
 
     def close(self) -> None:
         """Close, in the parent after the fork, the descriptors that only the child uses."""
-        for descriptor in (self.channel, *self.streams):
-            os.close(descriptor)
+        close_all((self.channel, *self.streams))
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from xmp._os import proc
 from xmp._processes.system import environment_changes, linux
-from xmp._processes.system.descriptors import close_from
+from xmp._processes.system.descriptors import close_all, close_from
 from xmp._processes.system.interpreter import TRACING, fresh_interpreter
 
 from .role import Changes, ChildEnds, DescriptorLayout, Role
@@ -39,8 +39,7 @@ def settle_in(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes
     for number, descriptor in zip((2, 1), ends.streams, strict=False):
         os.dup2(descriptor, number)
     if not role.info.descriptors:
-        for descriptor in role.common.leases.values():
-            os.close(descriptor)
+        close_all(role.common.leases.values())
     environment_changes.change_environment(variables)
     signal.set_wakeup_fd(-1)
     # Not signal.signal, whose enums touch 20 pages.

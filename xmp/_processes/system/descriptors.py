@@ -7,7 +7,7 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 
 from . import linux
@@ -140,8 +140,7 @@ def standard_numbers_taken() -> Iterator[None]:
     try:
         yield
     finally:
-        for descriptor in taken:
-            os.close(descriptor)
+        close_all(taken)
 
 
 def is_socket(descriptor: int) -> bool:
@@ -151,6 +150,6 @@ def is_socket(descriptor: int) -> bool:
         return False
 
 
-def close_all(descriptors: Sequence[int]) -> None:
+def close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)

@@ -20,7 +20,7 @@ from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.connection import Closed, Connection
 from xmp._processes.system import linux, processes
 from xmp._processes.system.births import Births
-from xmp._processes.system.descriptors import redirect_others_to_null
+from xmp._processes.system.descriptors import close_all, redirect_others_to_null
 from xmp._processes.system.processes import drain, wake_on_ends
 
 from .preloading import Candidates
@@ -74,8 +74,7 @@ class Children:
         """Restore SIGCHLD's default and close the wake-up pipe, in a fresh child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in self.wakeup:
-            os.close(end)
+        close_all(self.wakeup)
 
 
 _LOOK_SECONDS = 0.2
@@ -237,8 +236,7 @@ class ForkServer:
         if pid:
             self._children.own.add(pid)
             self._connection.post(messages.Forked(pid, request.token))
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
         if self._one_launch:
             redirect_others_to_null(self._descriptors())
 

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from xmp._os import own_handlers
-from xmp._os.log import say
 from xmp._processes.messages.launch import Interrupt, Pause, Resume
 
-__all__ = ["in_notebook", "on_quit", "say", "signals_of_the_user"]
+__all__ = ["in_notebook", "on_quit", "signals_of_the_user"]
 
 
 def in_notebook() -> bool:

@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from xmp._os.log import say
 from xmp._processes.messages import launch
+from xmp._processes.system.descriptors import close_all
 from xmp._processes.system.processes import is_stopped
 
-from .console import in_notebook, say
+from .console import in_notebook
 
 __all__ = ["TerminalLender"]
 
@@ -171,8 +173,7 @@ class TerminalLender:
         try:
             self._ask(launch.AnswerDebugger(rank), found)
         finally:
-            for descriptor in found:
-                os.close(descriptor)
+            close_all(found)
         return True
 
     def by_signal(self, message: launch.Interrupt | launch.Pause | launch.Resume) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from xmp._os.log import say
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, Kill, Pause, Stop
 from xmp._processes.messages.order import PHASES
@@ -19,7 +20,7 @@ from xmp._processes.report.stack_texts import ranks
 from xmp._words.types import ReplicaPlan
 
 from . import status_line
-from .console import in_notebook, say
+from .console import in_notebook
 from .status_line import CellLine
 
 __all__ = ["Progress", "said_here"]
