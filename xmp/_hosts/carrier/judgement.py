@@ -32,6 +32,10 @@ SUSPICION = 2.5
 """Seconds without a beat after which a host may be the cause of a symptom, which then waits."""
 PATIENCE = 0.6
 """Seconds for which a symptom waits for its cause while no host is silent."""
+MOST_STEPS = 1 << 39
+"""The most calls that a replica can have made: one a microsecond for six days."""
+_FARTHEST = 1 << 20
+"""The largest distance from an answer to a proposal: every proposal fits a number of ``words``."""
 
 
 class Standstill:
@@ -95,12 +99,6 @@ class Judgement:
     def waits(self) -> bool:
         """Whether a symptom is waiting for its cause."""
         return self.verdict is None and self._symptom is not None
-
-
-MOST_STEPS = 1 << 39
-"""The most calls that a replica can have made: one a microsecond for six days."""
-_FARTHEST = 1 << 20
-"""The largest distance from an answer to a proposal: every proposal fits a number of ``words``."""
 
 
 class Agreement:

@@ -25,6 +25,7 @@ _GOODBYE = 1.0
 _THIN_LINEAR_TIMEOUTS, _RTO_MAX_MS = 16, 44  # include/uapi/linux/tcp.h
 _A_FLOOD = 1000
 """Frames from a remote peer within a second; a host sends one, and one more for each event."""
+SECONDS = 3.0
 
 
 class Peer:
@@ -218,9 +219,6 @@ def _is_over(peer: Peer) -> bool:
     except OSError:
         pass
     return True
-
-
-SECONDS = 3.0
 
 
 def reach(address: str, port: int) -> str:

@@ -13,17 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 __all__ = [
-    "NEXT",
-    "TEXT_LIMIT",
-    "ArrivalIndex",
-    "HostCard",
-    "Malformed",
-    "Proposal",
-    "Refusal",
-    "RollState",
-    "Step",
-    "decode",
-    "encode",
+    "NEXT", "TEXT_LIMIT", "ArrivalIndex", "HostCard", "Malformed", "Proposal", "Refusal",
+    "RollState", "Step", "decode", "encode",
 ]  # fmt: skip
 
 TEXT_LIMIT = 32 * 1024

@@ -32,8 +32,8 @@ from .catalog import Message
 from .plain_format import PICKLED, Malformed, decoded, encoded
 
 __all__ = [
-    "APART", "CREDENTIALS_ROOM", "DESCRIPTORS", "KIND", "PIECE", "WHOLE", "Assembly", "Closed",
-    "Connection", "Sender", "in_packets", "pair", "prepared",
+    "APART", "CREDENTIALS_ROOM", "KIND", "PIECE", "WHOLE", "Assembly", "Closed", "Connection",
+    "Sender", "pair", "prepared",
 ]  # fmt: skip
 
 DESCRIPTORS = 250
@@ -43,6 +43,14 @@ APART = b"!"
 """A whole message that may come between the packets of another."""
 _FIRST, _MORE, _LAST = b"(", b"+", b")"
 _TOTAL = struct.Struct("<Q")
+M = TypeVar("M", bound=Message)
+_ROOM = 128 * 1024
+_CREDENTIALS = struct.Struct("iII")
+CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
+_SPILLED = 255
+"""The first byte of a message whose pickle is in its first descriptor, a memory file."""
+# macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
+KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 
 def in_packets(data: bytes, descriptors: list[int]) -> Iterator[tuple[bytes, list[int]]]:
@@ -118,16 +126,6 @@ class Assembly:
         """Drop the part that has arrived of an incomplete message."""
         close_all(self._descriptors)
         self._total, self._data, self._descriptors = -1, bytearray(), []
-
-
-M = TypeVar("M", bound=Message)
-_ROOM = 128 * 1024
-_CREDENTIALS = struct.Struct("iII")
-CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
-_SPILLED = 255
-"""The first byte of a message whose pickle is in its first descriptor, a memory file."""
-# macOS has no SOCK_SEQPACKET for local sockets; its datagrams keep boundaries too.
-KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 
 class Closed(EOFError):

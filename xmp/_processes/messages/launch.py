@@ -10,12 +10,11 @@ from .order import Failure, LaunchOrder
 from .timeline import Timeline
 
 __all__ = [
-    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "Events",
-    "FailedFirst", "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt",
-    "PreemptAnswer", "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep",
-    "ReplicaEnded", "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted",
-    "Resume", "SetGrace", "StackTexts", "StartLaunch", "StepReached", "Stop", "TakeStacks",
-    "UnsafeToFork",
+    "AnswerDebugger", "AtBreakpoint", "CannotMake", "DebuggerLeft", "Done", "Events", "FailedFirst",
+    "Interrupt", "InterruptDebugger", "Kill", "LoadFailed", "Pause", "Preempt", "PreemptAnswer",
+    "PreemptElsewhere", "ProgressElsewhere", "ProgressMade", "ProposedStep", "ReplicaEnded",
+    "ReplicaEntered", "ReplicaPhase", "ReplicaReturned", "ReplicasStarted", "Resume", "SetGrace",
+    "StackTexts", "StartLaunch", "StepReached", "Stop", "TakeStacks", "UnsafeToFork",
 ]  # fmt: skip
 
 

@@ -21,6 +21,8 @@ from xmp._processes.system import linux
 __all__ = ["load_exception", "pack_exception", "packed_outcome", "received_image"]
 
 _PORTION = 1 << 30  # read() gives at most 2 GiB - 4 KiB at a time
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_CHAIN = 10
 
 
 def packed_outcome(value: Any) -> Image:
@@ -61,9 +63,6 @@ def _copied(image: Image) -> bytes:
         data += piece
     return bytes(data)
 
-
-_MAX_BYTES = 4 * 1024 * 1024
-_MAX_CHAIN = 10
 
 _ChainLink = tuple[BaseException, bool, bool]
 """An exception, whether the one before it was raised ``from`` it, and its own

@@ -19,8 +19,8 @@ __all__ = [
     "AskPreempted", "Beat", "BreakpointReached", "ExceptionRaised", "ExitCalled",
     "FreshReplicaOrder", "FunctionEntered", "FunctionLeft", "GiveValue", "MakeValue", "NoValue",
     "OpenVoice", "PhaseBegun", "PreemptedAt", "ResultReady", "ReturnTurn", "SharedValue",
-    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "VariablesTaken",
-    "WantValue", "YourTurn",
+    "ShowInCell", "ShownInCell", "Synced", "Synchronise", "TakeTurn", "VariablesTaken", "WantValue",
+    "YourTurn",
 ]  # fmt: skip
 
 

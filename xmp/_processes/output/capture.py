@@ -19,13 +19,15 @@ from xmp._words.types import Output, ReplicaPlan
 from .log_files import LogFile, logs, shows
 from .streams import Outlets, Sink, Source, open_stream
 
-__all__ = ["Capture", "CapturedSource", "PrefixedLines"]
+__all__ = ["Capture", "PrefixedLines"]
 
 _LONGEST = 64 * 1024
 """Bytes of the longest line that is held until it ends; longer ones are written in parts."""
 _OPEN_BYTES = 4096
 """Bytes of an open line that are kept, to be written again."""
 _UNIT = re.compile(rb"\r*[^\r\n]*(?:\r*\n)?")
+_PORTION = 64 * 1024
+_COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class PrefixedLines:
@@ -101,10 +103,6 @@ class PrefixedLines:
         held, self._held = self._held.strip(b"\r"), b""
         if held or self.open_line:
             self._put_line(held + b"\n", held + b"\n")
-
-
-_PORTION = 64 * 1024
-_COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class CapturedSource(Source):

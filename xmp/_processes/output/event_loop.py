@@ -17,6 +17,8 @@ from .streams import Sink, Source
 
 __all__ = ["EventLoop", "OutputPump"]
 
+_PORTIONS = 64
+
 
 class EventLoop:
     """A selector that wakes up for input, for room to write, and when a time-out is over."""
@@ -62,9 +64,6 @@ class EventLoop:
             self._selector.register(descriptor, writes)
         else:
             self._selector.unregister(descriptor)
-
-
-_PORTIONS = 64
 
 
 class OutputPump:

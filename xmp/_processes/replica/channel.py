@@ -35,6 +35,11 @@ from xmp._processes.messages.replica import OpenVoice
 
 __all__ = ["SupervisorChannel", "Voice", "Voices", "in_child"]
 
+T = TypeVar("T")
+_ENTERED = prepared(messages.FunctionEntered())
+"""Pickling it in a fork would cost 40 pages."""
+_BETWEEN_BEATS = 0.25  # seconds
+
 
 class Voice:
     """A connection for one question at a time, and its answer."""
@@ -115,12 +120,6 @@ def _forget_the_parents() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_the_parents)
-
-
-T = TypeVar("T")
-_ENTERED = prepared(messages.FunctionEntered())
-"""Pickling it in a fork would cost 40 pages."""
-_BETWEEN_BEATS = 0.25  # seconds
 
 
 class SupervisorChannel:

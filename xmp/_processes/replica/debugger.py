@@ -23,7 +23,7 @@ from xmp._processes.messages.replica import BreakpointReached, Synchronise
 from xmp._processes.system.descriptors import close_all
 from xmp._processes.system.stdio import flush
 
-__all__ = ["Debugger", "TerminalLoan"]
+__all__ = ["Debugger"]
 
 
 class TerminalLoan:

@@ -22,8 +22,7 @@ from .channel import SupervisorChannel
 from .reports import hold_sigterm, record, release_sigterm, report_failure
 
 __all__ = [
-    "finish_parent", "forget_exit_handlers", "has_exit_handlers", "leave", "run_exit_handlers",
-]  # fmt: skip
+    "finish_parent", "forget_exit_handlers", "has_exit_handlers", "leave", ]  # fmt: skip
 
 _finalize: Any = weakref.finalize
 

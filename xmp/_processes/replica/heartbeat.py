@@ -18,10 +18,11 @@ from functools import partial
 from xmp import _inside
 from xmp._processes.system import linux
 
-__all__ = ["REPORTS_PER_LIMIT", "Heartbeats", "HostProgress"]
+__all__ = ["Heartbeats", "HostProgress"]
 
 _LINE = 64  # bytes: no two replicas write into the same cache line
 _BEATS_PER_LIMIT = 8
+REPORTS_PER_LIMIT = 8
 
 
 class Heartbeats:
@@ -74,9 +75,6 @@ def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
             pass  # a signal came first
         beat()
         time.sleep(period)
-
-
-REPORTS_PER_LIMIT = 8
 
 
 class HostProgress:

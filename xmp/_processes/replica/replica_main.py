@@ -56,7 +56,7 @@ from .settling import ForkState, replace_image, settle_in
 if TYPE_CHECKING:
     from .role import Role
 
-__all__ = ["be_replica", "end_unreported", "run", "run_threads"]
+__all__ = ["be_replica", "end_unreported", "run"]
 
 
 def be_replica(role: Role, parent: ForkState, ends: ChildEnds, variables: Changes) -> NoReturn:

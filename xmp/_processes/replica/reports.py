@@ -27,13 +27,15 @@ from xmp._words.framework import Framework
 from .channel import SupervisorChannel
 
 __all__ = [
-    "SWITCH", "ExceptHook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
+    "ExceptHook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
     "hold_sigterm", "parents_hook", "record", "release_sigterm", "report_failure", "report_raised",
     "send_result",
 ]  # fmt: skip
 
 _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"
+SWITCH = "XMP_LOCALS"
+"""The variable that, set to ``off``, has no variables of frames sent."""
 
 
 def send_result(
@@ -178,9 +180,6 @@ def release_sigterm() -> None:
 
 
 ExceptHook = Callable[..., Any]
-
-SWITCH = "XMP_LOCALS"
-"""The variable that, set to ``off``, has no variables of frames sent."""
 
 
 def parents_hook(method: str) -> ExceptHook:

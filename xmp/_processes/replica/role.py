@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     from .heartbeat import Heartbeats
 
 __all__ = [
-    "Changes",
-    "ChildEnds",
-    "CommonState",
-    "DescriptorLayout",
-    "Enter",
-    "LoadedCall",
-    "Role",
-    "framework_entry",
-    "loader",
+    "Changes", "ChildEnds", "CommonState", "DescriptorLayout", "Enter", "LoadedCall", "Role",
+    "framework_entry", "loader",
 ]  # fmt: skip
 
 LoadedCall = tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]

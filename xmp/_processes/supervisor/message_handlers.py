@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .monitor import Monitor
     from .preemption_vote import VoteOverHosts
 
-__all__ = ["ReplicaMessages", "launcher_requests", "replica_messages"]
+__all__ = ["launcher_requests", "replica_messages"]
 
 ELSEWHERE = -1
 """The rank that stands for progress on another host."""

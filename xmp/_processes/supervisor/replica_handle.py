@@ -26,6 +26,7 @@ __all__ = ["ReplicaHandle", "recorded"]
 
 _NAME = "TORCHELASTIC_ERROR_FILE"
 _LIMIT = 64 * 1024  # bytes; a longer file is no traceback
+_FATAL = "Fatal Python error: "
 
 
 def recorded(plan: ReplicaPlan) -> tuple[str, str]:
@@ -62,9 +63,6 @@ def _of(data: Any) -> tuple[str, str]:
         trace = extra.get("py_callstack") if isinstance(extra, dict) else None
         message = message.get("message")
     return message if isinstance(message, str) else "", trace if isinstance(trace, str) else ""
-
-
-_FATAL = "Fatal Python error: "
 
 
 @dataclass(eq=False)

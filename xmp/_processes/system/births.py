@@ -18,6 +18,9 @@ from .descriptors import move_above
 
 __all__ = ["Birth", "Births", "is_over"]
 
+_SECONDS = 30.0
+"""Seconds for a fork: one that takes longer hangs in a library's at-fork hook, with its launch."""
+
 
 class Birth:
     """A watch over a child: until it has called ``over``, the kernel kills it when its parent ends.
@@ -76,10 +79,6 @@ class Birth:
 def is_over(kept: int) -> bool:
     """Return whether the child has reached its first line, or has ended; ``kept``: see ``keep``."""
     return kept < 0 or linux.ready(kept, select.POLLERR)
-
-
-_SECONDS = 30.0
-"""Seconds for a fork: one that takes longer hangs in a library's at-fork hook, with its launch."""
 
 
 class Births:

@@ -55,6 +55,10 @@ _LINUX = sys.platform == "linux"
 _SIGKILL, _SIGCONT = int(signal.SIGKILL), int(signal.SIGCONT)
 _libc = ctypes.CDLL(None)
 _without = frozenset(os.environ.get("XMP_WITHOUT", "").replace(" ", "").split(","))
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 1, 2, 4, 8
+_F_SEALS_ALL = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
 
 
 def _has(feature: str) -> bool:
@@ -297,12 +301,6 @@ def _write_oom_score(score: int) -> None:
             file.write(str(score))
     except OSError:
         pass  # some sandboxes let no process change it
-
-
-_F_ADD_SEALS = 1033
-_F_GET_SEALS = 1034
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 1, 2, 4, 8
-_F_SEALS_ALL = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
 
 
 def seal(descriptor: int) -> None:

@@ -12,6 +12,7 @@ __all__ = ["buffer_lines", "flush", "flush_c", "standard_streams", "take_streams
 
 _UNBUFFERED = getattr(sys.__stdout__, "write_through", False)
 """Whether this interpreter, or the one that it was forked from, has -u or PYTHONUNBUFFERED."""
+_LINE_BUFFERED = 1  # _IOLBF of setvbuf(3)
 
 
 def flush() -> list[str]:
@@ -74,7 +75,6 @@ def take_streams(descriptors: list[int]) -> None:
     )
 
 
-_LINE_BUFFERED = 1  # _IOLBF of setvbuf(3)
 _libc: Any = ctypes.CDLL(None)
 try:
     _c_stdout: Any = ctypes.c_void_p.in_dll(_libc, "stdout")

@@ -23,6 +23,11 @@ from . import interpreter
 
 __all__ = ["ALL", "VariablesRead", "differs", "innermost", "is_of_a_library", "reads_all"]
 
+ALL = "*"
+"""Stands for a name if all variables were read."""
+_MAPPING = frozenset({"os", "collections.abc", "_collections_abc"})
+"""The modules of ``os.environ``'s own methods."""
+
 
 def innermost(frame: FrameType | None) -> str:
     """Return the file of the innermost module whose body runs above this frame; "" if none does."""
@@ -45,10 +50,6 @@ def _libraries() -> tuple[str, ...]:
     return (*site_folders(), os.path.dirname(os.__file__) + os.sep, interpreter.package_folder)
 
 
-ALL = "*"
-"""Stands for a name if all variables were read."""
-_MAPPING = frozenset({"os", "collections.abc", "_collections_abc"})
-"""The modules of ``os.environ``'s own methods."""
 _environ: Any = os.environ
 
 

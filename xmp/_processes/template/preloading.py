@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from xmp._processes.system import fork_safety, linux
 from xmp._words.types import ForkRules
 
-__all__ = ["Candidates", "ImportTrial", "silence"]
+__all__ = ["Candidates", "silence"]
 
 _SECONDS = 20.0
 """Seconds for one module. An import that takes longer hangs, or is too slow to wait for."""

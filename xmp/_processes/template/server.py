@@ -27,9 +27,12 @@ from .preloading import Candidates
 from .spare import Become, Spare
 from .template_imports import files_of, import_all, settle, variables_read
 
-__all__ = ["SUPERVISOR", "Children", "ForkServer"]
+__all__ = ["SUPERVISOR", "ForkServer"]
 
 SUPERVISOR = "xmp-supervisor"
+_LOOK_SECONDS = 0.2
+_TRIAL_DELAY = 0.05  # seconds: a launch that follows at once goes first
+_SPARE_DELAY = 0.005  # seconds: modules may follow, which the spare should have imported
 
 
 class Children:
@@ -75,11 +78,6 @@ class Children:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         close_all(self.wakeup)
-
-
-_LOOK_SECONDS = 0.2
-_TRIAL_DELAY = 0.05  # seconds: a launch that follows at once goes first
-_SPARE_DELAY = 0.005  # seconds: modules may follow, which the spare should have imported
 
 
 class ForkServer:

@@ -25,7 +25,7 @@ from xmp._processes.supervisor.replica_handle import ReplicaHandle
 from xmp._processes.system import fork_safety, linux, processes
 from xmp._words.types import ForkRules, HostPlan, ReplicaPlan, Settings
 
-__all__ = ["Become", "Spare", "rehearse"]
+__all__ = ["Become", "Spare"]
 
 
 def rehearse() -> None:

@@ -31,7 +31,14 @@ from xmp._os import log
 from xmp._processes.messages.cell_frames import FrameReader
 from xmp._processes.messages.replica import ShowInCell
 
-__all__ = ["CellOutput", "for_this_cell", "shower"]
+__all__ = ["CellOutput"]
+
+_PORTION = 64 * 1024
+_AHEAD = 256 * 1024
+"""Bytes between two pauses: the kernel's buffer has no limit."""
+_RATE = 16 * 1024 * 1024
+"""Bytes a second. A kernel keeps output that a browser does not take in time, then drops it."""
+_PATIENCE = 5.0
 
 
 def for_this_cell(target: Any) -> Any:
@@ -98,14 +105,6 @@ def _show(publisher: Any, message: ShowInCell) -> None:
 def _opened(name: str, text: str) -> Any:
     """Return the data as front ends expect it: types that end in "json" as JSON, others as text."""
     return json.loads(text) if name.endswith("json") else text
-
-
-_PORTION = 64 * 1024
-_AHEAD = 256 * 1024
-"""Bytes between two pauses: the kernel's buffer has no limit."""
-_RATE = 16 * 1024 * 1024
-"""Bytes a second. A kernel keeps output that a browser does not take in time, then drops it."""
-_PATIENCE = 5.0
 
 
 class CellOutput:
