@@ -14,6 +14,7 @@ import select
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from xmp._os.log import say
@@ -51,22 +52,30 @@ _HOSTS = (
 _LOOK = 1.0
 _GLANCE = 0.001
 
-Modes = list[Any]
-
 
 class _Terminal:
     """A terminal while it is lent."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._before = _modes(descriptor)
-        self._at_prompt: Modes | None = None
+        self._before = self._modes()
+        self._at_prompt: list[Any] | None = None
+
+    def _modes(self) -> list[Any] | None:
+        with suppress(termios.error):  # hung up
+            return termios.tcgetattr(self._descriptor)
+        return None
+
+    def _set(self, modes: list[Any] | None) -> None:
+        with suppress(termios.error):
+            if modes is not None:
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, modes)
 
     def suspend(self) -> None:
         """Restore the modes that the shell knows, before this process stops."""
         if _in_front(self._descriptor):
-            self._at_prompt = _modes(self._descriptor)
-            _set_modes(self._descriptor, self._before)
+            self._at_prompt = self._modes()
+            self._set(self._before)
 
     def resume(self) -> None:
         """Set the modes of the debugger's line editor; in the background this stops the process.
@@ -74,13 +83,13 @@ class _Terminal:
         The kernel stops a background job that sets the modes of its terminal (tcsetattr), and sets
         them when the job is in the foreground.
         """
-        _set_modes(self._descriptor, self._at_prompt)
+        self._set(self._at_prompt)
         self._at_prompt = None
 
     def close(self) -> None:
         """Restore the modes from before, and close the descriptor."""
         if _in_front(self._descriptor):
-            _set_modes(self._descriptor, self._before)
+            self._set(self._before)
         os.close(self._descriptor)
 
 
@@ -266,22 +275,5 @@ def _come_to_front(descriptor: int) -> None:
     The kernel does that with a background job that calls tcdrain (SIGTTOU). In an orphaned group,
     which no shell could continue, the call fails.
     """
-    try:
+    with suppress(termios.error):
         termios.tcdrain(descriptor)
-    except termios.error:
-        pass
-
-
-def _modes(descriptor: int) -> Modes | None:
-    try:
-        return termios.tcgetattr(descriptor)
-    except termios.error:
-        return None  # hung up
-
-
-def _set_modes(descriptor: int, modes: Modes | None) -> None:
-    try:
-        if modes is not None:
-            termios.tcsetattr(descriptor, termios.TCSANOW, modes)
-    except termios.error:
-        pass
