@@ -125,7 +125,7 @@ CASES: list[tuple[str, dict[str, str], Says]] = [
     ("MPI", MPIEXEC, RANKS),
     ("Slurm", STEP, RANKS),
     ("Horovod", {"HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4"},
-     Says(refused=("HOROVOD_SIZE=8, HOROVOD_LOCAL_SIZE=4: MPI runs on several hosts",))),
+     Says(refused=("HOROVOD_SIZE=8, HOROVOD_LOCAL_SIZE=4: Horovod runs on several hosts",))),
     ("the user", MANUAL, Says(hosts=(1, 2, "10.0.0.9", 2222))),
     ("Kubeflow", PET, Says(hosts=(1, 2, "job-0", 5))),
     ("Kubernetes Indexed Job", INDEXED, Says(hosts=(3, 4, "train-0", 0))),

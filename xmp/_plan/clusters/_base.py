@@ -11,7 +11,8 @@ from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
 from ._host_texts import split_port
-from .launchers import BY_HAND, Launcher
+from ._launcher import Launcher
+from .launchers import BY_HAND
 
 __all__ = [
     "MOST_PORT",

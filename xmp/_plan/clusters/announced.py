@@ -14,7 +14,8 @@ from xmp._words.errors import PlanError
 from . import launchers
 from ._base import count
 from ._host_texts import is_loopback, split_port
-from .launchers import HOSTS, Launcher, foreign
+from ._launcher import HOSTS, Launcher
+from .launchers import foreign
 
 __all__ = ["MPI", "refuse"]
 
@@ -113,7 +114,7 @@ def _kubeflow(env: Env) -> Announced | bool:
     if int(most or 1) < 2:
         return False
     rank, master = (env.get(name) for name in names[1:])
-    elastic = ":" in text or launchers.ELASTIC in env
+    elastic = ":" in text or launchers.RENDEZVOUS in env
     advice = _by_numbers(most, rank, master) if rank and master else HOSTS
     what = f"there are {text.replace(':', ' to ')} hosts"
     missing = " and ".join(name for name in names[1:] if not env.get(name, "").strip())
@@ -145,8 +146,8 @@ def _sizes(env: Env, rows: Iterable[Launcher] = MPI) -> Announced | bool:
             continue  # srun sets PMI_SIZE as well: Slurm's own variables say more
         if size in (1, here):
             return True
-        names, who = (row.world, row.local_world), "MPI" if row in MPI else row.name
-        return Announced(names, f"{who} runs on several hosts", row.announced or row.advice)
+        what = f"{row.kind} runs on several hosts"
+        return Announced((row.world, row.local_world), what, row.announced or row.advice)
     return False
 
 

@@ -1,12 +1,9 @@
 """Pods of Kubernetes in which one process each has been started: Kubeflow's, an Indexed Job's.
 
-Kubeflow sets PET_*, the defaults of torchrun's options: a program that torchrun has started in the
-pod has torchrun's own variables, which say more. Of a PyTorchJob, RANK is the pod's index too, and
-WORLD_SIZE is pods times ``nprocPerNode``; older operators set only those without PET_, and
-WORLD_SIZE counts pods. An elastic job has no fixed hosts: ``announced`` refuses it.
-
-The pods of an Indexed Job are called ``<job>-<index>`` and count from 0. Without NNODES in the
-manifest each of them is a job of its own (a sweep).
+Kubeflow sets the defaults of torchrun's options; a torchrun in the pod sets its own, which say
+more. RANK is the pod's index too, WORLD_SIZE is pods times ``nprocPerNode``; older operators set
+only these, and WORLD_SIZE counts pods. The pods of an Indexed Job are called ``<job>-<index>``;
+without NNODES in the manifest each of them is a job of its own (a sweep).
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from xmp._words.types import HostFacts
 
 from ._base import Cluster, master, nodes, number, only_first
 from ._host_texts import is_loopback
-from .launchers import ELASTIC, INDEXED_JOB, KUBEFLOW, TORCHRUN
+from .launchers import INDEXED_JOB, KUBEFLOW, RENDEZVOUS, TORCHRUN
 
 __all__ = ["find_indexed", "find_kubeflow"]
 
@@ -31,7 +28,7 @@ Found = tuple[int, int, str, int, str]
 def find_kubeflow(facts: HostFacts) -> Cluster | None:
     """Return the pods of the job; None outside one, in an elastic one, and under a torchrun."""
     env = facts.env
-    if TORCHRUN.mark in env or ELASTIC in env:
+    if TORCHRUN.mark in env or RENDEZVOUS in env:
         return None
     found = _by_torchruns_options(env) or _by_rank(facts)
     if found is None:

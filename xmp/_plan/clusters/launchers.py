@@ -15,88 +15,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from xmp import _registry
 from xmp._words.errors import PlanError
 
 from ._host_texts import split_port
+from ._launcher import HOSTS, Launcher
 
-__all__ = ["LAUNCHERS", "NAMES", "Launcher", "foreign", "outer"]
-
-HOSTS = "set NNODES, NODE_RANK and MASTER_ADDR on each host and start the program on all of them"
-"""What to do for one job of all hosts, whatever has started them."""
-
-
-@dataclass(frozen=True, eq=False)
-class Launcher:
-    """A launcher, and the names of its variables; an empty name where it sets none for a fact.
-
-    By ``rank`` and ``world``, xmp's functions describe the process, and a launch in each of several
-    on a host is refused. By more processes than ``local_world``, by ``hosts``, or by ``lists``, a
-    launch on this host alone is refused. By ``no_address``, it is part of a launch on all hosts.
-    """
-
-    name: str
-    """What messages call it."""
-    rank: str = ""
-    """The index of this process among those of all hosts."""
-    world: str = ""
-    """How many processes there are on all hosts."""
-    local_rank: str = ""
-    """The index of this process among those of this host."""
-    local_world: str = ""
-    """How many processes there are on this host."""
-    host: str = ""
-    """The index of this host."""
-    hosts: str = ""
-    """How many hosts there are."""
-    address: str = ""
-    """The address of host 0."""
-    port: str = ""
-    """The port where the processes meet on host 0."""
-    mark: str = ""
-    """A variable that tells its count of hosts from another program's of the same name."""
-    job: tuple[str, ...] = ()
-    """What it calls the job, the same on all hosts; several are joined with dots."""
-    lists: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = ()
-    """Variables that list the job's hosts, each with a function that reads its text."""
-    more: tuple[str, ...] = ()
-    """Other variables that are read (names, or prefixes ending in ``*``)."""
-    drops: tuple[str, ...] = ()
-    """What describes its own process, and no replica may inherit: names, or prefixes."""
-    family: str = ""
-    """What the note on dropped variables calls it; ``name`` where it is empty."""
-    advice: str = HOSTS
-    """How it starts one process on each host, or what to do instead."""
-    announced: str = ""
-    """The same where only numbers of processes are known; ``advice`` where it is empty."""
-    no_address: str = ""
-    """What is wrong where no variable has the address of host 0, and how to pass MASTER_ADDR.
-
-    A row with this text places hosts: where it has started one process on each, xmp starts the
-    replicas of that host. They meet at MASTER_ADDR, or on the first host of a scheduler's list.
-    """
-    source: str = ""
-    """Where the variables were looked up: project, file, version."""
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """The variables that count processes and hosts."""
-        names = (self.rank, self.world, self.local_rank, self.local_world, self.host, self.hosts)
-        return tuple(filter(None, names))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All its variables: names, or prefixes ending in ``*``."""
-        single = (*self.numbers, self.address, self.port, self.mark)
-        names = (*single, *self.job, *(name for name, _ in self.lists), *self.more, *self.drops)
-        return tuple(filter(None, names))
-
-    def job_in(self, env: Mapping[str, str]) -> str:
-        """Return what it calls the job; empty where it has no name."""
-        return ".".join(filter(None, map(env.get, self.job)))
+__all__ = ["LAUNCHERS", "NAMES", "foreign", "outer"]
 
 
 def _one(command: str, what: str = "process on each host") -> str:
@@ -142,7 +70,7 @@ INSIDE = "XMP_DEVICE"
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """torchrun's agent hosts a store ("True"); `xmp run` has none ("False")."""
 DEEPSPEEDS = "LOCAL_SIZE"
-ELASTIC = "PET_RDZV_ENDPOINT"
+RENDEZVOUS = "PET_RDZV_ENDPOINT"
 ENDPOINTS = "PADDLE_TRAINER_ENDPOINTS"  # "10.0.0.1:6070,10.0.0.1:6071,10.0.0.2:6070"
 HNP_URI = "OMPI_MCA_orte_hnp_uri"  # "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911;tcp6://[::1]:4"
 TASKS = "SLURM_STEP_TASKS_PER_NODE"  # "4(x2)" or "4,3"
@@ -196,7 +124,7 @@ OPEN_MPI = Launcher(
 MVAPICH = Launcher(
     "MVAPICH2", rank="MV2_COMM_WORLD_RANK", world="MV2_COMM_WORLD_SIZE",
     local_rank="MV2_COMM_WORLD_LOCAL_RANK", local_world="MV2_COMM_WORLD_LOCAL_SIZE",
-    advice=_HYDRA, announced=f"{_HYDRA}. Or {HOSTS}",  # its mpirun is MPICH's
+    family="MPI", advice=_HYDRA, announced=f"{_HYDRA}. Or {HOSTS}",  # its mpirun is MPICH's
     source="MVAPICH2 2.3 user guide, 6.4",
 )
 MPICH = Launcher(
@@ -232,7 +160,7 @@ BY_HAND = Launcher(
 )
 KUBEFLOW = Launcher(
     "Kubeflow", host="PET_NODE_RANK", hosts="PET_NNODES",
-    address="PET_MASTER_ADDR", port="PET_MASTER_PORT", more=(ELASTIC, "PET_*"),
+    address="PET_MASTER_ADDR", port="PET_MASTER_PORT", more=(RENDEZVOUS, "PET_*"),
     source="kubeflow/trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go; kubeflow/"
     "training-operator 1.9, pkg/controller.v1/pytorch/{envvar,elastic,master}.go; torch 2.13, "
     "torch/distributed/run.py: torchrun takes each option's default from PET_ and its name",
@@ -298,16 +226,15 @@ FILES = tuple(name for row in LAUNCHERS for name, reader in row.lists if reader 
 NAMES = tuple(dict.fromkeys(name for row in LAUNCHERS for name in row.names))
 """All variables of the table."""
 _KNOWN = frozenset(NAMES)
-_FAMILIES = ("torchrun", "Slurm", "Paddle", "MPI", "LSF")
+_KINDS = ("torchrun", "Slurm", "Paddle", "MPI", "LSF")
 
 
 def outer(env: Mapping[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return what no replica may inherit from a launcher, by what notes call the launcher."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(_FAMILIES, ())
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(_KINDS, ())
     for row in (*LAUNCHERS, *foreign(env)):
-        family = row.family or row.name
-        found[family] = (*found.get(family, ()), *row.drops)
-    return tuple((family, names) for family, names in found.items() if names)
+        found[row.kind] = (*found.get(row.kind, ()), *row.drops)
+    return tuple((kind, names) for kind, names in found.items() if names)
 
 
 # --- rows of other distributions ------------------------------------------------------------------

@@ -7,7 +7,7 @@ would make a world of its own. The variables, and who sets them: ``launchers``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
@@ -15,6 +15,7 @@ from xmp._words.replica_info import ReplicaInfo
 
 from ._base import count
 from ._host_texts import is_loopback
+from ._launcher import Launcher
 from .announced import MPI
 from .launchers import (
     AGENT_STORE,
@@ -32,7 +33,6 @@ from .launchers import (
     TORCHRUN,
     TRAINERS,
     XMP_RUN,
-    Launcher,
     foreign,
 )
 from .slurm import tasks_here
@@ -154,14 +154,13 @@ def _beside_others(launcher: Launcher, environ: Env, world: int, local_world: in
 
 def _whole(environ: Env) -> Iterator[Launcher]:
     """Yield the launchers that say both a rank and a world size, the innermost one first."""
-    ours = _innermost([row for row in _RANKED if _is_whole(row, environ)], environ)
-    for row in ours or [row for row in foreign(environ) if _is_whole(row, environ)]:
+
+    def whole(rows: Iterable[Launcher]) -> list[Launcher]:
+        return [row for row in rows if environ.get(row.rank) and environ.get(row.world)]
+
+    for row in _innermost(whole(_RANKED), environ) or whole(foreign(environ)):
         _check(row, environ)
         yield row
-
-
-def _is_whole(row: Launcher, environ: Env) -> bool:
-    return bool(environ.get(row.rank) and environ.get(row.world))
 
 
 def _innermost(rows: list[Launcher], environ: Env) -> list[Launcher]:

@@ -14,7 +14,8 @@ from xmp._words.types import HostFacts
 from . import launchers
 from ._base import Cluster, index_of, master, number, only_first
 from ._host_texts import expand
-from .launchers import Launcher, foreign
+from ._launcher import Launcher
+from .launchers import foreign
 from .lsf import lsf_hosts
 
 __all__ = ["PLACED", "find", "find_foreign", "find_torchrun"]
