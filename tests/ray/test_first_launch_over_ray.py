@@ -34,7 +34,8 @@ FIRST = """
         return [[pid for pid in pids if comm(pid) == "xmp-template"] for pids in below]
 
     if __name__ == "__main__":
-        call = SimpleNamespace(limits=None, method="forkserver", fn=template)
+        settings = SimpleNamespace(limits=None, start_method="forkserver")
+        call = SimpleNamespace(settings=settings, fn=template)
         request = Request(nprocs=1, runtime="cpu")
         group = engine.group(engine.checked(2), request, call)
         until(lambda: all(begun(group)), 30)

@@ -44,7 +44,7 @@ DRIVER = """
     from in_script import say
 
     def hosts(asked):
-        call = SimpleNamespace(limits=None, method="spawn")
+        call = SimpleNamespace(settings=SimpleNamespace(limits=None, start_method="spawn"))
         return engine.group(engine.checked(asked), Request(), call)
 
     def with_chips(group):
