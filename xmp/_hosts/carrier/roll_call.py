@@ -1,4 +1,4 @@
-"""The roll call: which hosts have come, and whether they were started for the same launch."""
+"""The roll call: which hosts have come, with which index, and whether for the same launch."""
 
 from __future__ import annotations
 

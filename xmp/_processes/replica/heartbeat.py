@@ -2,7 +2,7 @@
 
 A replica writes the time at ``xmp.heartbeat``, in xmp's collectives, and when its main thread has
 executed Python. The supervisor reads it only when the limit has passed: no message is sent, and the
-supervisor does not poll.
+supervisor does not poll. In a launch over several hosts it also reports progress to the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _beat_while_python_runs(beat: Callable[[], None], period: float) -> None:
 
 
 class HostProgress:
-    """The time of the next look at the heartbeats, and the newest progress reported."""
+    """The reports to other hosts: when the next look is due, and the newest progress reported."""
 
     def __init__(self, limit: int, post: Callable[[], None]) -> None:
         """Report with ``post``; ``limit`` is the ``hang_timeout`` in nanoseconds."""

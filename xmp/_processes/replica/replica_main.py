@@ -169,6 +169,7 @@ def run_threads(
 ) -> ThreadResults:
     """Call the function for every replica of this process, each in its own thread.
 
+    The engine starts, watches and ends processes; only here does one process run several replicas.
     Raise what the first failing one raises, and set ``role.failing_rank``. The other threads end
     with the process, since one that waits in a collective would never return.
     """

@@ -1,4 +1,4 @@
-"""Processes: their children, states and ends.
+"""Processes: their children, states and ends; and those of other launches, held for a signal.
 
 On Linux all of it is read from ``/proc``; on macOS by psutil, which a launch on Linux never
 imports.
