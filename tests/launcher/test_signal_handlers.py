@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import weakref
@@ -13,6 +14,8 @@ import pytest
 import xmp
 from tests.support.launching import SlowToPickle, launch, never_returns, who_by_reference
 from xmp._os import signals
+from xmp._payload import pack
+from xmp._processes.system import linux
 
 pytestmark = pytest.mark.failing
 
@@ -137,3 +140,54 @@ def test_what_the_successor_of_a_handler_raises_is_known_as_a_handlers() -> None
         assert signal.getsignal(signal.SIGUSR1) is second
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class Swallows:
+    """Pickled by code that takes the exception of a handler for its own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with contextlib.suppress(OSError):
+            signal.raise_signal(signal.SIGALRM)
+        return Swallows, ()
+
+
+@contextlib.contextmanager
+def alarms_that_raise() -> Iterator[TimeoutError]:
+    ended = TimeoutError("the alarm of the program")
+
+    def alarm(*_: object) -> None:
+        raise ended
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_what_a_handler_raises_is_not_lost_while_arguments_are_pickled() -> None:
+    with alarms_that_raise() as ended, signals.deferred():
+        with pytest.raises(TimeoutError) as caught:
+            pack(who_by_reference, (Swallows(),), {}, linux.memory_file)
+        assert caught.value is ended
+
+
+def test_nor_where_xmp_looks_for_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``os.path.isfile`` takes every OSError for a missing file, and TimeoutError is one."""
+
+    def looks() -> None:
+        with contextlib.suppress(OSError):
+            signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr("xmp._payload.pickler.main_source", looks)
+    with alarms_that_raise() as ended, signals.deferred():
+        with pytest.raises(TimeoutError) as caught:
+            pack(who_by_reference, (), {}, linux.memory_file)
+        assert caught.value is ended
+
+
+def test_code_that_is_called_for_the_program_may_catch_what_its_handler_raises() -> None:
+    """``env=`` and ``events=`` are functions of the user's, with their own alarms."""
+    with alarms_that_raise(), signals.deferred(), signals.as_usual():
+        with contextlib.suppress(TimeoutError):
+            signal.raise_signal(signal.SIGALRM)

@@ -224,9 +224,11 @@ class _Scope:
     half done.
     """
 
-    def __init__(self, mode: int, apart: bool = False) -> None:
+    def __init__(self, mode: int, apart: bool = False, insists: bool = False) -> None:
         self._mode = mode
         self._apart = apart
+        self._insists = insists
+        self._known: BaseException | None = None
         self._mine = False
         self._outermost = False
         self._before = _AS_USUAL
@@ -234,7 +236,7 @@ class _Scope:
     def __enter__(self) -> None:
         if not in_main():
             return
-        self._before = guard.mode
+        self._before, self._known = guard.mode, guard.raised
         # Inside ``blocked`` a wait of xmp is part of what must not be torn.
         mode = self._before if self._mode == _DEFERRED and self._before else self._mode
         self._outermost = not guard.theirs and mode != _AS_USUAL
@@ -257,12 +259,14 @@ class _Scope:
                 guard.replace()
                 raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if not self._mine:
             return
         if self._mode == _AS_USUAL and self._before != _AS_USUAL:
             guard.mode = self._before
             guard.replace()  # the program may have set others
+            if self._insists and guard.raised not in (None, self._known, error):
+                raise guard.raised
             return
         guard.mode = self._before
         if self._before != _AS_USUAL:
@@ -286,9 +290,15 @@ def blocked() -> _Scope:
     return _Scope(_BLOCKED)
 
 
-def as_usual() -> _Scope:
-    """Within the block, run handlers at once: it runs code of the program."""
-    return _Scope(_AS_USUAL)
+def as_usual(insists: bool = False) -> _Scope:
+    """Within the block, run handlers at once: it runs code of the program.
+
+    With ``insists``, raise at its end what a handler has raised and a library has caught. While
+    values are pickled and loaded, that is a library's mistake and not the program's wish: importlib
+    takes a TimeoutError for a file that is not there, cloudpickle any Exception for a strange
+    module. The launch would wait for ever.
+    """
+    return _Scope(_AS_USUAL, insists=insists)
 
 
 def apart() -> _Scope:

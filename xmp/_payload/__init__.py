@@ -255,7 +255,7 @@ def pack(
     buffers: list[pickle.PickleBuffer] = []
     pickler = (HostsCallPickler if for_hosts else CallPickler)(stream, buffers)
     try:
-        with _lock, by_value_modules(fn), spawning(collector), signals.as_usual():
+        with _lock, by_value_modules(fn), spawning(collector), signals.as_usual(insists=True):
             pickler.dump((*rewriting(fn), fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)

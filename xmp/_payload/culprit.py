@@ -100,7 +100,7 @@ def _entering(sharing: bool, for_hosts: bool, value: Any) -> BaseException | Non
     collector = HostsCollector() if for_hosts else Collector()
     pickler = HostsCallPickler if for_hosts else CallPickler
     try:
-        with spawning(collector), signals.as_usual():
+        with spawning(collector), signals.as_usual(insists=True):
             pickler(io.BytesIO(), [], sharing).dump(value)
     except Exception as reason:
         if signals.from_handler(reason):

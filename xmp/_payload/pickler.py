@@ -138,10 +138,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
-            main, names = self._script
-            if main is not None and found_in(main, obj, names):
-                return obj.__qualname__
-            holder = wrapped_in(obj, main, names)
+            with signals.deferred():  # a handler's OSError would pass for one of these files
+                main, names = self._script
+                if main is not None and found_in(main, obj, names):
+                    return obj.__qualname__
+                holder = wrapped_in(obj, main, names)
             return super().reducer_override(obj) if holder is None else (unwrapped, holder)
         return NotImplemented
 

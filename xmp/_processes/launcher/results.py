@@ -77,7 +77,7 @@ def received(
     image = None
     try:
         image = received_image(data, size, descriptors)
-        with signals.as_usual():
+        with signals.as_usual(insists=True):
             value = load_image(image) if limit is None else _loaded_in_time(image, limit, plan.rank)
         return spread(plan, value)
     except ReplicaTimeout:
