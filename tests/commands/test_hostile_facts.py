@@ -13,7 +13,7 @@ import pytest
 
 from xmp.__main__ import main
 from xmp._plan import planner
-from xmp._plan.runtimes._variables import REPORTED
+from xmp._plan.runtimes._known_variables import REPORTED
 from xmp._words.errors import PlanError
 from xmp._words.types import Request
 from xmp.testing._recorded import FOLDER

@@ -15,7 +15,7 @@ import pytest
 
 from xmp._hosts.carrier.peer import reach
 from xmp._hosts.carrier.sealed import Greeting, Keys
-from xmp._os.probe import doctor, findings
+from xmp._os.probe import examination, findings
 from xmp._words.errors import PortError
 from xmp._words.types import HostFacts, PortNeed, Request
 
@@ -28,10 +28,12 @@ def free(needs: Sequence[PortNeed]) -> Any:
     yield None
 
 
-def examined(env: dict[str, str], at_host_0: str = "connection refused") -> list[doctor.Finding]:
+def examined(
+    env: dict[str, str], at_host_0: str = "connection refused"
+) -> list[examination.Finding]:
     facts = HostFacts(env=env, frameworks={"torch": "2.13.0"}, cpus=(0, 1), memory_bytes=8 << 30)
     asked = Request(runtime="cpu", nprocs=2)
-    return doctor.examine(facts, asked, free, reach=lambda address, port: at_host_0)
+    return examination.examine(facts, asked, free, reach=lambda address, port: at_host_0)
 
 
 def texts(env: dict[str, str], at_host_0: str = "connection refused") -> list[str]:
@@ -97,7 +99,7 @@ def test_a_taken_port_of_host_0_is_a_problem() -> None:
         raise PortError(f"port {needs[0].port} is taken")
 
     facts = HostFacts(env={**PLACED, "NODE_RANK": "0"}, cpus=(0, 1), memory_bytes=8 << 30)
-    found = [str(f) for f in doctor.examine(facts, Request(runtime="cpu", nprocs=2), taken)]
+    found = [str(f) for f in examination.examine(facts, Request(runtime="cpu", nprocs=2), taken)]
     assert "problem: port 30500 is taken" in found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xmp._os.ports import lease
-from xmp._os.probe import doctor, resources
+from xmp._os.probe import examination, resources
 from xmp._os.probe.findings import memory, shared
 from xmp._words.types import HostFacts, Request
 
@@ -69,7 +69,7 @@ def test_free_memory_is_that_of_the_fullest_group(
 def findings(root: Path) -> list[str]:
     facts = HostFacts(cpus=(0, 1, 2, 3), memory_bytes=16 * GIB)
     request = Request(runtime="cpu", nprocs=4)
-    return [str(found) for found in doctor.examine(facts, request, lease, root)]
+    return [str(found) for found in examination.examine(facts, request, lease, root)]
 
 
 def test_less_than_a_framework_takes_is_a_warning(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_docker_gives_a_container(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(examination.__file__).parents[2])},
     )
     if done.stderr.strip() == "refused":
         pytest.skip("the kernel refuses mounts here")

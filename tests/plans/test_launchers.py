@@ -14,7 +14,7 @@ from xmp._plan.clusters import placement
 from xmp._plan.clusters.launchers import LAUNCHERS, NAMES, TORCHRUN
 from xmp._plan.clusters.per_device import identity, started
 from xmp._plan.runtimes._base import matches
-from xmp._plan.runtimes._variables import IDENTITY, REPORTED
+from xmp._plan.runtimes._known_variables import IDENTITY, REPORTED
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, JobPlan, Request
 

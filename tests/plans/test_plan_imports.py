@@ -11,7 +11,7 @@ import pytest
 from tests.support.fresh import in_fresh_interpreter
 from xmp._os import ports, probe
 from xmp._plan import planner, runtimes
-from xmp._plan.runtimes import _imports, _tpu
+from xmp._plan.runtimes import _import_effects, _tpu
 from xmp._words.types import HostFacts, Request
 
 SKIP = "TPU_SKIP_MDS_QUERY"
@@ -24,14 +24,14 @@ print(json.dumps({k: v for k, v in os.environ.items() if before.get(k) != v}))
 
 
 def test_a_jax_replica_has_what_importing_jax_writes() -> None:
-    clean = {k: v for k, v in os.environ.items() if k not in _imports.NAMES}
+    clean = {k: v for k, v in os.environ.items() if k not in _import_effects.NAMES}
     done = in_fresh_interpreter(PROGRAM, {**clean, "JAX_PLATFORMS": "cpu"})
     written = json.loads(done.stdout)
     written.pop("TPU_LIBRARY_PATH", None)  # the path of libtpu.so, the same in every process
     made = planner.plan(Request(runtime="jax", nprocs=2), HostFacts(env=clean))
     ours = dict(made.hosts[0].replicas[0].set)
     assert {name: ours.get(name) for name in written} == written
-    assert set(written) <= set(_imports.NAMES)
+    assert set(written) <= set(_import_effects.NAMES)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.support.plans import given
 from tests.support.tpu_hosts import ALL, host, plan
 from xmp._plan import planner
-from xmp._plan.runtimes._environment import LONGEST, in_files, still_too_long
+from xmp._plan.runtimes._replica_variables import LONGEST, in_files, still_too_long
 from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, HostPlan, JobPlan, ReplicaPlan, Request
 

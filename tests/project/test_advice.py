@@ -15,7 +15,7 @@ ON_THE_INDEX = {
 }
 OTHERWISE = {
     ".": "the folder that one is in",
-    "{extra}": "_plan/runtimes/_checks.py: the package of a runtime",
+    "{extra}": "_plan/runtimes/_request_checks.py: the package of a runtime",
     "{package}": "_os/imports.py: what the frameworks say, which stands in this table",
     "{line}": "ray/advice.py: a distribution that is installed here from an index",
     "xmp": "README.md: what not to install",

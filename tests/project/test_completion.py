@@ -104,7 +104,7 @@ def test_paddles_data_parallel_shows_its_own_arguments() -> None:
 
 
 def test_what_a_failure_shows_is_what_it_has() -> None:
-    shown = {name for name in vars(xmp._words.errors.Failure) if not name.startswith("_")}
+    shown = {name for name in vars(xmp._words.errors.ReplicaFailure) if not name.startswith("_")}
     assert {"rank", "what", "label", "exception", "stderr"} <= shown
     failure = Failure(0, 0, 1, "raised")
     for name in shown:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._rules.events import (
+from xmp._rules.limits import HANG, SAY_AFTER, START, TOTAL, Overdue
+from xmp._rules.watch import CAUSE, FINISHED, STOPPED, Watch
+from xmp._rules.watch_events import (
     Ended,
     Entered,
-    Event,
     Interrupt,
     Pause,
     Progress,
@@ -15,9 +16,8 @@ from xmp._rules.events import (
     Resume,
     Returned,
     Tick,
+    WatchEvent,
 )
-from xmp._rules.limits import HANG, SAY_AFTER, START, TOTAL, Overdue
-from xmp._rules.watch import CAUSE, FINISHED, STOPPED, Watch
 from xmp._words.types import Limits
 
 S = 1_000_000_000
@@ -25,7 +25,7 @@ CALLED = 100 * S
 
 
 def watched(
-    *events: Event, ranks: int = 2, begun: int = CALLED + S, **seconds: float
+    *events: WatchEvent, ranks: int = 2, begun: int = CALLED + S, **seconds: float
 ) -> tuple[Watch, list[str]]:
     """A launch called at 100 s whose replicas were made at 101 s, and the actions it asked for."""
     limits = Limits(**{name: int(value * S) for name, value in seconds.items()})
@@ -37,7 +37,7 @@ def at(seconds: float) -> int:
     return CALLED + int(seconds * S)
 
 
-def inside(ranks: int = 2, when: float = 2) -> list[Event]:
+def inside(ranks: int = 2, when: float = 2) -> list[WatchEvent]:
     return [Entered(rank, at(when)) for rank in range(ranks)]
 
 
@@ -148,7 +148,7 @@ def test_replicas_that_were_made_late_get_their_time_to_start() -> None:
 # --- hanging -----------------------------------------------------------------------------------
 
 
-def seen(*times: float) -> list[Event]:
+def seen(*times: float) -> list[WatchEvent]:
     return [Progress(rank, at(time)) for rank, time in enumerate(times)]
 
 
@@ -200,7 +200,7 @@ def test_what_one_does_at_its_end_is_no_progress_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("end", [Returned(0, at(3)), Ended(0, at(3))])
-def test_some_finished_and_the_others_wait(end: Event) -> None:
+def test_some_finished_and_the_others_wait(end: WatchEvent) -> None:
     watch, actions = watched(*inside(), *seen(3, 3), end, Tick(at(8)), hang=5)
     assert actions == ["stacks", "SIGTERM"]
     overdue = watch.verdict().overdue

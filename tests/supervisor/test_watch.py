@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from xmp._rules.events import Ended, Event, Interrupt, Kill, Raised, Returned, Stop, Tick
 from xmp._rules.watch import CAUSE, COLLATERAL, FINISHED, STOPPED, UNKNOWN, Watch, is_victim
+from xmp._rules.watch_events import Ended, Interrupt, Kill, Raised, Returned, Stop, Tick, WatchEvent
 
 MS = 1_000_000
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 
 
-def fed(*events: Event, ranks: int = 4, grace_ms: int = 1000) -> tuple[Watch, list[str]]:
+def fed(*events: WatchEvent, ranks: int = 4, grace_ms: int = 1000) -> tuple[Watch, list[str]]:
     watch = Watch(range(ranks), grace_ms * MS)
     names = [action.name for event in events for action in watch.feed(event)]
     return watch, names
@@ -108,7 +108,7 @@ def test_all_ended_needs_no_window() -> None:
         ),
     ],
 )
-def test_the_culprit(events: tuple[Event, ...], cause: int, labels: dict[int, str]) -> None:
+def test_the_culprit(events: tuple[WatchEvent, ...], cause: int, labels: dict[int, str]) -> None:
     watch, _ = fed(*events)
     verdict = watch.verdict()
     assert verdict.cause == cause

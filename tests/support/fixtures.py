@@ -18,7 +18,7 @@ from tests.support.stage import Outcome, Python, Script, Stage
 from tests.support.terminal import Terminal
 from tests.support.timer import Timer
 from xmp._plan.runtimes._base import matches
-from xmp._plan.runtimes._variables import REPORTED
+from xmp._plan.runtimes._known_variables import REPORTED
 
 WITHOUT = os.environ.get("XMP_WITHOUT")  # the kernel features that this run does without
 TIME_LIMIT = 45  # seconds for one test

@@ -22,7 +22,7 @@ from xmp._os.excepthook import excepthook_kept
 from xmp._plan.clusters.per_device import Started
 from xmp._plan.runtime_choice import add_choice, choose, said_of
 from xmp._plan.runtimes import Runtime
-from xmp._plan.runtimes._checks import check_backend, check_installed
+from xmp._plan.runtimes._request_checks import check_backend, check_installed
 from xmp._processes import Results, StartTimeline, Timeline, seed_all
 from xmp._words.errors import PlanError
 from xmp._words.replica_info import ReplicaInfo

@@ -18,8 +18,8 @@ from xmp._payload.hints import modules_imported, names_used
 from xmp._plan import planner, runtimes
 from xmp._plan.clusters import per_device
 from xmp._plan.runtime_choice import add_choice
-from xmp._plan.runtimes._checks import check_launcher, touched
-from xmp._plan.runtimes._environment import check_read_at_import
+from xmp._plan.runtimes._replica_variables import check_read_at_import
+from xmp._plan.runtimes._request_checks import check_launcher, touched
 from xmp._words.errors import PlanError, StartError, XmpError
 from xmp._words.types import HostFacts, HostPlan, JobPlan, Limits, ReplicaPlan, Request
 

@@ -6,7 +6,7 @@ import argparse
 
 from xmp import _registry
 from xmp._os import ports, probe
-from xmp._os.probe import doctor
+from xmp._os.probe import examination
 from xmp._os.probe.findings import verdict
 from xmp._plan.secrets import without_secrets
 from xmp._words.types import Request
@@ -18,9 +18,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the findings; 1 if one is a problem."""
     request = Request(nprocs=options.nprocs, runtime=options.runtime)
     reach = _registry.find("hosts", "reach")
-    findings = doctor.examine(probe.facts(), request, ports.lease, reach=reach)
+    findings = examination.examine(probe.facts(), request, ports.lease, reach=reach)
     more = (each for look in _registry.every("doctor") for each in look(options.engine))
-    findings = doctor.in_order([*findings, *more])
+    findings = examination.in_order([*findings, *more])
     for finding in findings:
         print(without_secrets(str(finding)))  # it may have another program's command line
     print(verdict(findings))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from xmp._os import proc
 from xmp._os.probe import launches
-from xmp._os.probe.launches import Launch
+from xmp._os.probe.launches import RunningLaunch
 from xmp._processes.report import stack_texts
 from xmp._processes.system import stacks_by_pid
 from xmp._processes.system.descriptors import raise_descriptor_limit
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find(pid: int | None) -> list[Launch]:
+def find(pid: int | None) -> list[RunningLaunch]:
     """Return the launches of a launcher, or the one of a process inside; None for the only one.
 
     Raises XmpError for a process that has no launch of this user's, and for None where there is
@@ -69,18 +69,18 @@ def _name(uid: int) -> str:
         return f"user {uid}"
 
 
-def _listed(running: Sequence[Launch]) -> str:
+def _listed(running: Sequence[RunningLaunch]) -> str:
     if not running:
         return f"; {_NONE}"
     lines = [f"\n  pid {each.launcher}: {_what(each)}; {each.program}" for each in running]
     return "; running are" + "".join(lines)
 
 
-def _what(launch: Launch) -> str:
+def _what(launch: RunningLaunch) -> str:
     return f"{len(launch.replicas)} replicas, supervisor {launch.supervisor.pid}"
 
 
-def report(launch: Launch) -> str:
+def report(launch: RunningLaunch) -> str:
     """Write what the replicas of a launch are doing, equal stacks once."""
     raise_descriptor_limit()  # two for each replica
     head = f"launch of process {launch.launcher}: {_what(launch)}"

@@ -30,10 +30,10 @@ __all__ = [
     "without_collections",
 ]
 
-Hook = Callable[[ModuleType], None]
+ImportHook = Callable[[ModuleType], None]
 
 
-def on_import(name: str, hook: Hook) -> Callable[[], None]:
+def on_import(name: str, hook: ImportHook) -> Callable[[], None]:
     """Call ``hook(module)`` right after module ``name`` has run: now, if it is loaded already.
 
     Returns a function that removes the hook; it does nothing once the hook has been called.
@@ -41,7 +41,7 @@ def on_import(name: str, hook: Hook) -> Callable[[], None]:
     if name in sys.modules:
         hook(sys.modules[name])
         return lambda: None
-    finder = _Finder(name, hook)
+    finder = _HookFinder(name, hook)
     sys.meta_path.insert(0, finder)
     return finder.withdraw
 
@@ -127,10 +127,10 @@ def _hides(name: str, origin: str | None) -> bool:
     return bool(installed)
 
 
-class _Finder:
+class _HookFinder:
     """A finder that finds nothing itself: it adds the hook to what the other finders find."""
 
-    def __init__(self, name: str, hook: Hook) -> None:
+    def __init__(self, name: str, hook: ImportHook) -> None:
         self._name = name
         self._hook = hook
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from . import proc
 
 __all__ = [
-    "ADDED_SCORE", "LOCKS", "PAGE", "RUNTIME", "VARIABLE", "Launcher", "Mark", "launcher_of",
+    "ADDED_SCORE", "LOCKS", "PAGE", "RUNTIME", "VARIABLE", "LauncherId", "Mark", "launcher_of",
     "mine", "program",
 ]  # fmt: skip
 
@@ -30,7 +30,7 @@ LOCKS = 10
 mark is its soft limit, which every process may change back."""
 _PID_BITS, _START_BITS = 22, 36  # the kernel's PID_MAX_LIMIT; twenty years in clock ticks
 _TAG = 0b10101 << (_PID_BITS + _START_BITS)  # distinguishes it from limits that people set
-Launcher = tuple[int, int]
+LauncherId = tuple[int, int]
 """Pid and start, which name a launcher within one boot and pid namespace."""
 ADDED_SCORE = 300
 """How much a replica's score exceeds its launcher's: the kernel kills the replica first."""
@@ -69,7 +69,7 @@ class Mark:
             return None
 
     @property
-    def launcher(self) -> Launcher:
+    def launcher(self) -> LauncherId:
         """The process that launched, in this boot and namespace."""
         return self.pid, self.started
 
@@ -81,7 +81,7 @@ class Mark:
         return None
 
 
-def launcher_of(limit: int) -> Launcher | None:
+def launcher_of(limit: int) -> LauncherId | None:
     """Return the launcher that a resource limit names; None for any other limit."""
     started, pid = divmod(limit ^ _TAG, 1 << _PID_BITS)
     return (pid, started) if 0 < started < 1 << _START_BITS and pid else None

@@ -51,13 +51,13 @@ class Rewriting:
 def begin(files: dict[str, str], codes: dict[str, bytes]) -> None:
     """Have these modules imported as by pytest, where this process finds them in the same files."""
     for finder in sys.meta_path:
-        if isinstance(finder, _Finder):
+        if isinstance(finder, _RewritingFinder):
             finder.files, finder.codes = files, codes
             return
-    sys.meta_path.insert(0, _Finder(files, codes))
+    sys.meta_path.insert(0, _RewritingFinder(files, codes))
 
 
-class _Finder:
+class _RewritingFinder:
     def __init__(self, files: dict[str, str], codes: dict[str, bytes]) -> None:
         self.files = files
         self.codes = codes

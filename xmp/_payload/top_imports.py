@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 from xmp._os.imports import site_folders, without_collections
 from xmp._plan.runtimes._base import matches
-from xmp._plan.runtimes._variables import FIRST_USE, IMPORT_TIME
+from xmp._plan.runtimes._known_variables import FIRST_USE, IMPORT_TIME
 
 __all__ = [
     "MOST",

@@ -16,7 +16,7 @@ from xmp._words.types import HostFacts, JobPlan, ReplicaPlan
 from .clusters.launchers import foreign
 from .facts_schema import checked
 from .runtimes._base import matches
-from .runtimes._variables import REPORTED
+from .runtimes._known_variables import REPORTED
 
 __all__ = ["facts_from_json", "facts_to_json", "reported", "to_json"]
 

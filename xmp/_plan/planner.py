@@ -26,17 +26,10 @@ from .plan_json import facts_from_json, facts_to_json, reported, to_json
 from .plan_text import explain
 from .runtime_choice import GENERIC, NAMED, choose, said_of
 from .runtimes import Job, Place, Runtime, Share
-from .runtimes._checks import (
-    check_environment,
-    check_installed,
-    check_names,
-    check_nesting,
-    check_types,
-    count,
-    touched,
-)
 from .runtimes._cores import bound_cores, thread_count, thread_source
-from .runtimes._environment import (
+from .runtimes._known_variables import FIRST_USE, IMPORT_TIME, QUIET
+from .runtimes._meeting import carrier_need, check_meeting, meeting, store_need
+from .runtimes._replica_variables import (
     common,
     dropped,
     env_by_rank,
@@ -46,8 +39,15 @@ from .runtimes._environment import (
     still_too_long,
     unset,
 )
-from .runtimes._meeting import carrier_need, check_meeting, meeting, store_need
-from .runtimes._variables import FIRST_USE, IMPORT_TIME, QUIET
+from .runtimes._request_checks import (
+    check_environment,
+    check_installed,
+    check_names,
+    check_nesting,
+    check_types,
+    count,
+    touched,
+)
 
 __all__ = [
     "choose",

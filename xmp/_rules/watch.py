@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from xmp._words.types import Limits
 
-from .events import (
+from .limits import Clocks, Overdue
+from .watch_events import (
     Ended,
     Entered,
-    Event,
     Interrupt,
     Kill,
     Pause,
@@ -28,8 +28,8 @@ from .events import (
     Resume,
     Returned,
     Stop,
+    WatchEvent,
 )
-from .limits import Clocks, Overdue
 
 __all__ = [
     "CAUSE",
@@ -152,7 +152,7 @@ class Watch:
             return None
         return self._clocks.deadline if self.phase == "running" else self._step
 
-    def feed(self, event: Event) -> list[Action]:
+    def feed(self, event: WatchEvent) -> list[Action]:
         """Take one event; return what to do now."""
         actions = self._take(event)
         if not self.live and self.phase != "done":
@@ -162,7 +162,7 @@ class Watch:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _take(self, event: Event) -> list[Action]:
+    def _take(self, event: WatchEvent) -> list[Action]:
         self._wind_clocks(event)
         if isinstance(event, Returned):
             self._returned.add(event.rank)
@@ -179,7 +179,7 @@ class Watch:
             return self._kill(event.at)
         return []
 
-    def _wind_clocks(self, event: Event) -> None:
+    def _wind_clocks(self, event: WatchEvent) -> None:
         if isinstance(event, Progress):
             # What a rank does after its function is no progress for those that still wait for it.
             if event.rank not in self._returned or self.live <= self._returned:

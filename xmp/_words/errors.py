@@ -81,7 +81,7 @@ class HostLost(XmpError, RuntimeError):
     """Its index among the hosts of the launch."""
 
 
-class Failure(Protocol):
+class ReplicaFailure(Protocol):
     """How one replica failed, as far as it is known."""
 
     @property
@@ -164,7 +164,7 @@ class ReplicaError(XmpError, RuntimeError):
     that is not known."""
     signal_name: str | None = None
     """The signal that ended its process ("SIGKILL"), if one did."""
-    failures: Sequence[Failure] = ()
+    failures: Sequence[ReplicaFailure] = ()
     """Every replica that failed, the cause first, the others in the order of time."""
     results: Mapping[int, Any] = {}
     """What the other replicas had already returned, by rank."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xmp._os import probe
 from xmp._plan.clusters.launchers import outer
 from xmp._plan.runtimes._base import matches
-from xmp._plan.runtimes._imports import undone
-from xmp._plan.runtimes._variables import IDENTITY
+from xmp._plan.runtimes._import_effects import undone
+from xmp._plan.runtimes._known_variables import IDENTITY
 from xmp._words.types import HostFacts
 
 __all__ = ["for_agents", "without_launchers"]

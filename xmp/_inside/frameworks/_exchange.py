@@ -113,7 +113,7 @@ class _Note(NamedTuple):
     data: bytes = b""
 
 
-class _Packed(NamedTuple):
+class _Message(NamedTuple):
     head: bytes
     parts: list[Any]
 
@@ -123,7 +123,7 @@ def _sizes(notes: Sequence[_Note]) -> list[int]:
     return [note.size for note in notes if note.size >= 0]
 
 
-def _pack(value: Any, wire: Wire, operation: str) -> _Packed:
+def _pack(value: Any, wire: Wire, operation: str) -> _Message:
     if not wire.seal.key:
         return _packed_plainly(value, wire, operation)
     try:
@@ -133,10 +133,10 @@ def _pack(value: Any, wire: Wire, operation: str) -> _Packed:
         cloudpickle = imported("cloudpickle")
         body, aside = _dump(cloudpickle.Pickler, value, wire)
     notes = [tuple(note) for note in aside.notes]
-    return _Packed(pickle.dumps((body, notes), protocol=5), aside.parts)
+    return _Message(pickle.dumps((body, notes), protocol=5), aside.parts)
 
 
-def _packed_plainly(value: Any, wire: Wire, operation: str) -> _Packed:
+def _packed_plainly(value: Any, wire: Wire, operation: str) -> _Message:
     aside = _Aside(wire, least=0)
 
     def spell(value: Any) -> Any:
@@ -156,7 +156,7 @@ def _packed_plainly(value: Any, wire: Wire, operation: str) -> _Packed:
             "arrays, and lists, tuples, dicts and OrderedDicts of them"
         ) from None
     notes = [tuple(note) for note in aside.notes]
-    return _Packed(_plain_values.encoded((body, notes)), aside.parts)
+    return _Message(_plain_values.encoded((body, notes)), aside.parts)
 
 
 class _Aside:

@@ -42,7 +42,7 @@ def encoded(value: Any, spell: Spell = lambda value: None) -> bytes:
 
 
 def decoded(data: bytes, restore: Spell = lambda spelled: spelled) -> Any:
-    """Return the value; raise Malformed. ``restore`` turns what ``spell`` gave into a value."""
+    """Return the value; raise Malformed. ``restore`` makes a value of what ``spell`` gave."""
     value, end = _take(memoryview(data), 0, restore, _DEEPEST)
     if end != len(data):
         raise Malformed(f"{len(data) - end} bytes follow the value")
@@ -109,7 +109,8 @@ def _take(data: memoryview, start: int, restore: Spell, deepest: int) -> tuple[A
         raise Malformed("the value is cut off" if deepest >= 0 else "too many lists in lists")
     (size,) = _LENGTH.unpack_from(data, start - _LENGTH.size)
     if size > len(data) - start:
-        raise Malformed(f"{size} bytes or items are announced where {len(data) - start} are left")
+        left = len(data) - start
+        raise Malformed(f"{size} bytes or items are announced where {left} are left")
     if letter in _leaf_readers:
         return _leaf(letter, bytes(data[start : start + size])), start + size
     items = []

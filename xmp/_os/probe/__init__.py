@@ -19,11 +19,11 @@ from pathlib import Path
 
 from xmp._os.imports import loaded_framework
 from xmp._plan.clusters.launchers import FILES
-from xmp._plan.runtimes._imports import NAMES
+from xmp._plan.runtimes._import_effects import NAMES
 from xmp._words.types import HostFacts
 
 from . import metadata, packages, read, resources
-from .devices import hardware
+from .accelerators import hardware
 from .holders import TPU_FILES
 from .packages import initialised
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmp._os import marks
-from xmp._os.marks import Launcher, Mark
+from xmp._os.marks import LauncherId, Mark
 
 from . import read
 
@@ -33,7 +33,7 @@ _RUNTIME = re.compile(rf"{re.escape(marks.RUNTIME)}([a-z0-9_]{{1,32}})\b", re.AS
 class Claim(NamedTuple):
     """One mark on one process."""
 
-    launcher: Launcher
+    launcher: LauncherId
     mark: Mark | None
     """None for a limit without a text that names the same launcher."""
     doubt: str
@@ -150,7 +150,7 @@ def _may_descend(mark: Mark, folder: Path) -> bool:
     return raised or _FIRST_LINE in _bytes(folder / "cmdline")
 
 
-def _limited_by(folder: Path) -> Launcher | None:
+def _limited_by(folder: Path) -> LauncherId | None:
     """Return the launcher that a process's resource limit names."""
     for line in read.text(folder / "limits").splitlines():
         if line.startswith("Max file locks"):

@@ -17,8 +17,8 @@ from . import resources
 
 __all__ = [
     "Finding",
+    "LookAtPort",
     "OneOfSeveral",
-    "Reach",
     "found",
     "memory",
     "shared",
@@ -100,7 +100,7 @@ SECRET = "XMP_JOB_SECRET"
 SHORT = 16
 """Characters; anyone who has recorded a handshake can try guesses offline."""
 
-Reach = Callable[[str, int], str]
+LookAtPort = Callable[[str, int], str]
 """Returns what is at an address and port: "xmp", "another program", or why it is unreachable."""
 
 
@@ -125,7 +125,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     return "a launch would work here"
 
 
-def found(plan: JobPlan, facts: HostFacts, reach: Reach | None) -> Iterator[Finding]:
+def found(plan: JobPlan, facts: HostFacts, reach: LookAtPort | None) -> Iterator[Finding]:
     """Yield what can be said of the meeting; nothing where a launch would have one host."""
     meeting = plan.meeting
     if meeting is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmp._os import marks, proc
-from xmp._os.marks import Launcher, Mark
+from xmp._os.marks import LauncherId, Mark
 from xmp._os.proc import Process, alive
 
 from .carried import Claim, claims, runtime_of, vouched
@@ -21,8 +21,8 @@ from .holders import Holder, age, holder, plain
 
 __all__ = [
     "Doubtful",
-    "Launch",
     "Leftovers",
+    "RunningLaunch",
     "ancestors",
     "described",
     "launches",
@@ -39,7 +39,7 @@ ROOT = Path("/")
 
 
 @dataclass(frozen=True)
-class Launch:
+class RunningLaunch:
     """One running launch."""
 
     launcher: int
@@ -62,7 +62,7 @@ def processes(root: Path = ROOT) -> dict[int, Process]:
 # --- what runs ---------------------------------------------------------------------------------
 
 
-def launches(root: Path = ROOT) -> list[Launch]:
+def launches(root: Path = ROOT) -> list[RunningLaunch]:
     """Return the running launches of this user, oldest first."""
     known = processes(root)
     found = [_launch(process, known, root) for process in known.values() if _leads(process, known)]
@@ -76,7 +76,7 @@ def _leads(process: Process, known: Mapping[int, Process]) -> bool:
     return process.name == SUPERVISOR and (parent is None or parent.name != SUPERVISOR)
 
 
-def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> Launch | None:
+def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> RunningLaunch | None:
     # Where launches are nested, several processes have launched: the youngest is this launch's.
     mark = max(vouched(supervisor.pid, root), key=lambda mark: mark.started, default=None)
     if mark is None:
@@ -95,7 +95,7 @@ def _launch(supervisor: Process, known: Mapping[int, Process], root: Path) -> La
     ]
     replicas.sort(key=lambda process: (process.started, process.pid))
     program = _described(supervisor, mark.program, root)
-    return Launch(mark.pid, supervisor, tuple(replicas), frozenset(below), program)
+    return RunningLaunch(mark.pid, supervisor, tuple(replicas), frozenset(below), program)
 
 
 def _described(supervisor: Process, program: str, root: Path) -> str:
@@ -232,7 +232,7 @@ def _is_from_here(claim: Claim, here: Mark, process: Process, root: Path) -> boo
 
 
 def _is_left(
-    process: Process, launcher: Launcher, known: Mapping[int, Process], root: Path
+    process: Process, launcher: LauncherId, known: Mapping[int, Process], root: Path
 ) -> bool:
     pid, started = launcher
     found = known.get(pid)

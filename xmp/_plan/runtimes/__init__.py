@@ -18,9 +18,9 @@ from ._base import Fit, Job, Place, Runtime, Share, matches
 from .cpu import Cpu
 from .cuda import Cuda
 from .fake import Fake
-from .jax import Jax
+from .jax import JaxRuntime
 from .pjrt import Pjrt
-from .torch_tpu import TorchTpu
+from .torch_tpu import TorchTpuRuntime
 
 __all__ = [
     "Fit",
@@ -39,7 +39,7 @@ __all__ = [
 _GROUP = "runtimes"
 _ORDER = (
     "xrt",  # only ever possible with a torch_xla that has no PJRT
-    *(TorchTpu, "neuron", Pjrt, Cuda, "rocm", "xpu", Jax, "paddle", Fake),
+    *(TorchTpuRuntime, "neuron", Pjrt, Cuda, "rocm", "xpu", JaxRuntime, "paddle", Fake),
     Cpu,  # last: it is possible everywhere
 )
 

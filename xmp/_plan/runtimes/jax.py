@@ -15,11 +15,11 @@ from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
 from ._gpus import CUDA_MASK, amd_gpus, gpu_fit, visible_gpus
-from ._imports import after_import
+from ._import_effects import after_import
 from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 from .cpu import MOST
 
-__all__ = ["Jax"]
+__all__ = ["JaxRuntime"]
 
 PLATFORMS = "JAX_PLATFORMS"  # "cpu", "tpu,cpu", "cuda"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"  # "4"
@@ -31,7 +31,7 @@ GPU_NAMES = {"cuda": ("cuda", "gpu"), "rocm": ("rocm", "gpu")}
 BARRIER = ("--xla_tpu_use_enhanced_launch_barrier=true",)
 
 
-class Jax(Runtime):
+class JaxRuntime(Runtime):
     """The first of TPU, GPU and cores that the user's setting, hardware and plugins allow."""
 
     name = "jax"

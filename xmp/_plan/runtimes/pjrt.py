@@ -15,7 +15,7 @@ from xmp._words.types import HostFacts, PortNeed, Request
 
 from . import _libtpu
 from ._base import SPMD, Fit, Job, Place, Runtime, Share, is_spmd, many, version_of
-from ._imports import after_import
+from ._import_effects import after_import
 from ._tpu import INPUTS, OWNED, Chips, inherited_notes, read_chips
 
 __all__ = ["Pjrt"]

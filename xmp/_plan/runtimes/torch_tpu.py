@@ -14,7 +14,7 @@ from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._tpu import INPUTS, OWNED, VISIBLE_OLD, inherited_notes, read_chips, unit_bounds
 
-__all__ = ["TorchTpu"]
+__all__ = ["TorchTpuRuntime"]
 
 ADDRESSES = "TORCH_TPU_SLICEBUILDER_ADDRESSES"  # "localhost:40001,localhost:40002"
 TOPOLOGY = "TORCH_TPU_TOPOLOGY"  # "2,2,1"; "2,2,1,2" on 7x; commas only: libtpu ends on "2x2x1"
@@ -25,7 +25,7 @@ COUNTS = {"v4": (1, 2, 4), "v5p": (1, 2, 4), "v5e": (1, 4, 8), "v6e": (1, 4, 8),
 """Devices on one host that the library has a topology for."""
 
 
-class TorchTpu(Runtime):
+class TorchTpuRuntime(Runtime):
     """One process per device, ``tpu_dist`` by default."""
 
     name = "torch_tpu"

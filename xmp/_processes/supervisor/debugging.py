@@ -21,7 +21,7 @@ from xmp._processes.messages.replica import Synced, Synchronise
 from xmp._processes.messages.untrusted import Arrived, UntrustedConnection
 from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.system.descriptors import close_all
-from xmp._rules.events import Event, Pause, Resume
+from xmp._rules.watch_events import Pause, Resume, WatchEvent
 
 from .replica_handle import ReplicaHandle
 
@@ -56,7 +56,7 @@ class Debugging:
         loop: EventLoop,
         pump: OutputPump,
         launcher: Connection,
-        feed: Callable[[Event], None],
+        feed: Callable[[WatchEvent], None],
         condemn: Callable[[ReplicaHandle, str], None],
         say: Callable[[str], None],
         ending: bool,

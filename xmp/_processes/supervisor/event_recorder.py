@@ -15,8 +15,8 @@ from xmp._processes.messages.launch import Events
 from xmp._processes.messages.thread_replicas import plans_of
 from xmp._processes.report.stack_texts import ranks
 from xmp._processes.system.processes import signal_name
-from xmp._rules.events import Ended, Entered, Event, Pause, Raised, Resume, Returned
 from xmp._rules.watch import Action
+from xmp._rules.watch_events import Ended, Entered, Pause, Raised, Resume, Returned, WatchEvent
 
 from .replica_handle import ReplicaHandle
 
@@ -53,7 +53,7 @@ class EventRecorder:
             self._phases[replica.rank] = name
             self._note_all(name, at, replica)
 
-    def take(self, event: Event, actions: Sequence[Action]) -> None:
+    def take(self, event: WatchEvent, actions: Sequence[Action]) -> None:
         """Note an event that the failure rules got, and the actions that they decided on."""
         if isinstance(event, (Raised, Returned)):
             self._reported.add(event.rank)

@@ -62,7 +62,7 @@ from xmp._processes.messages.plain_format import Malformed
 from xmp._processes.system import linux, processes
 from xmp._processes.system.descriptors import move_above
 from xmp._processes.system.processes import drain, wake_on_ends
-from xmp._rules.events import Progress, Tick
+from xmp._rules.watch_events import Progress, Tick
 
 from .message_checks import check
 from .message_handlers import launcher_requests, replica_messages

@@ -12,7 +12,7 @@ from xmp._processes.messages import replica as messages
 from xmp._processes.messages.catalog import Handlers
 from xmp._processes.messages.untrusted import Arrived
 from xmp._processes.system.descriptors import close_all
-from xmp._rules import events
+from xmp._rules import watch_events as events
 
 from .message_checks import names_of_modules
 from .replica_handle import ReplicaHandle

@@ -17,9 +17,9 @@ from xmp._processes.output.event_loop import EventLoop, OutputPump
 from xmp._processes.output.streams import Outlets
 from xmp._processes.report.stack_texts import not_in_function, ranks
 from xmp._processes.system import processes, stack_dump
-from xmp._rules.events import Ended, Event, Raised
 from xmp._rules.limits import SAY_AFTER
 from xmp._rules.watch import Action, Watch
+from xmp._rules.watch_events import Ended, Raised, WatchEvent
 from xmp._words.types import Limits
 
 from .heard_voices import HeardVoice, HeardVoices
@@ -83,7 +83,7 @@ class Monitor:
         self._stacks: dict[int, str] = {}
         self._debugger: Debugging | None = None
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: WatchEvent) -> None:
         """Let ``watch`` decide which actions follow from this event, and carry them out."""
         actions = self.watch.feed(event)
         if self.recorder is not None:
@@ -93,7 +93,7 @@ class Monitor:
         if self._debugger is not None and self.watch.phase == "settling":
             self._debugger.failing()
 
-    def end(self, event: Event) -> None:
+    def end(self, event: WatchEvent) -> None:
         """End the launch; a debugger does not hold it up."""
         self.ending = True
         if self._debugger is not None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 __all__ = [
     "Ended",
     "Entered",
-    "Event",
     "Interrupt",
     "Kill",
     "Pause",
@@ -20,6 +19,7 @@ __all__ = [
     "Returned",
     "Stop",
     "Tick",
+    "WatchEvent",
 ]
 
 
@@ -115,6 +115,6 @@ class Tick:
     at: int
 
 
-Event = (
+WatchEvent = (
     Entered | Progress | Returned | Raised | Ended | Interrupt | Stop | Kill | Pause | Resume | Tick
 )

@@ -13,7 +13,7 @@ import pytest
 
 from xmp._os import marks, proc
 from xmp._os.ports import lease
-from xmp._os.probe import doctor, holders
+from xmp._os.probe import examination, holders
 from xmp._words.types import HostFacts, Request
 
 TORCH = {"torch": "2.13.0+cpu"}
@@ -40,7 +40,7 @@ def host(**given: Any) -> HostFacts:
 
 def texts(facts: HostFacts, root: str | Path = "/", **request: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
-    for finding in doctor.examine(facts, Request(**request), lease, root):
+    for finding in examination.examine(facts, Request(**request), lease, root):
         found[finding.level].append(str(finding))
     return found
 
@@ -228,7 +228,7 @@ def test_other_distributions_own_other_names(
 
 def test_problems_come_first(tmp_path: Path) -> None:
     facts = host(env={"XMP_RUNTIME": "x"})
-    levels = [f.level for f in doctor.examine(facts, Request(), lease, tree(tmp_path))]
+    levels = [f.level for f in examination.examine(facts, Request(), lease, tree(tmp_path))]
     assert levels == sorted(levels, key=["problem", "warning", "note"].index)
 
 

@@ -8,8 +8,8 @@ from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts, Request
 
 from ._base import Job, Place, Runtime, matches
-from ._environment import LONGEST, is_too_long
-from ._variables import IDENTITY
+from ._known_variables import IDENTITY
+from ._replica_variables import LONGEST, is_too_long
 
 __all__ = [
     "check_backend",

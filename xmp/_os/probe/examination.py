@@ -20,7 +20,7 @@ from xmp._words.errors import PlanError, PortError
 from xmp._words.types import HostFacts, JobPlan, PortNeed, Request
 
 from . import findings, packages, read, resources
-from .findings import Finding, Reach
+from .findings import Finding, LookAtPort
 from .holders import device_holders, lock_holders
 from .launches import described, leftovers
 
@@ -36,7 +36,7 @@ def examine(
     request: Request,
     lease: Lease,
     root: str | Path = "/",
-    reach: Reach | None = None,
+    reach: LookAtPort | None = None,
 ) -> list[Finding]:
     """Return all findings of this host for a launch of ``request``, problems first.
 

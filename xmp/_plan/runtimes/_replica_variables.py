@@ -14,9 +14,9 @@ from xmp._words.errors import PlanError
 from xmp._words.types import HostPlan, JobPlan, Pairs, ReplicaPlan, Request
 
 from ._base import Job, Place, Runtime, matches
-from ._imports import undone, without_chips
+from ._import_effects import undone, without_chips
+from ._known_variables import IDENTITY, LEFT_OVER, MEETING_PLACES, READERS, SECRETS
 from ._meeting import gloo_interface, store_need
-from ._variables import IDENTITY, LEFT_OVER, MEETING_PLACES, READERS, SECRETS
 
 __all__ = [
     "LONGEST",
