@@ -30,19 +30,9 @@ if TYPE_CHECKING:
     from xmp._words.types import Op
 
 __all__ = [
-    "OPS",
-    "all_gather",
-    "all_reduce",
-    "barrier",
-    "broadcast",
-    "heartbeat",
-    "init_process_group",
-    "note_preemption",
-    "on_heartbeat",
-    "once_per_host",
-    "preempted",
-    "rank_zero_only",
-]
+    "OPS", "all_gather", "all_reduce", "barrier", "broadcast", "heartbeat", "init_process_group",
+    "note_preemption", "on_heartbeat", "once_per_host", "preempted", "rank_zero_only",
+]  # fmt: skip
 
 T = TypeVar("T")
 P = ParamSpec("P")

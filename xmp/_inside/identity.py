@@ -31,33 +31,11 @@ if TYPE_CHECKING:
     from xmp._words.replica_info import ReplicaInfo
 
 __all__ = [
-    "Channel",
-    "ReplicaState",
-    "begin_script",
-    "channel",
-    "child_apart",
-    "current",
-    "device",
-    "for_children",
-    "framework_of",
-    "host_index",
-    "in_a_replica",
-    "install",
-    "installed",
-    "is_in_function",
-    "is_replica",
-    "is_thread",
-    "launch_key",
-    "local_rank",
-    "local_world_size",
-    "replica",
-    "restart_count",
-    "settle",
-    "synchronize",
-    "take_over",
-    "uninstall",
-    "whose_child",
-]
+    "Channel", "ReplicaState", "begin_script", "channel", "child_apart", "current", "device",
+    "for_children", "framework_of", "host_index", "in_a_replica", "install", "installed",
+    "is_in_function", "is_replica", "is_thread", "launch_key", "local_rank", "local_world_size",
+    "replica", "restart_count", "settle", "synchronize", "take_over", "uninstall", "whose_child",
+]  # fmt: skip
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from xmp._words.errors import XmpError
 
-__all__ = ["excepthook_kept", "said_once", "shown_short", "users_frames"]
+__all__ = ["excepthook_kept", "said_once", "shown_short", "without_our_frames"]
 
 E = TypeVar("E", bound=XmpError)
 _TORCH = "torch.distributed.distributed_c10d"
@@ -60,7 +60,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
         sys.__excepthook__(kind, error, traceback)
         return
     # For `python -i` and pdb.pm(), too.
-    error.__traceback__ = sys.last_traceback = users_frames(traceback)
+    error.__traceback__ = sys.last_traceback = without_our_frames(traceback)
     with said_once(error):
         sys.__excepthook__(kind, error, error.__traceback__)
 
@@ -79,7 +79,7 @@ def said_once(error: BaseException) -> Iterator[None]:
             error.__cause__, error.__suppress_context__ = cause, suppressed
 
 
-def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+def without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Return the traceback without the frames of xmp; unchanged if it has no others."""
     whole, kept = traceback, list[TracebackType]()
     while traceback is not None:

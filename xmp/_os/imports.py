@@ -20,15 +20,9 @@ from typing import Any
 from . import signals
 
 __all__ = [
-    "imported",
-    "is_no_package_of_others",
-    "is_the_programs_own",
-    "loaded_framework",
-    "on_import",
-    "site_folders",
-    "why_missing",
-    "without_collections",
-]
+    "imported", "is_no_package_of_others", "is_the_programs_own", "loaded_framework", "on_import",
+    "site_folders", "why_missing", "without_collections",
+]  # fmt: skip
 
 ImportHook = Callable[[ModuleType], None]
 

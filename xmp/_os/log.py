@@ -17,16 +17,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = [
-    "VARIABLE",
-    "before_each_line",
-    "debug",
-    "error",
-    "is_of_xmp",
-    "say",
-    "users_frames",
-    "warn_caller",
-    "warning",
-]
+    "VARIABLE", "before_each_line", "debug", "error", "is_of_xmp", "say", "users_frames",
+    "warn_caller", "warning",
+]  # fmt: skip
 
 VARIABLE = "XMP_LOG"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -7,20 +7,8 @@ import resource
 from typing import NamedTuple
 
 __all__ = [
-    "Process",
-    "affinity",
-    "alive",
-    "foreign",
-    "has_signal",
-    "is_foreign",
-    "limit",
-    "link",
-    "namespace",
-    "process",
-    "refusal",
-    "sends_children_away",
-    "status",
-    "text",
+    "Process", "affinity", "alive", "foreign", "has_signal", "is_foreign", "limit", "link",
+    "namespace", "process", "refusal", "sends_children_away", "status", "text",
 ]  # fmt: skip
 
 _MOUNT_IT = (

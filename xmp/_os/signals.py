@@ -30,27 +30,9 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 __all__ = [
-    "DUMP_SIGNAL",
-    "Handler",
-    "SigAction",
-    "apart",
-    "as_usual",
-    "blocked",
-    "deferred",
-    "deliver",
-    "from_handler",
-    "give_up",
-    "guard",
-    "held_ends",
-    "in_handler",
-    "in_main",
-    "interruptible",
-    "is_noted",
-    "keep_deferred",
-    "returned",
-    "returning",
-    "sigaction",
-    "step",
+    "DUMP_SIGNAL", "Handler", "SigAction", "apart", "as_usual", "blocked", "deferred", "deliver",
+    "from_handler", "give_up", "guard", "held_ends", "in_handler", "in_main", "interruptible",
+    "is_noted", "keep_deferred", "returned", "returning", "sigaction", "step",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -30,15 +30,9 @@ if TYPE_CHECKING:
     from .rewriting import Rewriting
 
 __all__ = [
-    "CallPickler",
-    "HostsCallPickler",
-    "OutcomePickler",
-    "Rest",
-    "by_value_modules",
-    "is_test_case",
-    "rewriting",
-    "without_its_run",
-]
+    "CallPickler", "HostsCallPickler", "OutcomePickler", "Rest", "by_value_modules", "is_test_case",
+    "rewriting", "without_its_run",
+]  # fmt: skip
 
 
 class Rest:

@@ -22,22 +22,10 @@ from typing import NamedTuple
 from xmp._os import signals
 
 __all__ = [
-    "MainReached",
-    "MainSource",
-    "Program",
-    "apart",
-    "belongs_to_an_app",
-    "import_main",
-    "imported_names",
-    "importing_main",
-    "is_below_guard",
-    "is_guard",
-    "is_kept",
-    "line_outside_guard",
-    "main_is_shared",
-    "main_source",
-    "program_of_this_process",
-]
+    "MainReached", "MainSource", "Program", "apart", "belongs_to_an_app", "import_main",
+    "imported_names", "importing_main", "is_below_guard", "is_guard", "is_kept",
+    "line_outside_guard", "main_is_shared", "main_source", "program_of_this_process",
+]  # fmt: skip
 
 
 class MainSource(NamedTuple):

@@ -18,16 +18,9 @@ from xmp._plan.runtimes._base import matches
 from xmp._plan.runtimes._known_variables import FIRST_USE, IMPORT_TIME
 
 __all__ = [
-    "MOST",
-    "at_the_top",
-    "changes_what_imports_read",
-    "find_module",
-    "imported_modules",
-    "imports_of_file",
-    "installed_imports",
-    "parsed",
-    "runs_later",
-]
+    "MOST", "at_the_top", "changes_what_imports_read", "find_module", "imported_modules",
+    "imports_of_file", "installed_imports", "parsed", "runs_later",
+]  # fmt: skip
 
 _WRITES = ("setdefault", "update", "putenv", "pop")
 

@@ -23,20 +23,8 @@ __all__ = ["facts_from_json", "facts_to_json", "reported", "to_json"]
 VERSION = 1
 LISTS = ("cpus", "loaded", "initialised")
 PLAIN = (
-    "hostname",
-    "address",
-    "interface",
-    "platform",
-    "python",
-    "env",
-    "tpu",
-    "gpus",
-    "metadata",
-    "host_files",
-    "cpu_quota",
-    "memory_bytes",
-    "frameworks",
-    "env_at_start",
+    *("hostname", "address", "interface", "platform", "python", "env", "tpu", "gpus", "metadata"),
+    *("host_files", "cpu_quota", "memory_bytes", "frameworks", "env_at_start"),
 )
 
 

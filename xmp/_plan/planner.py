@@ -50,15 +50,9 @@ from .runtimes._request_checks import (
 )
 
 __all__ = [
-    "choose",
-    "explain",
-    "facts_from_json",
-    "facts_to_json",
-    "plan",
-    "reported",
-    "to_json",
+    "choose", "explain", "facts_from_json", "facts_to_json", "plan", "reported", "to_json",
     "with_imports",
-]
+]  # fmt: skip
 
 AUTOLOADED = "torch_tpu"
 NEVER_PRELOADED = ("torch_xla", AUTOLOADED)

@@ -19,21 +19,10 @@ from xmp._words.errors import PlanError
 from .numbers import is_number
 
 __all__ = [
-    "GENERATIONS",
-    "HOST_SHAPES",
-    "PCI_VENDOR",
-    "Bounds",
-    "Generation",
-    "Slice",
-    "box_of",
-    "generation_named",
-    "generation_of_pci",
-    "generation_of_type",
-    "parse_bounds",
-    "parse_topology",
-    "slice_of",
-    "slice_of_type",
-]
+    "GENERATIONS", "HOST_SHAPES", "PCI_VENDOR", "Bounds", "Generation", "Slice", "box_of",
+    "generation_named", "generation_of_pci", "generation_of_type", "parse_bounds", "parse_topology",
+    "slice_of", "slice_of_type",
+]  # fmt: skip
 
 PCI_VENDOR = 0x1AE0
 Bounds = tuple[int, int, int]

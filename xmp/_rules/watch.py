@@ -32,17 +32,9 @@ from .watch_events import (
 )
 
 __all__ = [
-    "CAUSE",
-    "COLLATERAL",
-    "FINISHED",
-    "STOPPED",
-    "UNKNOWN",
-    "Action",
-    "Died",
-    "Verdict",
-    "Watch",
+    "CAUSE", "COLLATERAL", "FINISHED", "STOPPED", "UNKNOWN", "Action", "Died", "Verdict", "Watch",
     "is_victim",
-]
+]  # fmt: skip
 
 CAUSE = "cause"
 COLLATERAL = "collateral"

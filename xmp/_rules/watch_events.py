@@ -8,19 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "Ended",
-    "Entered",
-    "Interrupt",
-    "Kill",
-    "Pause",
-    "Progress",
-    "Raised",
-    "Resume",
-    "Returned",
-    "Stop",
-    "Tick",
-    "WatchEvent",
-]
+    "Ended", "Entered", "Interrupt", "Kill", "Pause", "Progress", "Raised", "Resume", "Returned",
+    "Stop", "Tick", "WatchEvent",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

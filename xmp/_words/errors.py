@@ -22,16 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 __all__ = [
-    "HostLost",
-    "PlanError",
-    "PortError",
-    "ReplicaDied",
-    "ReplicaError",
-    "ReplicaRaised",
-    "ReplicaTimeout",
-    "StartError",
-    "XmpError",
-]
+    "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
+    "ReplicaTimeout", "StartError", "XmpError",
+]  # fmt: skip
 
 
 class XmpError(Exception):

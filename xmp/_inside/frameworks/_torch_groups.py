@@ -12,14 +12,8 @@ from typing import Any
 from xmp._words.replica_info import ReplicaInfo
 
 __all__ = [
-    "HostGroups",
-    "checked",
-    "on_loopback",
-    "place_in",
-    "planned",
-    "refuse_backend",
-    "refuse_other",
-]
+    "HostGroups", "checked", "on_loopback", "place_in", "planned", "refuse_backend", "refuse_other",
+]  # fmt: skip
 
 _NONE = "undefined"
 """The name that torch lists among its backends for a group without one."""

@@ -27,15 +27,9 @@ from ._torch_rendezvous import Rendezvous
 from ._torch_wire import TorchWire, without_jax
 
 __all__ = [
-    "TorchDist",
-    "attach",
-    "enter",
-    "group_is_there",
-    "planned_rendezvous",
-    "prepare",
-    "ready",
+    "TorchDist", "attach", "enter", "group_is_there", "planned_rendezvous", "prepare", "ready",
     "torch_module",
-]
+]  # fmt: skip
 
 T = TypeVar("T", bound="TorchDist")
 

@@ -17,12 +17,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from xmp._os import proc
 from xmp._os.imports import loaded_framework
 from xmp._plan.clusters.launchers import FILES
 from xmp._plan.runtimes._import_effects import NAMES
 from xmp._words.types import HostFacts
 
-from . import metadata, packages, read, resources
+from . import metadata, packages, resources
 from .accelerators import hardware
 from .holders import TPU_FILES
 from .packages import initialised
@@ -91,7 +92,7 @@ def variables_replaced() -> None:
 
 @functools.lru_cache(maxsize=8)
 def _began(root: Path) -> dict[str, str]:
-    text = read.text(root / "proc/self/environ")
+    text = proc.text(root / "proc/self/environ")
     return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
 

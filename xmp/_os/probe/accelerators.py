@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
+from xmp._os import proc
 from xmp._plan.topology import PCI_VENDOR, Generation, generation_of_pci
-
-from . import read
 
 __all__ = ["hardware"]
 
@@ -28,14 +28,14 @@ def hardware(root: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _tpu(root: Path, functions: list[Path]) -> dict[str, Any]:
-    google = [f for f in functions if read.hexadecimal(f / "vendor") == PCI_VENDOR]
+    google = [f for f in functions if _hexadecimal(f / "vendor") == PCI_VENDOR]
     chips: dict[str, Any] = {}
     for function in google:
-        device = read.hexadecimal(function / "device")
-        subsystem = read.hexadecimal(function / "subsystem_device")
+        device = _hexadecimal(function / "device")
+        subsystem = _hexadecimal(function / "subsystem_device")
         generation = generation_of_pci(device, subsystem)
         if generation is not None:
-            same = [f for f in google if read.hexadecimal(f / "device") == device]
+            same = [f for f in google if _hexadecimal(f / "device") == device]
             return _chips(root, generation, [f.name for f in same])
         if _accelerator(function):
             chips = {"unknown": f"{device:#06x}"}
@@ -44,7 +44,7 @@ def _tpu(root: Path, functions: list[Path]) -> dict[str, Any]:
 
 def _accelerator(function: Path) -> bool:
     """Return whether a PCI function of Google's is an accelerator, not a network card or a disk."""
-    return read.hexadecimal(function / "class") >> 16 not in OTHER_CLASSES
+    return _hexadecimal(function / "class") >> 16 not in OTHER_CLASSES
 
 
 def _chips(root: Path, generation: Generation, slots: list[str]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _gpus(root: Path, functions: list[Path]) -> dict[str, Any]:
     if nvidia:
         return {"vendor": "nvidia", "count": len(nvidia)}
     nodes = Path(root, "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
-    amd = [node for node in nodes if read.text(node) not in ("", "0")]
+    amd = [node for node in nodes if proc.text(node) not in ("", "0")]
     if amd:
         return {"vendor": "amd", "count": len(amd)}
     intel = [f for f in functions if _intel_gpu(f)]
@@ -92,7 +92,13 @@ def _gpus(root: Path, functions: list[Path]) -> dict[str, Any]:
 
 def _intel_gpu(function: Path) -> bool:
     return (
-        read.hexadecimal(function / "vendor") == INTEL
-        and read.hexadecimal(function / "class") in DISPLAY_CLASSES
+        _hexadecimal(function / "vendor") == INTEL
+        and _hexadecimal(function / "class") in DISPLAY_CLASSES
         and function.name != INTEGRATED
     )
+
+
+def _hexadecimal(path: Path) -> int:
+    """Return the file's hexadecimal number; -1 where there is none."""
+    found = proc.text(path)
+    return int(found, 16) if re.fullmatch(r"(0x)?[0-9a-fA-F]+", found) else -1

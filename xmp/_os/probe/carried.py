@@ -18,10 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from xmp._os import marks
+from xmp._os import marks, proc
 from xmp._os.marks import LauncherId, Mark
-
-from . import read
 
 __all__ = ["Claim", "claims", "runtime_of", "vouched"]
 
@@ -71,7 +69,7 @@ def claims(pid: int, root: Path) -> list[Claim]:
 
 def runtime_of(pid: int, root: Path) -> str:
     """Return the runtime of a process's launch, as its mapped pages say; empty where none does."""
-    found = _RUNTIME.findall(read.text(root / f"proc/{pid}/maps"))
+    found = _RUNTIME.findall(proc.text(root / f"proc/{pid}/maps"))
     return found[-1] if found else ""
 
 
@@ -81,7 +79,7 @@ def runtime_of(pid: int, root: Path) -> str:
 def _mapped(folder: Path) -> Iterator[tuple[Mark, bool]]:
     """Yield the marks that are names of mapped pages, and whether the page proves the descent."""
     # Not splitlines: of all that ends a line for Python, the kernel escapes only "\n" in a path.
-    for line in read.text(folder / "maps").split("\n"):
+    for line in proc.text(folder / "maps").split("\n"):
         # address, access, offset, device, inode, path: proc_pid_maps(5)
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and marks.PAGE in fields[5]:
@@ -121,7 +119,7 @@ def _memory_device() -> str:
     https://github.com/torvalds/linux/blob/v6.12/mm/shmem.c (shmem_zero_setup)
     """
     with mmap.mmap(-1, mmap.PAGESIZE):
-        for line in read.text("/proc/self/maps").splitlines():
+        for line in proc.text("/proc/self/maps").splitlines():
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5] == "/dev/zero (deleted)" and fields[1][3] == "s":
                 return fields[3]
@@ -145,14 +143,14 @@ def _may_descend(mark: Mark, folder: Path) -> bool:
     inherit the OOM score, which a container may have given to all of its processes. An interpreter
     that xmp starts gets it later, and is recognised by its command line.
     """
-    score = read.text(folder / "oom_score_adj")
+    score = proc.text(folder / "oom_score_adj")
     raised = score.lstrip("-").isdecimal() and int(score) >= mark.score
     return raised or _FIRST_LINE in _bytes(folder / "cmdline")
 
 
 def _limited_by(folder: Path) -> LauncherId | None:
     """Return the launcher that a process's resource limit names."""
-    for line in read.text(folder / "limits").splitlines():
+    for line in proc.text(folder / "limits").splitlines():
         if line.startswith("Max file locks"):
             soft = line.split()[3]
             return marks.launcher_of(int(soft)) if soft.isdecimal() else None

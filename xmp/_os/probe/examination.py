@@ -19,7 +19,7 @@ from xmp._plan.secrets import shown
 from xmp._words.errors import PlanError, PortError
 from xmp._words.types import HostFacts, JobPlan, PortNeed, Request
 
-from . import findings, packages, read, resources
+from . import findings, packages, resources
 from .findings import Finding, LookAtPort
 from .holders import device_holders, lock_holders
 from .launches import described, leftovers
@@ -133,7 +133,7 @@ def _huge_pages(facts: HostFacts, root: Path) -> Iterator[Finding]:
 
     libtpu maps large buffers.
     """
-    setting = read.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    setting = proc.text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     if facts.tpu.get("generation") in ("v5e", "v6e", "7x") and "[always]" not in setting:
         advice = "echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
         yield Finding("note", "transparent huge pages are not always on", advice)

@@ -16,15 +16,9 @@ from xmp._words.types import HostFacts, JobPlan
 from . import resources
 
 __all__ = [
-    "Finding",
-    "LookAtPort",
-    "OneOfSeveral",
-    "found",
-    "memory",
-    "shared",
-    "shared_memory",
+    "Finding", "LookAtPort", "OneOfSeveral", "found", "memory", "shared", "shared_memory",
     "verdict",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

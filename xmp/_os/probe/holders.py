@@ -11,10 +11,9 @@ from pathlib import Path
 
 from xmp._os import proc
 
-from . import read
-
 __all__ = [
-    "LOCK", "Holder", "age", "device_holders", "holder", "lock_holders", "open_files", "plain",
+    "LOCK", "Holder", "age", "device_holders", "holder", "lock_holders", "open_among",
+    "open_files", "plain",
 ]  # fmt: skip
 
 LOCK = "tmp/libtpu_lockfile"
@@ -37,11 +36,11 @@ class Holder:
         return f"pid {self.pid} ({self.user}, running for {age(self.seconds)}): {self.command}"
 
 
-def device_holders(root: Path, patterns: Sequence[str] = TPU_FILES) -> list[Holder]:
+def device_holders(root: Path) -> list[Holder]:
     """Return other processes with an open device file; other users' as far as permissions allow."""
     found = []
     for process in _processes(root):
-        held = sorted({t for t in open_files(process) if _matches(t, patterns)})
+        held = open_among(process, TPU_FILES)
         if held and int(process.name) != os.getpid():
             found.append(holder(root, process, ", ".join(held)))
     return found
@@ -56,7 +55,7 @@ def lock_holders(root: Path) -> list[Holder]:
         return []
     found = []
     # A line has number, kind, mode, access, pid, device:device:inode, first and last byte.
-    for line in read.text(root / "proc/locks").splitlines():
+    for line in proc.text(root / "proc/locks").splitlines():
         words = line.split()
         if len(words) > 5 and words[1] == "POSIX" and words[5].rpartition(":")[2] == inode:
             found.append(holder(root, root / "proc" / words[4], str(lock)))
@@ -80,13 +79,15 @@ def open_files(process: Path) -> Iterator[str]:
             continue
 
 
-def _matches(target: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(target, pattern) for pattern in patterns)
+def open_among(process: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files that a process has open and that match a pattern, sorted."""
+    files = set(open_files(process))
+    return sorted(f for f in files if any(fnmatch.fnmatchcase(f, each) for each in patterns))
 
 
 def holder(root: Path, process: Path, what: str) -> Holder:
     """Return the process with this folder in /proc as the holder of ``what``."""
-    command = " ".join(read.text(process / "cmdline").split("\0")).strip()
+    command = " ".join(proc.text(process / "cmdline").split("\0")).strip()
     return Holder(
         pid=int(process.name),
         user=_user(process),
@@ -108,7 +109,7 @@ def _user(process: Path) -> str:
 
 def _running(root: Path, process: Path) -> int:
     found = proc.process(process.name, root)
-    uptime = read.text(root / "proc/uptime").split()
+    uptime = proc.text(root / "proc/uptime").split()
     if found is None or not uptime:
         return 0
     return max(int(float(uptime[0]) - found.started / os.sysconf("SC_CLK_TCK")), 0)

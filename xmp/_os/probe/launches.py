@@ -20,15 +20,9 @@ from .carried import Claim, claims, runtime_of, vouched
 from .holders import Holder, age, holder, plain
 
 __all__ = [
-    "Doubtful",
-    "Leftovers",
-    "RunningLaunch",
-    "ancestors",
-    "described",
-    "launches",
-    "leftovers",
+    "Doubtful", "Leftovers", "RunningLaunch", "ancestors", "described", "launches", "leftovers",
     "processes",
-]
+]  # fmt: skip
 
 SUPERVISOR = "xmp-supervisor"
 ENGINE = frozenset(

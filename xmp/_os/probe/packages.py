@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import importlib.metadata
 import importlib.util
@@ -13,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xmp._os import proc
 from xmp._os.imports import is_the_programs_own
 
-from . import read
-from .holders import open_files
+from .holders import open_among
 
 __all__ = ["foreign_owners", "initialised", "installed", "loaded"]
 
@@ -107,7 +106,7 @@ def _torch_build(version: str) -> str:
     spec = importlib.util.find_spec("torch")
     if "+" in version or spec is None or not spec.submodule_search_locations:
         return version
-    text = read.text(Path(next(iter(spec.submodule_search_locations)), "version.py"))
+    text = proc.text(Path(next(iter(spec.submodule_search_locations)), "version.py"))
     for name, label in (("cuda", "cu"), ("hip", "rocm"), ("xpu", "xpu")):
         found = re.search(rf"^{name}\b[^=]*= '([^']+)'", text, re.MULTILINE)
         if found:
@@ -116,9 +115,6 @@ def _torch_build(version: str) -> str:
 
 
 # --- initialised ---------------------------------------------------------------------------------
-
-
-UNKNOWN = "another library"
 
 
 def initialised(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -131,8 +127,9 @@ def initialised(patterns: Sequence[str]) -> tuple[str, ...]:
     found = [
         f"{name}:{device}" for name, ask in _FRAMEWORKS.items() for device in _answers(name, ask)
     ]
-    if not any(entry.endswith(":tpu") for entry in found) and _holds(patterns):
-        found.append(f"{UNKNOWN}:tpu")
+    held = patterns and open_among(Path("/proc/self"), patterns)
+    if held and not any(entry.endswith(":tpu") for entry in found):
+        found.append("another library:tpu")
     return tuple(found)
 
 
@@ -174,10 +171,3 @@ _FRAMEWORKS: dict[str, Callable[[Any], Iterator[str]]] = {
     "torch_xla": _torch_xla,
     "torch_tpu": _torch_tpu,
 }
-
-
-def _holds(patterns: Sequence[str]) -> bool:
-    if not patterns:
-        return False
-    files = open_files(Path("/proc/self"))
-    return any(fnmatch.fnmatchcase(path, each) for path in files for each in patterns)

@@ -15,23 +15,10 @@ from pathlib import Path
 
 from xmp._os import proc
 
-from . import read
-
 __all__ = [
-    "Bound",
-    "Counted",
-    "affinity",
-    "bound",
-    "cgroups",
-    "count",
-    "cpu_quota",
-    "installed",
-    "memory",
-    "memory_free",
-    "most_replicas",
-    "numa",
-    "too_many",
-]
+    "Bound", "Counted", "affinity", "bound", "cgroups", "count", "cpu_quota", "installed", "memory",
+    "memory_free", "most_replicas", "numa", "too_many",
+]  # fmt: skip
 
 
 def affinity() -> tuple[int, ...]:
@@ -44,10 +31,10 @@ def cpu_quota(root: Path) -> float | None:
     quotas = []
     for folder, unified in cgroups(root, "cpu"):
         if unified:
-            quota, _, period = read.text(folder / "cpu.max").partition(" ")
+            quota, _, period = proc.text(folder / "cpu.max").partition(" ")
         else:
-            quota = read.text(folder / "cpu.cfs_quota_us")
-            period = read.text(folder / "cpu.cfs_period_us")
+            quota = proc.text(folder / "cpu.cfs_quota_us")
+            period = proc.text(folder / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
@@ -58,7 +45,7 @@ def memory(root: Path) -> int | None:
     machine = installed(root)
     limits = [] if machine is None else [machine]
     for folder, unified in cgroups(root, "memory"):
-        limit = read.text(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+        limit = proc.text(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
         if limit.isdigit():
             limits.append(int(limit))
     return min(limits, default=None)
@@ -67,17 +54,17 @@ def memory(root: Path) -> int | None:
 @functools.lru_cache(maxsize=8)
 def installed(root: Path) -> int | None:
     """Return the bytes of memory that the machine has; None where unknown."""
-    found = re.search(r"MemTotal:\s+(\d+) kB", read.text(root / "proc/meminfo"))
+    found = re.search(r"MemTotal:\s+(\d+) kB", proc.text(root / "proc/meminfo"))
     return int(found[1]) * 1024 if found else None
 
 
 def memory_free(root: Path) -> tuple[int, str] | None:
     """Return the bytes that this process may still take, and their limit; None where unknown."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", read.text(root / "proc/meminfo"))
+    found = re.search(r"MemAvailable:\s+(\d+) kB", proc.text(root / "proc/meminfo"))
     rooms = [(int(found[1]) * 1024, "the machine")] if found else []
     for folder, unified in cgroups(root, "memory"):
         names = ("max", "current") if unified else ("limit_in_bytes", "usage_in_bytes")
-        limit, used = (read.text(folder / f"memory.{name}") for name in names)
+        limit, used = (proc.text(folder / f"memory.{name}") for name in names)
         if limit.isdigit() and used.isdigit():
             free = int(limit) - int(used) + _given_back(folder, unified)
             rooms.append((max(free, 0), "the memory control group"))
@@ -90,13 +77,13 @@ def _given_back(folder: Path, unified: bool) -> int:
     Files in /dev/shm are not among them.
     """
     name = "inactive_file" if unified else "total_inactive_file"
-    found = re.search(rf"^{name} (\d+)$", read.text(folder / "memory.stat"), re.MULTILINE)
+    found = re.search(rf"^{name} (\d+)$", proc.text(folder / "memory.stat"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def cgroups(root: Path, controller: str) -> tuple[tuple[Path, bool], ...]:
     """Return the folders of this process's control groups, leaf to root, and whether each is v2."""
-    return _folders(root, read.text(root / "proc/self/cgroup"), controller)
+    return _folders(root, proc.text(root / "proc/self/cgroup"), controller)
 
 
 @functools.lru_cache(maxsize=8)
@@ -122,8 +109,11 @@ def _walk(root: Path, groups: str, controller: str) -> Iterator[tuple[Path, bool
 @functools.lru_cache(maxsize=8)
 def numa(root: str) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of each NUMA node, in the order of the nodes."""
-    nodes = sorted(Path(root, "sys/devices/system/node").glob("node[0-9]*"), key=read.number)
-    return tuple(_cpu_list(read.text(node / "cpulist")) for node in nodes)
+    nodes = sorted(
+        Path(root, "sys/devices/system/node").glob("node[0-9]*"),
+        key=lambda node: int(re.sub(r"\D", "", node.name)),  # node10 comes after node9
+    )
+    return tuple(_cpu_list(proc.text(node / "cpulist")) for node in nodes)
 
 
 def _cpu_list(text: str) -> tuple[int, ...]:
@@ -164,11 +154,11 @@ def most_replicas(root: Path) -> tuple[int, str]:
 
 def _bounds(root: Path) -> Iterator[tuple[int, str]]:
     for name in ("pid_max", "threads-max"):
-        value = read.text(root / "proc/sys/kernel" / name)
+        value = proc.text(root / "proc/sys/kernel" / name)
         if value.isdigit():
             yield int(value), f"it has {value} processes and threads at most (kernel.{name})"
     for folder, _ in cgroups(root, "pids"):
-        most, now = (read.text(folder / f"pids.{name}") for name in ("max", "current"))
+        most, now = (proc.text(folder / f"pids.{name}") for name in ("max", "current"))
         if most.isdigit() and now.isdigit():
             text = f"its control group has {most} processes and threads at most ({folder}/pids.max)"
             yield max(0, int(most) - int(now)), f"{text}, and {now} now"
@@ -218,14 +208,14 @@ def count(root: Path = Path("/")) -> Counted | None:
         names = ("events", "peak") if unified else ("oom_control", "max_usage_in_bytes")
         kills = _kills(folder / f"memory.{names[0]}")
         if kills is not None:
-            peak = read.text(folder / f"memory.{names[1]}")
+            peak = proc.text(folder / f"memory.{names[1]}")
             return Counted(kills, int(peak) if peak.isdigit() else None)
     kills = _kills(root / "proc/vmstat")
     return None if kills is None else Counted(kills, everywhere=True)
 
 
 def _kills(path: Path) -> int | None:
-    found = re.search(r"^oom_kill (\d+)$", read.text(path), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", proc.text(path), re.MULTILINE)
     return int(found[1]) if found else None
 
 

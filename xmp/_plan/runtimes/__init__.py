@@ -23,18 +23,9 @@ from .pjrt import Pjrt
 from .torch_tpu import TorchTpuRuntime
 
 __all__ = [
-    "Fit",
-    "Job",
-    "Place",
-    "Runtime",
-    "Share",
-    "get",
-    "matches",
-    "names",
-    "register",
-    "runtimes",
+    "Fit", "Job", "Place", "Runtime", "Share", "get", "matches", "names", "register", "runtimes",
     "unregister",
-]
+]  # fmt: skip
 
 _GROUP = "runtimes"
 _ORDER = (

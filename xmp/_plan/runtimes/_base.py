@@ -14,17 +14,8 @@ from xmp._plan.clusters._base import Cluster, Place
 from xmp._words.types import ForkRules, HostFacts, PortNeed, Request
 
 __all__ = [
-    "SPMD",
-    "Fit",
-    "Job",
-    "Place",
-    "Runtime",
-    "Share",
-    "is_spmd",
-    "many",
-    "matches",
-    "version_of",
-]
+    "SPMD", "Fit", "Job", "Place", "Runtime", "Share", "is_spmd", "many", "matches", "version_of",
+]  # fmt: skip
 
 T = TypeVar("T")
 SPMD = "XLA_USE_SPMD"

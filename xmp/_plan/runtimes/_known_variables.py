@@ -15,74 +15,31 @@ from __future__ import annotations
 from xmp._plan.clusters.launchers import BY_HAND, ENDPOINTS, INSIDE, JAX, NAMES, TORCHRUN
 
 __all__ = [
-    "FIRST_USE",
-    "IDENTITY",
-    "IMPORT_TIME",
-    "LEFT_OVER",
-    "MEETING_PLACES",
-    "QUIET",
-    "READERS",
+    "FIRST_USE", "IDENTITY", "IMPORT_TIME", "LEFT_OVER", "MEETING_PLACES", "QUIET", "READERS",
     "REPORTED",
-]
+]  # fmt: skip
 
 IMPORT_TIME = (
     # The interpreter and the dynamic loader.
-    "PYTHON*",
-    "VIRTUAL_ENV",
-    "LD_*",
-    "GLIBC_TUNABLES",
-    "MALLOC_*",
-    "LANG",
-    "LC_*",
+    *("PYTHON*", "VIRTUAL_ENV", "LD_*", "GLIBC_TUNABLES", "MALLOC_*", "LANG", "LC_*"),
     # Native thread pools choose kind, placement and wait policy when they are loaded.
-    "OMP_*",
-    "GOMP_*",
-    "KMP_*",
-    "MKL_*",
-    "OPENBLAS_*",
-    "BLIS_*",
-    "GOTO_NUM_THREADS",
-    "DNNL_*",
-    "MKLDNN_*",
-    "ONEDNN_*",
-    "NPY_*",
-    "NUMPY_*",
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "GOTO_NUM_THREADS", "DNNL_*"),
+    *("MKLDNN_*", "ONEDNN_*", "NPY_*", "NUMPY_*"),
     # torch and its compilers build their configuration modules while being imported.
-    "TORCH_DEVICE_BACKEND_AUTOLOAD",
-    "TORCH_LOGS*",
-    "TORCH_TRACE",
-    "TORCH_CUDA_SANITIZER",
-    "PYTORCH_JIT*",
-    "TORCH_COMPILE*",
-    "TORCHINDUCTOR_*",
-    "TORCHDYNAMO_*",
-    "TRITON_*",
+    *("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_LOGS*", "TORCH_TRACE", "TORCH_CUDA_SANITIZER"),
+    *("PYTORCH_JIT*", "TORCH_COMPILE*", "TORCHINDUCTOR_*", "TORCHDYNAMO_*", "TRITON_*"),
     # libtorch reads these while the dynamic loader runs its constructors.
-    "KINETO_*",
-    "PYTORCH_API_USAGE_STDERR",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "TORCH_BLAS_PREFER_*",
-    "TORCH_LINALG_PREFER_*",
-    "TORCH_ROCM_FA_PREFER_CK",
-    "TORCH_CPP_LOG_LEVEL",
-    "TORCH_CUSTOM_TERMINATE",
-    "TORCH_DISTRIBUTED_DEBUG",
+    *("KINETO_*", "PYTORCH_API_USAGE_STDERR", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("TORCH_BLAS_PREFER_*", "TORCH_LINALG_PREFER_*", "TORCH_ROCM_FA_PREFER_CK"),
+    *("TORCH_CPP_LOG_LEVEL", "TORCH_CUSTOM_TERMINATE", "TORCH_DISTRIBUTED_DEBUG"),
     "TORCH_SHOW_CPP_STACKTRACES",
     # JAX builds jax.config from these, and looks for libtpu.
-    "JAX_*",
-    "TPU_LIBRARY_PATH",
+    *("JAX_*", "TPU_LIBRARY_PATH"),
     # torch_xla chooses a device and registers plugins.
-    "PJRT_SELECT_DEFAULT_DEVICE",
-    "PJRT_DYNAMIC_PLUGINS",
-    "XLA_REGISTER_INSTALLED_PLUGINS",
-    "TF_*",
-    "GRPC_*",
+    *("PJRT_SELECT_DEFAULT_DEVICE", "PJRT_DYNAMIC_PLUGINS", "XLA_REGISTER_INSTALLED_PLUGINS"),
+    *("TF_*", "GRPC_*"),
     # Other libraries that launchers often have imported.
-    "HF_*",
-    "TRANSFORMERS_*",
-    "MPLBACKEND",
-    "MPLCONFIGDIR",
-    "MATPLOTLIBRC",
+    *("HF_*", "TRANSFORMERS_*", "MPLBACKEND", "MPLCONFIGDIR", "MATPLOTLIBRC"),
 )
 """Read by an import: part of a template's key (names, or prefixes ending in ``*``)."""
 
@@ -101,29 +58,16 @@ FIRST_USE = (
     "TZ",  # by time.tzset()
     "PYTHONBREAKPOINT",
     # xmp applies these by a call after the fork.
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "BLIS_NUM_THREADS",
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"),
     # Read by jax.distributed.initialize (jax/_src/distributed.py).
-    "JAX_COORDINATOR_*",
-    "JAX_LOCAL_DEVICE_IDS",
-    "JAX_PARTITION_INDEX",
-    "JAX_PROCESS_ID",
+    *("JAX_COORDINATOR_*", "JAX_LOCAL_DEVICE_IDS", "JAX_PARTITION_INDEX", "JAX_PROCESS_ID"),
     "JAX_NUM_PROCESSES",
     # torch asks each time, and writes it when it is first asked: while Lightning is imported.
     "TORCHINDUCTOR_CACHE_DIR",
     # Written by `import jax` and `import torch_xla`: the plan sets the replica's value.
-    "TF_CPP_MIN_LOG_LEVEL",
-    "GRPC_VERBOSITY",
-    "XLA_FLAGS",
-    "LIBTPU_INIT_ARGS",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD",
-    "ENABLE_RUNTIME_UPTIME_TELEMETRY",
-    "TENSORSTORE_*",
-    "TPU_ML_PLATFORM*",
-    "TPU_MEGACORE",
-    "TPU_SKIP_MDS_QUERY",
+    *("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY", "XLA_FLAGS", "LIBTPU_INIT_ARGS"),
+    *("ALLOW_MULTIPLE_LIBTPU_LOAD", "ENABLE_RUNTIME_UPTIME_TELEMETRY", "TENSORSTORE_*"),
+    *("TPU_ML_PLATFORM*", "TPU_MEGACORE", "TPU_SKIP_MDS_QUERY"),
 )
 """Exceptions to ``IMPORT_TIME``. A runtime has more (``by_call``), which its framework applies."""
 

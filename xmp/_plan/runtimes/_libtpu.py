@@ -28,18 +28,9 @@ from ._tpu import (
 )
 
 __all__ = [
-    "chosen_units",
-    "endpoints",
-    "from_files",
-    "host_process",
-    "is_whole_host",
-    "metrics_needs",
-    "needs",
-    "prepare",
-    "private",
-    "unit_process",
-    "worker_names",
-]
+    "chosen_units", "endpoints", "from_files", "host_process", "is_whole_host", "metrics_needs",
+    "needs", "prepare", "private", "unit_process", "worker_names",
+]  # fmt: skip
 
 FIRST_PORT = 8476
 SKIP = "TPU_SKIP_MDS_QUERY"  # its presence counts, whatever the value

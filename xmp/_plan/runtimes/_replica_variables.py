@@ -19,18 +19,9 @@ from ._known_variables import IDENTITY, LEFT_OVER, MEETING_PLACES, READERS, SECR
 from ._meeting import gloo_interface, store_need
 
 __all__ = [
-    "LONGEST",
-    "check_read_at_import",
-    "common",
-    "dropped",
-    "env_by_rank",
-    "env_of_all",
-    "in_files",
-    "is_too_long",
-    "replaced",
-    "still_too_long",
-    "unset",
-]
+    "LONGEST", "check_read_at_import", "common", "dropped", "env_by_rank", "env_of_all", "in_files",
+    "is_too_long", "replaced", "still_too_long", "unset",
+]  # fmt: skip
 
 
 def common(runtime: Runtime, job: Job, place: Place) -> dict[str, str]:

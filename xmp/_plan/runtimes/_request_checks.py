@@ -12,16 +12,9 @@ from ._known_variables import IDENTITY
 from ._replica_variables import LONGEST, is_too_long
 
 __all__ = [
-    "check_backend",
-    "check_environment",
-    "check_installed",
-    "check_launcher",
-    "check_names",
-    "check_nesting",
-    "check_types",
-    "count",
-    "touched",
-]
+    "check_backend", "check_environment", "check_installed", "check_launcher", "check_names",
+    "check_nesting", "check_types", "count", "touched",
+]  # fmt: skip
 
 _MOST = 2**16
 """The most replicas or threads: more are a mistake, and would not fit into memory."""

@@ -29,15 +29,9 @@ from xmp._words.errors import PlanError
 from xmp._words.types import HostFacts
 
 __all__ = [
-    "INHERITED",
-    "INPUTS",
-    "OWNED",
-    "Chips",
-    "check_slice",
-    "inherited_notes",
-    "read_chips",
+    "INHERITED", "INPUTS", "OWNED", "Chips", "check_slice", "inherited_notes", "read_chips",
     "unit_bounds",
-]
+]  # fmt: skip
 
 VISIBLE = "TPU_VISIBLE_CHIPS"  # "0" or "0,1,2,3"
 VISIBLE_OLD = "TPU_VISIBLE_DEVICES"

@@ -222,11 +222,11 @@ def call_hook(error: BaseException, inherited: ExceptHook) -> None:
     hook = _below_torch(sys.excepthook)
     if any(hook is each for each in (inherited, sys.__excepthook__, None)):
         return
-    from xmp._os.excepthook import users_frames
+    from xmp._os.excepthook import without_our_frames
 
     try:
         with signals.as_usual():  # code of the program, which may wait for ever
-            hook(type(error), error, users_frames(error.__traceback__))
+            hook(type(error), error, without_our_frames(error.__traceback__))
     except BaseException:  # SystemExit too: the end of this replica has already been reported
         with suppress(BaseException):
             sys.stderr.write("Error in sys.excepthook:\n")

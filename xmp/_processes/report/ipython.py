@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import Any
 
-from xmp._os.excepthook import said_once, users_frames
+from xmp._os.excepthook import said_once, without_our_frames
 from xmp._words.errors import ReplicaError, XmpError
 
 __all__ = ["render", "rendered"]
@@ -34,7 +34,7 @@ def render(error: BaseException) -> list[str]:
 
         # Front ends without HTML show the text of the error anyway.
         display({"text/html": error._repr_html_(), "text/plain": ""}, raw=True)
-    error.__traceback__ = sys.last_traceback = users_frames(error.__traceback__)
+    error.__traceback__ = sys.last_traceback = without_our_frames(error.__traceback__)
     with said_once(error):
         lines: list[str] = shell.InteractiveTB.structured_traceback(
             type(error), error, error.__traceback__
