@@ -43,7 +43,7 @@ def test_the_first_failure_stops_the_gang_after_the_settle_window() -> None:
     assert watch.deadline == 1050 * MS
     assert [a.name for a in watch.feed(Tick(1050 * MS))] == ["SIGKILL"]
     assert [a.name for a in watch.feed(Tick(6050 * MS))] == ["finish"]
-    assert watch.verdict().unkillable == (0, 1, 2, 3)
+    assert watch.live == {0, 1, 2, 3}
 
 
 def test_further_failures_prolong_the_window_but_not_for_ever() -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from xmp._words.errors import PortError
 from xmp._words.types import PortNeed
@@ -58,12 +57,7 @@ class PortLease:
     def __enter__(self) -> PortLease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -98,8 +98,6 @@ class Verdict:
     """The ranks that failed, the cause first, then by time."""
     times: Mapping[int, int] = field(default_factory=dict)
     """When each of them failed; a death noticed later than those of its victims is dated back."""
-    unkillable: tuple[int, ...] = ()
-    """The ranks whose processes have not ended."""
     overdue: Overdue | None = None
     """The limit that ended the launch; ``cause`` is None then."""
 
@@ -269,7 +267,7 @@ class Watch:
             order.remove(cause)
             order.insert(0, cause)
         at = {rank: time for rank, (_, time) in times.items()}
-        return Verdict(cause, labels, tuple(order), at, self._living(), self._overdue)
+        return Verdict(cause, labels, tuple(order), at, self._overdue)
 
     def _others(self) -> set[int]:
         return (self._returned | self.live) - set(self._failures)

@@ -86,10 +86,10 @@ class Framework(Protocol):
         """Reduce ``value`` over all replicas; ``op`` is sum, mean, min, max or prod."""
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank ``src`` on every replica; any picklable object."""
+        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """Return the values of all replicas, in rank order; any picklable objects."""
+        """Return the values of all replicas, any picklable objects, in rank order."""
 
     def leave(self) -> None:
         """Destroy the process group; called once, after the user's function."""

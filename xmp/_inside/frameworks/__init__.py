@@ -5,5 +5,3 @@ Each has ``enter(info) -> Framework``, called once after the environment is set,
 
 Tests: ``tests/frameworks``.
 """
-
-__all__: list[str] = []

@@ -46,7 +46,6 @@ def enter(info: ReplicaInfo) -> Jax:
 
 
 def attach(info: ReplicaInfo) -> Jax:
-    """Return the same collectives in a process that another launcher started; change nothing."""
     return Jax(info)
 
 
@@ -129,11 +128,9 @@ class Jax:
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
         return _exchange.broadcast(value, src, self._wire)
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """Return the values of all replicas, in rank order; shapes may differ."""
         return _exchange.all_gather(value, self._wire)
 
     def leave(self) -> None:

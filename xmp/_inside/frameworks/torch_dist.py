@@ -80,7 +80,6 @@ def ready(framework: T, info: ReplicaInfo, *steps: Callable[[], None]) -> T:
 
 
 def attach(info: ReplicaInfo) -> TorchDist:
-    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchDist(info, None, group_is_there())
 
 
@@ -220,7 +219,6 @@ class TorchDist:
         return self._groups.local(self._group(), self.all_gather)
 
     def barrier(self) -> None:
-        """Wait until every replica has called this."""
         self._group().barrier(self._within)
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
@@ -240,12 +238,10 @@ class TorchDist:
         return _trees.rebuild(value, leaves)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
-        """Return the value of rank ``src``, any picklable object; ``src`` gets the same object."""
         self._group()
         return _exchange.broadcast(value, src, self._wire())
 
     def all_gather(self, value: Any) -> Sequence[Any]:
-        """Return the values of all replicas, in rank order; shapes may differ."""
         self._group()
         return _exchange.all_gather(value, self._wire())
 

@@ -27,7 +27,6 @@ def enter(info: ReplicaInfo) -> TorchTpu:
 
 
 def attach(info: ReplicaInfo) -> TorchTpu:
-    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchTpu(info, None)
 
 

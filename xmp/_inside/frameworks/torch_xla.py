@@ -43,7 +43,6 @@ def enter(info: ReplicaInfo) -> TorchXla:
 
 
 def attach(info: ReplicaInfo) -> TorchXla:
-    """Return the same collectives in a process that another launcher started; change nothing."""
     return TorchXla(info, None)
 
 

@@ -3,7 +3,9 @@
 It initialises no device and imports no framework. What cannot change while this process lives is
 read once; environment, affinity and loaded modules are read at every call, once per launch.
 
-Tests: ``tests/host``.
+``accelerators``, ``packages``, ``resources`` and ``metadata`` gather parts of the facts;
+``examination`` and ``findings`` are `xmp doctor`; ``launches``, ``holders`` and ``carried`` find
+processes of launches. Tests: ``tests/host``, ``tests/commands/test_marks.py``.
 """
 
 from __future__ import annotations

@@ -129,11 +129,6 @@ class Runtime:
     """Packages that a template may import, since every replica will."""
     fork_rules: ForkRules = ForkRules()
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The variables that its plans depend on, without prefixes."""
-        return tuple(name for name in (*self.owned, *self.inputs) if not name.endswith("*"))
-
     def configured(self, facts: HostFacts) -> str:
         """Return the inherited setting that selects this runtime, or an empty string."""
         return ""

@@ -12,7 +12,7 @@ from xmp._words.types import HostFacts, Request
 
 from ._base import Fit, Job, Place, Runtime, Share, many
 
-__all__ = ["AMD_MASKS", "CUDA_MASK", "Gpus", "amd_gpus", "gpu_fit", "visible_gpus"]
+__all__ = ["AMD_MASKS", "CUDA_MASK", "Gpus", "amd_gpus", "gpu_count", "gpu_fit", "visible_gpus"]
 
 CUDA_MASK = "CUDA_VISIBLE_DEVICES"  # "3,5", "GPU-8932f937,GPU-3f2a", "MIG-GPU-8932f937/1/2"
 AMD_MASKS = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"  # "3,5", "GPU-6a2b"; "0,2"
@@ -34,7 +34,7 @@ class Gpus(Runtime):
     """torch's name for the type of device."""
 
     def visible(self, facts: HostFacts) -> tuple[str, ...]:
-        count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == self.vendor else 0
+        count = gpu_count(facts, self.vendor)
         return self._visible(facts, count) if count else ()
 
     def _visible(self, facts: HostFacts, count: int) -> tuple[str, ...]:
@@ -50,6 +50,11 @@ class Gpus(Runtime):
             device=f"{self.device_type}:{local}",
             settings={"device_type": self.device_type},
         )
+
+
+def gpu_count(facts: HostFacts, vendor: str) -> int:
+    """Return how many GPUs of this vendor the host has."""
+    return facts.gpus.get("count", 0) if facts.gpus.get("vendor") == vendor else 0
 
 
 def visible_gpus(mask: str | None, count: int, name: str = CUDA_MASK) -> tuple[str, ...]:
@@ -79,7 +84,7 @@ def amd_gpus(facts: HostFacts) -> tuple[str, ...]:
     (``torch/cuda/__init__.py``).
     """
     first, mask = AMD_MASKS
-    count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "amd" else 0
+    count = gpu_count(facts, "amd")
     left = len(visible_gpus(facts.env.get(first), count, first)) if count else 0
     return visible_gpus(facts.env.get(mask, facts.env.get(CUDA_MASK)), left, mask) if left else ()
 

@@ -14,7 +14,7 @@ from xmp._words.types import HostFacts, PortNeed, Request
 from . import _libtpu
 from ._base import Fit, Job, Place, Runtime, Share, many
 from ._cores import usable_cores
-from ._gpus import CUDA_MASK, amd_gpus, gpu_fit, visible_gpus
+from ._gpus import CUDA_MASK, amd_gpus, gpu_count, gpu_fit, visible_gpus
 from ._import_effects import after_import
 from ._tpu import INPUTS, OWNED, inherited_notes, read_chips
 from .cpu import MOST
@@ -173,7 +173,7 @@ class JaxRuntime(Runtime):
         return count
 
     def _gpus(self, facts: HostFacts) -> tuple[str, ...]:
-        count = facts.gpus.get("count", 0) if facts.gpus.get("vendor") == "nvidia" else 0
+        count = gpu_count(facts, "nvidia")
         return visible_gpus(facts.env.get(CUDA_MASK), count) if count else ()
 
 
