@@ -21,17 +21,19 @@ from xmp._words.framework import AveragingOptions
 
 from ._torch_models import names_of
 
-__all__ = ["Watch"]
+__all__ = ["GradientWatch"]
 
 _is_trained = attrgetter("requires_grad")
 _dtype = attrgetter("dtype")
 _values = methodcaller("values")
 
-_watches: weakref.WeakValueDictionary[int, weakref.WeakSet[Watch]] = weakref.WeakValueDictionary()
+_watches: weakref.WeakValueDictionary[int, weakref.WeakSet[GradientWatch]] = (
+    weakref.WeakValueDictionary()
+)
 """The watches of a parameter, by its id: models that are wrapped separately may share one."""
 
 
-class Watch:
+class GradientWatch:
     """The watch over one wrapped model.
 
     It looks at each forward, and when a backward reaches the first or the last parameter.
@@ -190,7 +192,7 @@ def _identities(parts: Iterable[Mapping[str, Any]]) -> list[int]:
     return [*map(id, chain.from_iterable(map(_values, parts)))]
 
 
-def _reached(key: int, watches: list[Watch]) -> None:
+def _reached(key: int, watches: list[GradientWatch]) -> None:
     """Note, or warn, that a backward computed a gradient of a parameter which ``watches`` share."""
     averaging = [each for each in watches if each.averages(key)]
     local = [each for each in watches if each.is_local]

@@ -23,7 +23,7 @@ from xmp._words.framework import AveragingOptions
 
 from ._batch_norm import synchronized
 from ._comm_hooks import check_hook, hook_and_state
-from ._gradient_watch import Watch
+from ._gradient_watch import GradientWatch
 from ._model_face import Alone, ModelFace, alone
 from ._torch_models import check_model, names_of, refuse_differences
 
@@ -70,7 +70,7 @@ class DataParallel(ModelFace, DistributedDataParallel):  # type: ignore[misc]
         if self._use_python_reducer:
             self.__class__ = _Traced
         else:
-            self.__dict__["_watch"] = Watch(model, options)
+            self.__dict__["_watch"] = GradientWatch(model, options)
         if hasattr(model, "dim"):
             del self.dim  # only scatter() and gather() use it, which a replica does not need
         self._made()

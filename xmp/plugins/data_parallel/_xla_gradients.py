@@ -29,7 +29,10 @@ _MIB = 1024 * 1024
 
 def data_parallel(framework: Any, model: Any, options: AveragingOptions) -> Any:
     """Wrap ``model``; ``framework`` has the collectives. See ``xmp.data_parallel``."""
-    scope: Members = framework.averaging_members(options.group)
+    try:
+        scope: Members = framework.averaging_members(options.group)
+    except ValueError as error:  # torch does not know the group
+        raise PlanError(str(error)) from None
     check_model(model)
     if options.comm_hook is not None:
         raise PlanError(

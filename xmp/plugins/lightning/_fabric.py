@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ._start import start
+from ._start import Launching
 from ._strategy import TrainerOnXmp
 
 __all__ = ["FabricLaunching", "FabricOnXmp"]
@@ -20,24 +20,11 @@ _WRAPPED = {
 """Fabric's wrappers, and the attribute in which each keeps what the program gave it."""
 
 
-class FabricLaunching:
+class FabricLaunching(Launching):
     """A mixin for ``_MultiProcessingLauncher``, with which Fabric requires a function to launch."""
 
-    _lightnings: Any
-    """The module with Lightning's own launcher."""
     _wrappers: Any
     """The module with the classes in which Fabric wraps models, optimizers and data loaders."""
-
-    def __init__(self, strategy: Any, options: dict[str, Any]) -> None:
-        # Lightning's own __init__ checks the start method by multiprocessing's names.
-        self._strategy = strategy
-        self._start_method = options.get("start_method")
-        self._options = options
-
-    @property
-    def is_interactive_compatible(self) -> bool:
-        """True: a cell of a notebook can launch."""
-        return True
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run ``function`` in every replica; return what local rank 0 returned, on the CPU.
@@ -45,12 +32,7 @@ class FabricLaunching:
         What Fabric has wrapped comes back as the program's own model, optimizer or data loader.
         Raise what ``xmp.spawn`` raises.
         """
-        function = _as_the_users(function)
-        snapshot = self._lightnings._GlobalStateSnapshot.capture()
-        others = {"strategy.launcher": self, "the global state": snapshot}
-        context = start(
-            self._strategy, run_in_replica, function, args, kwargs, others, self._options
-        )
+        context = self._started(run_in_replica, _as_the_users(function), args, kwargs, {})
         return context.results()[0]
 
     def unwrapped(self, results: Any) -> Any:
@@ -62,10 +44,6 @@ class FabricLaunching:
             wrapper, own = getattr(self._wrappers, kind), operator.attrgetter(attribute)
             results = self._lightnings.apply_to_collection(results, wrapper, own)
         return results
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Replicas need no options; an observer's function might not be picklable.
-        return {**self.__dict__, "_options": {}}
 
 
 def _as_the_users(function: Any) -> Any:

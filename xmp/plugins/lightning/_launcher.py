@@ -11,32 +11,15 @@ from xmp._words.errors import PlanError
 
 from ._hooks import check_hooks
 from ._results import restore, state_of
-from ._start import start
+from ._start import Launching
 
 __all__ = ["TrainerLaunching"]
 
 _STATE = "xmp"
 
 
-class TrainerLaunching:
+class TrainerLaunching(Launching):
     """A mixin for Lightning's ``_MultiProcessingLauncher``, whose results it brings back."""
-
-    _lightnings: Any
-    """The module with Lightning's own launcher."""
-
-    def __init__(self, strategy: Any, options: dict[str, Any]) -> None:
-        # Lightning's own __init__ checks the start method by multiprocessing's names.
-        self._strategy = strategy
-        self._start_method = options.get("start_method")
-        self._options = options
-        self._already_fit = False
-        self.procs: list[Any] = []
-        """The replicas of the latest launch: they have the attributes of ``Process``."""
-
-    @property
-    def is_interactive_compatible(self) -> bool:
-        """True: a cell of a notebook can launch."""
-        return True
 
     def launch(
         self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any
@@ -48,12 +31,7 @@ class TrainerLaunching:
         if trainer is not None and trainer.training:
             check_hooks(self._strategy)
             _refuse_search(trainer)
-        snapshot = self._lightnings._GlobalStateSnapshot.capture()
-        others = {"trainer": trainer, "strategy.launcher": self, "the global state": snapshot}
-        context = start(
-            self._strategy, run_in_replica, function, args, kwargs, others, self._options
-        )
-        self.procs = context.processes
+        context = self._started(run_in_replica, function, args, kwargs, {"trainer": trainer})
         output = context.results()[0]
         if trainer is None:
             return output
@@ -76,10 +54,6 @@ class TrainerLaunching:
         trainer._logger_connector.reset_metrics()  # else an earlier fit's would stay after a test
         super().update_main_process_results(trainer, extra)  # type: ignore[misc]
         restore(trainer, extra[_STATE])
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Replicas need neither; an observer's function might not be picklable.
-        return {**self.__dict__, "procs": [], "_options": {}}
 
 
 def _refuse_search(trainer: Any) -> None:

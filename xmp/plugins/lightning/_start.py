@@ -16,7 +16,7 @@ from xmp._plan.clusters.launchers import BY_HAND, TORCHRUN
 from xmp._words.errors import PlanError
 from xmp._words.types import WorldByHand
 
-__all__ = ["check_accelerator", "check_place", "is_started", "start"]
+__all__ = ["Launching", "check_accelerator", "check_place", "is_started"]
 
 _OF_A_LAUNCHER = {BY_HAND.address, BY_HAND.port, BY_HAND.host, TORCHRUN.world}
 """The variables that Lightning's documentation says to set for processes started by hand."""
@@ -91,34 +91,65 @@ def check_accelerator(accelerator: Any, devices: Any) -> None:
         )
 
 
-def start(
-    strategy: Any,
-    body: Callable[..., Any],
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    others: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Any:
-    """Run ``body(args, kwargs, *others.values(), function)`` in a replica for each device.
+class Launching:
+    """What xmp's launchers of the Trainer and of Fabric share; see Lightning's own launcher.
 
-    ``args`` and ``kwargs`` are those of ``function``. ``strategy`` is Lightning's, of the Trainer
-    or of Fabric, and ``options`` are those of ``xmp.spawn``. Return a ProcessContext.
-
-    Raise what ``xmp.spawn`` raises, with arguments named as the user knows them.
+    A mixin for ``_MultiProcessingLauncher``.
     """
-    place = _place(strategy)
-    called = (args, kwargs, *others.values(), function)
-    try:
-        asked = without_rank(body, called, {}, join=False, **{**options, **place})
-        named = getattr(function, "__qualname__", asked.fn.__qualname__)
-        asked.fn.__qualname__ = named
-        return launched(asked, world=_world(strategy, {**options, **place}))
-    except PlanError as error:
-        error._add(_in_lightnings_words(strategy))
-        raise
-    except TypeError as error:
-        _raise_with_names(error, function, tuple(others))
+
+    _lightnings: Any
+    """The module with Lightning's own launcher."""
+
+    def __init__(self, strategy: Any, options: dict[str, Any]) -> None:
+        # Lightning's own __init__ checks the start method by multiprocessing's names.
+        self._strategy = strategy
+        self._start_method = options.get("start_method")
+        self._options = options
+        self._already_fit = False
+        self.procs: list[Any] = []
+        """The replicas of the latest launch: they have the attributes of ``Process``."""
+
+    @property
+    def is_interactive_compatible(self) -> bool:
+        """True: a cell of a notebook can launch."""
+        return True
+
+    def _started(
+        self,
+        body: Callable[..., Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        others: Mapping[str, Any],
+    ) -> Any:
+        """Start ``body(args, kwargs, *others, self, state, function)`` in a replica per device.
+
+        ``args`` and ``kwargs`` are those of ``function``, ``state`` is Lightning's snapshot of this
+        process's. Return a ProcessContext.
+
+        Raise what ``xmp.spawn`` raises, with arguments named as the user knows them.
+        """
+        strategy, options = self._strategy, self._options
+        snapshot = self._lightnings._GlobalStateSnapshot.capture()
+        others = {**others, "strategy.launcher": self, "the global state": snapshot}
+        place = _place(strategy)
+        called = (args, kwargs, *others.values(), function)
+        try:
+            asked = without_rank(body, called, {}, join=False, **{**options, **place})
+            named = getattr(function, "__qualname__", asked.fn.__qualname__)
+            asked.fn.__qualname__ = named
+            context = launched(asked, world=_world(strategy, {**options, **place}))
+        except PlanError as error:
+            error._add(_in_lightnings_words(strategy))
+            raise
+        except TypeError as error:
+            _raise_with_names(error, function, tuple(others))
+        self.procs = context.processes
+        return context
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Replicas need neither; an observer's function might not be picklable.
+        return {**self.__dict__, "procs": [], "_options": {}}
 
 
 def _in_lightnings_words(strategy: Any) -> str:
