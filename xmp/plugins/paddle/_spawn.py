@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from xmp._plan.runtimes import Runtime
     from xmp._words.types import HostFacts, HostsByHand, RuntimeName, StartMethod
 
-    from ._devices import Replicas
     from ._options import Options
+    from ._replicas import Replicas
 
-    class SpawnOptions(TypedDict, total=False):
+    class PaddleOptions(TypedDict, total=False):
         """The keywords of ``spawn``; the last five are deprecated."""
 
         start_method: StartMethod | None
@@ -76,7 +76,7 @@ def spawn(
     nprocs: int = -1,
     join: bool = True,
     daemon: bool = False,
-    **options: Unpack[SpawnOptions],
+    **options: Unpack[PaddleOptions],
 ) -> MultiprocessContext[R]:
     """Run ``func(*args)`` on every device of this host; ``func`` gets no rank.
 
@@ -151,9 +151,9 @@ def _asked(
     from xmp._calls.launcher import without_rank
     from xmp._plan.clusters import per_device
 
-    from ._devices import count_of, mapped, replicas
-    from ._hosts import by_hand, with_cloud
+    from ._ips import by_hand, with_cloud
     from ._options import options_of
+    from ._replicas import count_of, mapped, replicas
 
     check_rankless(func, args)
     for name, value in (("join", join), ("daemon", daemon)):

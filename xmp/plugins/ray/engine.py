@@ -13,8 +13,8 @@ from xmp._os import signals
 
 from .cluster import connect, hosts_of, refuse_without_ray
 from .placement import Hosts, checked, wanted
-from .reach import Reach
 from .session import connected_meanwhile
+from .silent_hosts import SilentHosts
 from .waiting import limit_of
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class RayEngine:
         self,
         pool: Pool[RayGroup] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
-        reach: Reach | None = None,
+        silent_hosts: SilentHosts | None = None,
     ) -> None:
         self._pool: Pool[RayGroup] = Pool() if pool is None else pool
         self._runtime_env = runtime_env
-        self._reach = reach or Reach()
+        self._silent_hosts = silent_hosts or SilentHosts()
 
     def checked(self, hosts: object) -> Hosts:
         refuse_without_ray()
@@ -48,7 +48,7 @@ class RayEngine:
     def with_runtime_env(self, runtime_env: object) -> RayEngine:
         from . import runtime_env as ours
 
-        return RayEngine(self._pool, ours.checked(runtime_env), self._reach)
+        return RayEngine(self._pool, ours.checked(runtime_env), self._silent_hosts)
 
     def group(self, hosts: Hosts, request: Request, call: Call) -> RayGroup:
         from .group import RayGroup
@@ -63,7 +63,7 @@ class RayEngine:
 
         def make() -> RayGroup:
             imports = host.expected_imports(request, call)
-            return RayGroup(need, cluster, self._pool, limit, self._reach, imports)
+            return RayGroup(need, cluster, self._pool, limit, self._silent_hosts, imports)
 
         with connected_meanwhile(need.said):
             group = self._pool.taken(need.key, make)

@@ -27,12 +27,12 @@ from .host_clocks import measure
 from .host_faults import advice, failed_host, own_versions, refuse_versions
 from .host_files import RayHostFiles
 from .placement import Nodes, Wanted
-from .reach import Reach
 from .reservation import Reservation
 from .runtime_env import in_words
 from .script_import import would_connect
 from .sent_files import SentFiles
 from .session import end_before_ray, outlives_its_task, session
+from .silent_hosts import SilentHosts
 from .slices import TpuSlice, in_worker_order, names_of_workers, refuse_mixed, with_variables
 from .surroundings import program_path
 from .waiting import Later, Limit
@@ -59,11 +59,11 @@ class RayGroup:
         cluster: Sequence[ClusterHost],
         pool: Pool[RayGroup],
         limit: Limit,
-        reach: Reach,
+        silent_hosts: SilentHosts,
         imports: tuple[str, ...] | None,
     ) -> None:
         """``imports``: what the hosts' templates can begin with, as ``host.expected_imports``."""
-        self._pool, self._sent, self._reach = pool, SentFiles(), reach
+        self._pool, self._sent, self._silent_hosts = pool, SentFiles(), silent_hosts
         self.environment = new_job()
         self._ray = connect()
         self._session = session(self._ray)
@@ -74,8 +74,8 @@ class RayGroup:
         self._entries = program_path()
         self._paths: list[list[str]] = []
         """``sys.path`` of replicas on each host, with these entries of the driver's."""
-        self._reach.look(cluster)
-        avoided = reach.selector()
+        self._silent_hosts.look(cluster)
+        avoided = silent_hosts.selector()
         self._reservation = Reservation(self._ray, need, cluster, limit, avoided)
         try:
             found = self._placed(need, imports)
@@ -104,11 +104,11 @@ class RayGroup:
                 )
             except _OtherHostsError:
                 self._unplace()
-                self._reservation = self._reservation.renewed(self._reach.selector())
+                self._reservation = self._reservation.renewed(self._silent_hosts.selector())
 
     def _look(self) -> None:
         """While hosts are awaited: others may be there by now."""
-        if self._reach.silent and self._reach.look(hosts_of(self._ray)):
+        if self._silent_hosts.silent and self._silent_hosts.look(hosts_of(self._ray)):
             raise _OtherHostsError
 
     def _place(self, need: Wanted) -> None:
@@ -256,7 +256,7 @@ class RayGroup:
         self._sent.clear()
         self._reservation.release()
         if lost:
-            self._reach.lost()
+            self._silent_hosts.lost()
         elif not in_notebook():  # its user thinks between two cells
             self._idle.start()
         self._pool.give_back(self, not lost and not outlives_its_task(self._ray))

@@ -22,7 +22,7 @@ from xmp._processes.messages.connection import pair
 from xmp._processes.system import interpreter, linux, processes
 
 from . import files
-from .silence import DriverWatch
+from .driver_watch import DriverWatch
 from .surroundings import for_agent
 
 __all__ = ["ENDED", "OUTPUT", "PACKET", "STOPPED", "Relay", "received"]

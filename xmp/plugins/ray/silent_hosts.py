@@ -17,15 +17,15 @@ from xmp._os.names import looked_up
 
 from .cluster import ClusterHost
 
-__all__ = ["Reach", "answering"]
+__all__ = ["SilentHosts", "answering"]
 
 _PATIENCE = 1.5
 """Seconds for all hosts together: each is asked at the same time."""
 _NODE_ID = "ray.io/node-id"
 
 
-class Reach:
-    """Which hosts are left out."""
+class SilentHosts:
+    """The hosts that are left out, as they did not answer after a loss."""
 
     def __init__(self) -> None:
         self._lost_one = False
