@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
     def launch(request: Request, call: Any, join: bool) -> None:
-        calls.append((request, call.method, call.daemon, join))
+        calls.append((request, call.settings.start_method, call.settings.daemon, join))
 
     def here(request: Request, *rest: Any) -> list[None]:
         calls.append((request, "here"))

@@ -120,8 +120,8 @@ def test_options_of_the_launch(launches: Launches, monkeypatch: pytest.MonkeyPat
     face.notebook_launcher(print, (), 1, max_restarts=3, log_line_prefix_template=template)
     [(request, call)] = launches.calls
     assert request.nprocs == 1  # in a process of its own: this one cannot be restarted
-    assert call.max_restarts == 3
-    assert call.output.prefix.format(rank=1, local_rank=0) == "{default1|0 ${other}}"
+    assert call.settings.max_restarts == 3
+    assert call.settings.output.prefix.format(rank=1, local_rank=0) == "{default1|0 ${other}}"
 
 
 def test_all_devices_of_a_notebooks_tpu(
