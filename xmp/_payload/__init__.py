@@ -17,12 +17,13 @@ import pickle
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from xmp._os import signals
+
+from .collector import Collector, HostsCollector, arrived, spawning
 
 __all__ = ["Image", "Packed", "load", "load_image", "loading", "map_file", "pack", "pack_image"]
 
@@ -179,59 +180,6 @@ def pack_image(value: Any, new_file: Callable[[str], int], inline: bool = True) 
 # --- calls -------------------------------------------------------------------------------------
 
 _lock = threading.RLock()  # a signal handler of the program may itself launch
-_arrived: list[int] = []
-
-
-class Descriptor:
-    """Stands for a descriptor in a packed call; multiprocessing calls ``detach``."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def detach(self) -> int:
-        """Return the descriptor's number here; the caller owns it."""
-        return _arrived[self.index]
-
-
-class Collector:
-    """Collects the descriptors of pickled objects; multiprocessing takes it for a ``Popen``."""
-
-    DupFd = Descriptor
-
-    def __init__(self) -> None:
-        self.descriptors: list[int] = []
-
-    def duplicate_for_child(self, descriptor: int) -> int:
-        with signals.blocked():
-            self.descriptors.append(os.dup(descriptor))
-            return len(self.descriptors) - 1
-
-    def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-
-
-class HostsCollector(Collector):
-    """Refuses descriptors: what they refer to exists on one host only."""
-
-    def duplicate_for_child(self, descriptor: int) -> int:
-        raise TypeError(
-            "an object with a file descriptor (a pipe, a connection, a queue of multiprocessing) "
-            "belongs to this host, and cannot be sent to several"
-        )
-
-
-@contextmanager
-def spawning(collector: Collector) -> Iterator[None]:
-    from multiprocessing import context
-
-    before = context.get_spawning_popen()
-    set_popen: Any = context.set_spawning_popen
-    set_popen(collector)
-    try:
-        yield
-    finally:
-        set_popen(before)
 
 
 def pack(
@@ -278,12 +226,12 @@ def pack(
 def load(image: Image, descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Load a call: return the function and its arguments; take over the descriptors."""
     global _loading
-    _arrived[:] = descriptors
+    arrived[:] = descriptors
     _loading = True
     try:
         *_, fn, _, args, kwargs = load_image(image)
     finally:
-        _arrived.clear()
+        arrived.clear()
         _loading = False
     return fn, args, kwargs
 

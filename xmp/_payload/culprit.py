@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from xmp._os import signals
 
-from . import Collector, HostsCollector, spawning
+from .collector import Collector, HostsCollector, spawning
 from .hints import nested_codes
 from .pickler import (
     CallPickler,
