@@ -134,7 +134,7 @@ class CapturedSource(Source):
 
     @property
     def unread(self) -> bool:
-        """Whether nobody reads what comes: the sink's reader has gone, and there is no log."""
+        """Whether nothing reads what comes: the sink's reader has gone, and there is no log."""
         return self._log is None and super().unread
 
     def _take(self, data: bytes) -> None:
