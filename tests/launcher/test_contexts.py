@@ -19,6 +19,8 @@ from tests.support.launching import launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.each_method
+
 
 def waits(rank: int, go: Any) -> int:
     assert go.wait(30)
@@ -260,8 +262,6 @@ def test_a_launch_outlives_the_thread_that_started_it(method: str) -> None:
 FORKED = """
 import multiprocessing, sys
 import xmp
-
-pytestmark = pytest.mark.each_method
 
 def fn(rank, who):
     return who, rank

@@ -15,6 +15,8 @@ import pytest
 from tests.support.launching import launch, state
 from tests.support.stage import Script
 
+pytestmark = pytest.mark.each_method
+
 
 def test_the_state_of_this_call_not_of_the_first(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,8 +279,6 @@ def test_a_launcher_that_ignores_its_children(method: str, script: Script) -> No
         """
 import os, signal, sys
 import xmp
-
-pytestmark = pytest.mark.each_method
 
 def fn(rank, code):
     import subprocess

@@ -11,6 +11,8 @@ import pytest
 from tests.support.launching import failure
 from tests.support.stage import Script, Stage
 
+pytestmark = pytest.mark.each_method
+
 OURS = f"{os.sep}xmp{os.sep}_processes{os.sep}"
 
 
@@ -214,8 +216,6 @@ def test_none_of_our_frames_stands_above_the_users(method: str) -> None:
 
 UNDER_PYTEST = """
 import xmp
-
-pytestmark = pytest.mark.each_method
 
 def fn(rank):
     raise ValueError("the labels are wrong")

@@ -13,6 +13,8 @@ from tests.support.launching import METHODS, failure, never_returns
 from tests.support.stage import Outcome, Script, Stage
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.each_method
+
 NO_GRACE = 600  # seconds: a launch that waits for it outlasts the time of a test
 
 
@@ -117,8 +119,6 @@ def test_stacks_of_the_others_are_taken_at_a_failure(method: str) -> None:
 TORCH = """
 import os, sys
 import xmp
-
-pytestmark = pytest.mark.each_method
 
 def fn(rank, how):
     if rank == 1:
