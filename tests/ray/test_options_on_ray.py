@@ -195,11 +195,11 @@ GROWS = """
     import ray, xmp
     from in_script import say
     from tests.support.waiting import until
-    from xmp.plugins.ray import autoscaler
+    from xmp.plugins.ray import shortage
 
     if __name__ == "__main__":
         ray.init(log_to_driver=False)
-        until(autoscaler._status, 30)
+        until(shortage._status, 30)
         try:
             xmp.launch(print, engine="ray", hosts=1, nprocs=1, runtime="cuda", progress=False)
         except xmp.PlanError as error:
