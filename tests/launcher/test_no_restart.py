@@ -86,6 +86,20 @@ def test_what_may_pass_is_tried_again_later(
     )
 
 
+def test_no_attempt_is_announced_for_which_there_is_no_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The next attempt would begin after a second, and the whole call may take a hundred."""
+    path = tmp_path / "attempts"
+    options = {"nprocs": 1, "max_restarts": 5, "timeout": 100.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xmp._processes.launcher.restart_rules.rest", lambda cause, count: 1000.0)
+        error = failure("forkserver", counts, str(path), unreachable, **options)
+    assert path.read_text() == "x"
+    assert "not restarted: timeout=100 is over before that, in 1000 s" in str(error)
+    assert "restart 1 of" not in capfd.readouterr().err
+
+
 def test_the_time_before_an_attempt_is_that_of_nobody(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ An option is a row of ``OPTIONS`` and a field of what it goes ``into`` (``_words
 the row come its check, its place in the request or in the settings that travel to the supervisor
 and to agents of other hosts, the flag and the variable of `xmp run`, its refusal where another
 launcher has started the process, and its line in the guide. The signatures of ``spawn`` and
-``launch`` stay written out, for type checkers and readers; ``tests/plans/test_options.py`` holds
+``launch`` stay written out, for type checkers and readers; ``tests/launcher/test_options.py`` holds
 them, and the guide, to the rows.
 """
 

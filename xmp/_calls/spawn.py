@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from xmp._os import signals
 from xmp._os.imports import without_collections
 from xmp._os.log import users_frames
-from xmp._os.test_outcomes import is_skip
+from xmp._os.skips import is_skip
 from xmp._words.errors import XmpError
 
 if TYPE_CHECKING:

@@ -73,6 +73,9 @@ def _count_here(
             )
         nprocs = len(request.devices)
     fit = runtime.fit(facts, request, hosts)
+    if fit.default < 1:
+        why = f"runtime {runtime.name!r} has no device here: {fit.reason}. {fit.advice}"
+        raise PlanError(why.rstrip())
     if nprocs is None:
         return fit.default, f"{fit.reason}, nprocs left out"
     if fit.allowed is not None and nprocs not in fit.allowed:

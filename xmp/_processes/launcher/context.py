@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from xmp._os import log, signals
 from xmp._os.excepthook import shown_short
-from xmp._os.test_outcomes import is_skip
+from xmp._os.skips import is_skip
 from xmp._plan.numbers import number_of_seconds
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._words.errors import XmpError

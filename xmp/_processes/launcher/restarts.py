@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from xmp._os import log, signals
-from xmp._os.test_outcomes import is_skip
+from xmp._os.skips import is_skip
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.launch import Interrupt, SetGrace, Stop
 from xmp._processes.messages.timeline import StartTimeline
@@ -159,14 +159,15 @@ class RestartingLaunch:
         """Raise the error of the last attempt, if there is one, with those of the earlier ones."""
         error = self._failed or _error_of(self._attempt)
         if error is not None:
-            if self._past and not getattr(error, "history", ()):
+            if (self._past or self._hopeless) and not getattr(error, "history", ()):
                 self._add_history(error)
             raise error
 
     def _add_history(self, error: Any) -> None:
-        earlier = "\n".join(line for line, _ in self._past)
-        text = f"Earlier attempts (max_restarts={self._call.settings.max_restarts}):\n{earlier}"
-        text += f"\n{self._hopeless}" if self._hopeless else ""
+        lines = [line for line, _ in self._past]
+        if lines:
+            lines.insert(0, f"Earlier attempts (max_restarts={self._call.settings.max_restarts}):")
+        text = "\n".join([*lines, self._hopeless] if self._hopeless else lines)
         if isinstance(error, XmpError):
             error._add(text)
         elif isinstance(error, TypeError):
@@ -220,8 +221,7 @@ class RestartingLaunch:
 
     def _announced(self, attempt: Launch, error: Exception) -> float:
         """Say that another attempt follows; the seconds until then."""
-        cause, count = _cause(error), len(self._past)
-        seconds = 0.0 if cause is None else restart_rules.rest(cause, count)
+        count, seconds = len(self._past), self._rest(error)
         when = f" in {seconds:g} s" if seconds else ""
         words = restart_words(error, attempt.outcome.failed_on)
         most = self._call.settings.max_restarts
@@ -264,11 +264,27 @@ class RestartingLaunch:
         total = self._call.settings.limits.total if self._call.settings.limits else None
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
-            return "timeout= is over"
+            return self._hopeless or "timeout= is over"
         if not attempt.may_mend(error):
             return "the next attempt would fail in the same way"
         self._hopeless = CANNOT_HELP if self._has_failed_so_before(attempt, error) else ""
+        return self._hopeless or self._out_of_time(error, paused_for, total)
+
+    def _out_of_time(self, error: BaseException, paused_for: int, total: int | None) -> str:
+        """Say that ``timeout`` is over before the next attempt would begin; empty if it is not."""
+        rest = self._rest(error)
+        if total is None or self._resumes is not None:
+            return ""
+        if time.monotonic_ns() + rest * 1e9 < self._called + paused_for + total:
+            return ""
+        words = f"timeout={total / 1e9:g} is over before that, in {rest:g} s"
+        self._hopeless = f"not restarted: {words}"
         return self._hopeless
+
+    def _rest(self, error: BaseException) -> float:
+        """Return the seconds before the next attempt."""
+        cause = _cause(error)
+        return 0.0 if cause is None else restart_rules.rest(cause, len(self._past))
 
     def _has_failed_so_before(self, attempt: Launch, error: BaseException) -> bool:
         """Whether this attempt has failed as the one before, at once.

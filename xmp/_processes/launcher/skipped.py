@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmp._os.test_outcomes import is_skip
+from xmp._os.skips import is_skip
 from xmp._processes.messages.order import Failure
 from xmp._processes.report.replica_error import exception_of
 from xmp._rules.watch import CAUSE, UNKNOWN

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmp._os import signals
-from xmp._os.test_outcomes import received, sent
+from xmp._os.skips import received, sent
 from xmp._payload import Image, load_image, pack_image
 from xmp._processes.system import linux
 

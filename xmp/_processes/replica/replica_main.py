@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from xmp import _inside
 from xmp._os import signals
@@ -52,9 +52,6 @@ from .reports import (
 )
 from .role import Changes, ChildEnds, LoadedCall, Role
 from .settling import ForkState, replace_image, settle_in
-
-if TYPE_CHECKING:
-    from .role import Role
 
 __all__ = ["be_replica", "end_unreported", "run"]
 
