@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import enum
 import inspect
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,41 @@ def test_what_was_asked_for_is_typed() -> None:
 def test_gathering_needs_files_of_other_hosts(given: dict[str, Any], said: str) -> None:
     with pytest.raises(PlanError, match=said):
         options.asked(nothing, (), gather_logs=True, **given)
+
+
+class Text(str, enum.Enum):
+    """As configurations have it: a string, of a class that only the program knows."""
+
+    VALUE = "gloo"
+
+
+def test_strings_of_the_programs_own_classes_travel_as_strings() -> None:
+    found = options.asked(
+        nothing, (), backend=Text.VALUE, prefix=Text.VALUE, env={Text.VALUE: Text.VALUE},
+        start_method=enum.Enum("Method", {"a": "spawn"}, type=str).a,  # type: ignore[attr-defined]
+    )  # fmt: skip
+    request = found.requested()
+    assert found.settings.output is not None
+    given = [request.backend, found.settings.output.prefix, found.settings.start_method]
+    assert request.env is not None
+    assert {type(each) for each in (*given, *request.env[0][0])} == {str}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"join": "no"}, "join must be True or False, not str"),
+        ({"daemon": lambda: 0}, "daemon must be True or False, not function"),
+        ({"threads": "2"}, "threads must be a whole number, not str"),
+        ({"bind": [1, 0]}, 'bind must be True, False, "cores", "numa" or None, not list'),
+        ({"devices": 3}, "devices must be positions such as"),
+    ],
+)
+def test_a_value_of_another_type_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        options.asked(nothing, (), **given)
+
+
+def test_a_number_that_python_does_not_write_is_refused() -> None:
+    with pytest.raises(PlanError, match="max_restarts is a number of 16610 bits"):
+        options.asked(nothing, (), max_restarts=10**5000)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import xmp
 from tests.support.launching import SlowToPickle, launch, never_returns, who_by_reference
 from xmp._os import signals
-from xmp._payload import pack
+from xmp._payload import map_file, pack
 from xmp._processes.system import linux
 
 pytestmark = pytest.mark.failing
@@ -191,3 +193,15 @@ def test_code_that_is_called_for_the_program_may_catch_what_its_handler_raises()
     with alarms_that_raise(), signals.deferred(), signals.as_usual():
         with contextlib.suppress(TimeoutError):
             signal.raise_signal(signal.SIGALRM)
+
+
+def test_no_python_code_runs_when_a_large_result_is_freed() -> None:
+    """What an alarm raised in the callback of a weak reference would be lost."""
+    descriptor, calls = linux.memory_file("result"), []
+    os.truncate(descriptor, 1 << 20)
+    mapped = map_file(descriptor, 1 << 20)
+    os.close(descriptor)
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
+    del mapped
+    sys.setprofile(None)
+    assert calls == []

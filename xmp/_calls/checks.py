@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, SupportsIndex, cast
 
 from xmp._plan.numbers import number_of_seconds
@@ -17,12 +17,14 @@ from xmp._words.errors import PlanError
 
 __all__ = [
     "METHODS",
+    "binding",
     "count_from_zero",
     "events",
     "folder",
     "mapping",
     "nanoseconds",
     "nanoseconds_of_a_hang",
+    "plain",
     "positions",
     "prefix",
     "progress",
@@ -40,6 +42,7 @@ __all__ = [
 METHODS = ("forkserver", "spawn", "fork")
 _YEARS = 1e9  # seconds: longer than any wait, and the clock can still count it
 _LEAST_HANG = 0.1  # seconds: a replica shows progress eight times in it, which must cost nothing
+_MOST_BITS = 10_000
 _MOST_RANKS = 1_000_000  # more are a mistake, and would be a long list
 
 
@@ -57,7 +60,7 @@ def start_method(name: str, method: str | None) -> str:
         raise PlanError(f"{name}={method!r}: give one of {', '.join(METHODS)}")
     if not linux and method != "spawn":
         raise PlanError(f"{name}={method!r}: on {sys.platform} there is only 'spawn'")
-    return method
+    return plain(method)
 
 
 def seconds_of_grace(name: str, grace: object) -> float:
@@ -114,6 +117,14 @@ def events(name: str, value: Any) -> Any:
     return value
 
 
+def binding(name: str, value: object) -> bool | str | None:
+    """Return whether replicas are pinned, and to what; the plan knows which words there are."""
+    if value is None or isinstance(value, (bool, str)):
+        return plain(value) if isinstance(value, str) else value
+    kind = type(value).__name__
+    raise TypeError(f'{name} must be True, False, "cores", "numa" or None, not {kind}: {value!r}')
+
+
 def yes_or_no(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         kind = type(value).__name__
@@ -131,7 +142,7 @@ def folder(name: str, value: object) -> str | None:
         raise TypeError(f"{name} must be the path of a folder or None, not {kind}: {value!r}")
     if not path:
         raise PlanError(f"{name}='': give the path of a folder, or None for no files")
-    return os.path.abspath(path)
+    return os.path.abspath(plain(path))
 
 
 def prefix(name: str, value: object) -> str | None:
@@ -156,27 +167,36 @@ def prefix(name: str, value: object) -> str | None:
             f'{name}={value!r}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
             "{local_rank} and {host}"
         )
-    return value
+    return plain(value)
 
 
 def ranks(name: str, value: object) -> tuple[int, ...] | None:
     """Return the ranks whose output is shown; None for all."""
-    if value is None or value == "all":
+    if value is None:
         return None
-    if value == "none":
-        return ()
     if isinstance(value, str):
+        if value in ("all", "none"):
+            return None if value == "all" else ()
         try:
             items = [rank for part in value.split(",") for rank in _range(part)]
         except ValueError:
             allowed = '"all", "none", "0", "0,2-3", [0, 2], range(4) or 0'
             raise PlanError(f"{name}={value!r}: give {allowed}") from None
         return tuple(items)
-    given = value if isinstance(value, (list, tuple, range, set, frozenset)) else [value]
+    listed = _items(value)
+    given = [value] if listed is None else listed
     found = [whole_number(name, item) for item in given]
     if None in found:
         raise TypeError(f"{name} must hold ranks, not None: {value!r}")
     return tuple(rank for rank in found if rank is not None)
+
+
+def _items(value: object) -> list[Any] | None:
+    """Return the items of what has some; None of other values, such as an array of no dimension."""
+    try:
+        return None if isinstance(value, (str, bytes, Mapping)) else list(cast(Any, value))
+    except TypeError:
+        return None
 
 
 def _range(part: str) -> range:
@@ -196,7 +216,12 @@ def _range(part: str) -> range:
 def text(name: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be a string or None, not {type(value).__name__}: {value!r}")
-    return value
+    return None if value is None else plain(value)
+
+
+def plain(value: str) -> str:
+    """Return a string as str itself: supervisors and agents do not have the program's enums."""
+    return str.__str__(value)
 
 
 def whole_number(name: str, value: object) -> int | None:
@@ -205,9 +230,12 @@ def whole_number(name: str, value: object) -> int | None:
     try:
         number = operator.index(cast(SupportsIndex, value))
         if not isinstance(value, bool) and number == value:  # a tensor of 2.7 has the index 2
-            return number
-    except (TypeError, ValueError):
-        pass
+            if number.bit_length() > _MOST_BITS:  # Python does not write those of 4,300 digits
+                raise PlanError(f"{name} is a number of {number.bit_length()} bits: give a smaller")
+            return int(number)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, PlanError):
+            raise
     raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
 
 
@@ -245,12 +273,12 @@ def positions(name: str, devices: object) -> tuple[int, ...] | None:
     """Return positions among the visible devices; None for all."""
     if devices is None:
         return None
-    if not isinstance(devices, Iterable):
+    items = devices.split(",") if isinstance(devices, str) else _items(devices)
+    if items is None:
         kind = type(devices).__name__
         raise TypeError(
             f'{name} must be positions such as [4, 5] or "4,5", not {kind}: {devices!r}'
         )
-    items = devices.split(",") if isinstance(devices, str) else devices
     try:
         found = tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
     except ValueError:
@@ -284,7 +312,7 @@ def mapping(name: str, value: object) -> Mapping[str, str]:
                 f"{name}={{{key!r}: {each!r}}}: the name of a variable is not empty and has no "
                 "'=', and neither name nor value has a NUL character or an unpaired surrogate"
             )
-    return value
+    return {plain(key): plain(each) for key, each in value.items()}
 
 
 def _is_for_the_system(text: str) -> bool:

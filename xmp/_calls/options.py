@@ -108,7 +108,7 @@ SPAWN = (
         flag=Flag("N", names=("-n", "--nproc-per-node")), as_rank="used", over_hosts=_OF_EACH,
     ),
     Option(
-        "daemon", "settings.daemon", _any,
+        "daemon", "settings.daemon", checks.yes_or_no,
         "end the replicas when this process ends instead of waiting for them",
         default=False, as_rank="without effect",
     ),
@@ -142,11 +142,11 @@ SPAWN = (
         flag=Flag(type=int), as_rank="used",
     ),
     Option(
-        "threads", "request.threads", _any, "native threads of each replica",
+        "threads", "request.threads", checks.whole_number, "native threads of each replica",
         flag=Flag("N", int), over_hosts=_OF_EACH,
     ),
     Option(
-        "bind", "request.bind", _any, "pin each replica to its own cores or NUMA node",
+        "bind", "request.bind", checks.binding, "pin each replica to its own cores or NUMA node",
         flag=Flag("cores|numa"), needs_replica=_BOTH, over_hosts=_OF_EACH,
     ),
     Option(
@@ -264,6 +264,7 @@ def read(values: Given) -> Asked:
     """Check the values of a whole signature. Raises PlanError and TypeError."""
     fn, args, kwargs = values["fn"], values["args"], values["kwargs"]
     check_function(fn, args, kwargs)
+    checks.yes_or_no("join", values["join"])
     options = {name: values.get(name, default) for name, default in _DEFAULTS.items()}
     fields = _fields(OPTIONS, options)
     output = _output(fields.pop("output"), options)

@@ -10,6 +10,7 @@ Tests: ``tests/messages``.
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import mmap
 import os
@@ -33,6 +34,8 @@ _ENTRY = struct.Struct("<QQ")
 _INLINE = 32 * 1024
 _PIECE = 1 << 30  # write() takes at most 2 GiB - 4 KiB at a time
 _loading = False
+_mapped: list[weakref.ref[Any]] = []
+"""The weak references to mapped files, which must outlive these."""
 
 
 @dataclass
@@ -130,19 +133,23 @@ def build_image(
 def map_file(descriptor: int, size: int) -> memoryview:
     """Map a file copy-on-write for as long as an object refers to it.
 
-    Not the mmap module: before Python 3.13 it keeps a duplicate of the descriptor open.
+    Not the mmap module: before Python 3.13 it keeps a duplicate of the descriptor open. To unmap a
+    large result takes milliseconds. No Python code runs for it: what a signal handler raised there
+    would be lost, as in any callback of a weak reference.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    # The last one is the weak reference, with which it is called; the C function ignores it.
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.py_object]
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = libc.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
     block = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(block, libc.munmap, address, size).atexit = False
+    _mapped[:] = [each for each in _mapped if each() is not None]
+    _mapped.append(weakref.ref(block, functools.partial(libc.munmap, address, size)))
     return memoryview(block)
 
 

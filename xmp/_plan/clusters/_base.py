@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 MOST_PORT = 65535
+_DIGITS = 19  # of a number that a launcher sets; Python refuses to read 4,300
 PORTS = f"1 to {MOST_PORT}; unset or 0 for the documented one"
 INTEGER = re.compile(r"[-+]?[0-9]+")
 ELASTIC = re.compile(r"[0-9]+\s*:\s*[0-9]+")
@@ -74,7 +75,7 @@ def number(
     text = env.get(name, "").strip()
     if not text:
         return None
-    if is_number(text) and least <= int(text) <= most:
+    if is_number(text) and len(text) <= _DIGITS and least <= int(text) <= most:
         return int(text)
     what = "is out of range" if INTEGER.fullmatch(text) else "is not a number"
     said = f"{name}={text!r} {what}"
@@ -84,7 +85,7 @@ def number(
 def count(env: Mapping[str, str], name: str) -> int | None:
     """Return the variable as a number; None where it has another text, which says nothing."""
     text = env.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdecimal() else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def nodes(env: Mapping[str, str]) -> int | None:

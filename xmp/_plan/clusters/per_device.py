@@ -247,7 +247,7 @@ def _check(launcher: Launcher, environ: Env) -> None:
     pairs = ((launcher.rank, launcher.world), (launcher.local_rank, launcher.local_world))
     for name in launcher.numbers if environ.get(launcher.local_rank) else ():
         text = environ.get(name, "").strip()
-        if text and not (text.isascii() and text.isdecimal() and int(text) < _MOST):
+        if text and not (text.isascii() and text.isdecimal() and int(text[:20]) < _MOST):
             raise PlanError(
                 f"{name}={environ[name]!r} beside {_given(launcher, environ)} is not a number that "
                 "a launcher sets. Set it right, or unset all of them to launch from this process"

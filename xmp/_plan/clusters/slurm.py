@@ -45,10 +45,13 @@ def tasks_here(env: Mapping[str, str], world: int) -> int | None:
 
     Slurm sets "4(x2)" or "4,3", in the order of the nodes.
     """
-    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", env.get(TASKS, ""))
-    tasks = [int(number) for number, times in parts for _ in range(int(times or 1))]
-    node = count(env, SLURM.host) or 0
-    if tasks:
-        return tasks[min(node, len(tasks) - 1)]
+    node, tasks = count(env, SLURM.host) or 0, None
+    for here, times in re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?", env.get(TASKS, "")):
+        tasks = int(here)
+        node -= int(times or 1)
+        if node < 0:
+            break
+    if tasks is not None:  # the last one's, where the list is too short
+        return tasks
     nodes = count(env, SLURM.hosts)
     return -(-world // nodes) if nodes else None

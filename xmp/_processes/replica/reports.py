@@ -36,6 +36,7 @@ _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"
 SWITCH = "XMP_LOCALS"
 """The variable that, set to ``off``, has no variables of frames sent."""
+_OFF = ("off", "0", "no", "false")
 
 
 def send_result(
@@ -196,7 +197,7 @@ def report_raised(
     Then call the program's ``sys.excepthook``, unless the function has ended well.
     """
     report_failure(channel, report)
-    if os.environ.get(SWITCH) != "off":
+    if os.environ.get(SWITCH, "").strip().lower() not in _OFF:
         with suppress(Exception):  # the failure itself has been reported
             _send_variables(channel, report.rank, error)
     if not report.final:
