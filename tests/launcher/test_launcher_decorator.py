@@ -367,3 +367,9 @@ def test_a_failure_shows_the_functions_own_lines() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
     assert "xmp/_calls/launcher.py" not in str(caught.value)
     assert "in ends" in str(caught.value)
+
+
+def test_what_to_do_about_an_address_is_said_in_the_words_of_the_call() -> None:
+    launched = xmp.launcher(abs, nprocs=2, world_size=4, master_ip="127.0.0.1", runtime="cpu")
+    with pytest.raises(xmp.PlanError, match=r"Set master_ip= or .*leave world_size= out"):
+        launched(1)

@@ -176,9 +176,22 @@ def _refuse_loopback(cluster: Cluster) -> None:
     if is_each_host_itself(host):
         raise PlanError(
             f"{cluster.name}: the job has {len(cluster.addresses)} hosts, but the address of host "
-            f"0 is {host}, which is each host itself. Set MASTER_ADDR to an address of host 0 that "
-            "the others reach, or NNODES=1 to launch on this host alone."
+            f"0 is {host}, which is each host itself. {_set_address(cluster)} to an address of "
+            f"host 0 that the others reach, or {_alone(cluster)} to launch on this host alone."
         )
+
+
+def _is_of_launcher(cluster: Cluster) -> bool:
+    """Return whether ``launcher(world_size=…)`` names the hosts: no variable overrides that."""
+    return cluster.name.startswith("rank_start=")
+
+
+def _set_address(cluster: Cluster) -> str:
+    return f"Set {'master_ip= or ' if _is_of_launcher(cluster) else ''}MASTER_ADDR"
+
+
+def _alone(cluster: Cluster) -> str:
+    return "leave world_size= out" if _is_of_launcher(cluster) else "NNODES=1"
 
 
 def _check_meeting_place(cluster: Cluster) -> None:
@@ -193,12 +206,13 @@ def _check_meeting_place(cluster: Cluster) -> None:
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
             "address, or a name with 1 to 63 letters between two dots, without a port, which "
-            "MASTER_PORT sets."
+            f"{'port=' if _is_of_launcher(cluster) else 'MASTER_PORT'} sets."
         )
     if is_no_hosts_own(cluster.coordinator):
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator}, which no host "
-            "has to itself (multicast or broadcast). Set MASTER_ADDR to an address of host 0."
+            f"has to itself (multicast or broadcast). {_set_address(cluster)} to an address of "
+            "host 0."
         )
 
 
