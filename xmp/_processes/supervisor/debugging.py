@@ -127,7 +127,7 @@ class Debugging:
         self._loan = None
         if not self._ending:
             self._launcher.post(DebuggerLeft(why))
-            self._ending = bool(why)
+            self._ending = bool(why) or self._said_failing  # the next one gets no prompt
             self._feed(Resume(time.monotonic_ns(), _WHY))
 
     def forget(self, replica: ReplicaHandle) -> None:
