@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 
 from xmp.plugins.paddle._wire import in_numpy
-
-numpy = pytest.importorskip("numpy")
 
 
 @pytest.mark.parametrize(
