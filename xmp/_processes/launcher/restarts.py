@@ -264,22 +264,23 @@ class RestartingLaunch:
         total = self._call.settings.limits.total if self._call.settings.limits else None
         paused_for = self._paused_for + attempt.deadlines.paused_for
         if total is not None and time.monotonic_ns() >= self._called + paused_for + total:
-            return self._hopeless or "timeout= is over"
+            return "timeout= is over"
         if not attempt.may_mend(error):
             return "the next attempt would fail in the same way"
         self._hopeless = CANNOT_HELP if self._has_failed_so_before(attempt, error) else ""
-        return self._hopeless or self._out_of_time(error, paused_for, total)
-
-    def _out_of_time(self, error: BaseException, paused_for: int, total: int | None) -> str:
-        """Say that ``timeout`` is over before the next attempt would begin; empty if it is not."""
-        rest = self._rest(error)
-        if total is None or self._resumes is not None:
-            return ""
-        if time.monotonic_ns() + rest * 1e9 < self._called + paused_for + total:
-            return ""
-        words = f"timeout={total / 1e9:g} is over before that, in {rest:g} s"
-        self._hopeless = f"not restarted: {words}"
+        if not self._hopeless and total is not None and attempt.others is None:
+            self._hopeless = self._out_of_time(error, self._called + paused_for + total, total)
         return self._hopeless
+
+    def _out_of_time(self, error: BaseException, end: int, total: int) -> str:
+        """Say that ``timeout`` is over before the next attempt would begin; empty if it is not.
+
+        For a launcher that decides alone: the failure that says how long to wait is one host's.
+        """
+        rest = self._rest(error)
+        if self._resumes is not None or time.monotonic_ns() + rest * 1e9 < end:
+            return ""
+        return f"not restarted: timeout={total / 1e9:g} is over before that, in {rest:g} s"
 
     def _rest(self, error: BaseException) -> float:
         """Return the seconds before the next attempt."""
