@@ -337,15 +337,14 @@ def _with_environment(request: Request, env: Any) -> Request:
     """Add the variables of ``env``; a function of the local rank is called for each replica."""
     if env is None:
         return request
-    if not callable(env):
-        return replace(request, env=(_pairs(env),))
+    each = _of_each_rank(request, env) if callable(env) else [env]
+    return replace(request, env=tuple(tuple(sorted(one.items())) for one in each))
+
+
+def _of_each_rank(request: Request, env: Callable[[int], object]) -> list[Mapping[str, str]]:
     from .host import plan_for
 
     count = len(plan_for(request, None).hosts[0].replicas)
     with signals.as_usual():
         each = [env(local) for local in range(count)]
-    return replace(request, env=tuple(map(_pairs, each)))
-
-
-def _pairs(variables: object) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(checks.mapping("env", variables).items()))
+    return [checks.mapping("env", one) for one in each]

@@ -125,8 +125,8 @@ def _launch(
             "--start-method fork: xmp run has no state that replicas could inherit. Allowed: "
             "forkserver, spawn"
         )
-    given = {name: value for name, value in vars(options).items() if name in _OF_SETTINGS}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = ((name, getattr(options, name)) for name in _OF_SETTINGS)
+    given = {name: value for name, value in named if value is not None}
     asked = read(run_in_replica, (run,), **{**given, "max_restarts": run.max_restarts})
     call = asked.call().using(program=True)
     held = None

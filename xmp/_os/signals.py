@@ -247,8 +247,9 @@ class _Scope:
         if self._mode == _AS_USUAL and self._before != _AS_USUAL:
             guard.mode = self._before
             guard.replace()  # the program may have set others
-            if self._insists and guard.raised not in (None, self._known, error):
-                raise guard.raised
+            lost = guard.raised if self._insists else None
+            if lost is not None and lost is not self._known and lost is not error:
+                raise lost
             return
         guard.mode = self._before
         if self._before != _AS_USUAL:

@@ -34,8 +34,9 @@ _ENTRY = struct.Struct("<QQ")
 _INLINE = 32 * 1024
 _PIECE = 1 << 30  # write() takes at most 2 GiB - 4 KiB at a time
 _loading = False
-_mapped: list[weakref.ref[Any]] = []
-"""The weak references to mapped files, which must outlive these."""
+_mapped: dict[int, weakref.ref[Any]] = {}
+"""By address, the weak references to mapped files, which must outlive these. Nothing removes one:
+the next file at its address takes its place, and so no thread needs a lock."""
 
 
 @dataclass
@@ -148,8 +149,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
     block = (ctypes.c_ubyte * size).from_address(address)
-    _mapped[:] = [each for each in _mapped if each() is not None]
-    _mapped.append(weakref.ref(block, functools.partial(libc.munmap, address, size)))
+    _mapped[address] = weakref.ref(block, functools.partial(libc.munmap, address, size))
     return memoryview(block)
 
 

@@ -181,17 +181,12 @@ def _refuse_loopback(cluster: Cluster) -> None:
         )
 
 
-def _is_of_launcher(cluster: Cluster) -> bool:
-    """Return whether ``launcher(world_size=…)`` names the hosts: no variable overrides that."""
-    return cluster.name.startswith("rank_start=")
-
-
 def _set_address(cluster: Cluster) -> str:
-    return f"Set {'master_ip= or ' if _is_of_launcher(cluster) else ''}MASTER_ADDR"
+    return f"Set {'master_ip= or ' if cluster.by_call else ''}MASTER_ADDR"
 
 
 def _alone(cluster: Cluster) -> str:
-    return "leave world_size= out" if _is_of_launcher(cluster) else "NNODES=1"
+    return "leave world_size= out" if cluster.by_call else "NNODES=1"
 
 
 def _check_meeting_place(cluster: Cluster) -> None:
@@ -206,7 +201,7 @@ def _check_meeting_place(cluster: Cluster) -> None:
         raise PlanError(
             f"{_said(cluster)}, but the address of host 0 is {cluster.coordinator!r}. Allowed: an "
             "address, or a name with 1 to 63 letters between two dots, without a port, which "
-            f"{'port=' if _is_of_launcher(cluster) else 'MASTER_PORT'} sets."
+            f"{'port=' if cluster.by_call else 'MASTER_PORT'} sets."
         )
     if is_no_hosts_own(cluster.coordinator):
         raise PlanError(

@@ -63,6 +63,8 @@ class Cluster:
     """What the launcher that placed the hosts calls their job; empty where it has no name that is
     the same on all of them. An outer one's may be missing on some: mpirun in a batch job of Slurm
     starts the processes of its own host itself, and the others by srun or ssh."""
+    by_call: bool = False
+    """``launcher(world_size=…)`` names the hosts, and no variable overrides that."""
 
 
 def number(

@@ -61,4 +61,4 @@ def by_hand(world: WorldByHand | HostsByHand, local: int) -> Cluster:
         )
     addresses = only_first(world.master_ip, hosts)
     name = f"rank_start={start}, world_size={size}"
-    return Cluster(name, start // local, addresses, world.master_ip, world.port)
+    return Cluster(name, start // local, addresses, world.master_ip, world.port, by_call=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from xmp._os import log
+from xmp._processes.system.environment_changes import is_off
 
 from .fork_server_handle import ForkServerHandle
 from .template_key import TemplateKey
@@ -21,7 +21,7 @@ _MOST = 2
 
 def switched_off() -> bool:
     """Whether the user wants no process to outlive a launch (``XMP_TEMPLATE=off``)."""
-    return os.environ.get("XMP_TEMPLATE", "").lower() in ("off", "0", "no", "false")
+    return is_off("XMP_TEMPLATE")
 
 
 class TemplatePool:

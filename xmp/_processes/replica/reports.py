@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of signal: in forks
 import contextlib
-import os
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from xmp._processes.messages.outcomes import pack_exception, packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady, VariablesTaken
 from xmp._processes.messages.timeline import Timeline
 from xmp._processes.report.tracebacks import format_error, message_of, name_of, shortened
+from xmp._processes.system.environment_changes import is_off
 from xmp._words.framework import Framework
 
 from .channel import SupervisorChannel
@@ -36,7 +36,6 @@ _LONGEST_WORDS = 1024
 _NO_TEXT = "(a code that cannot be read)"
 SWITCH = "XMP_LOCALS"
 """The variable that, set to ``off``, has no variables of frames sent."""
-_OFF = ("off", "0", "no", "false")
 
 
 def send_result(
@@ -197,7 +196,7 @@ def report_raised(
     Then call the program's ``sys.excepthook``, unless the function has ended well.
     """
     report_failure(channel, report)
-    if os.environ.get(SWITCH, "").strip().lower() not in _OFF:
+    if not is_off(SWITCH):
         with suppress(Exception):  # the failure itself has been reported
             _send_variables(channel, report.rank, error)
     if not report.final:

@@ -11,10 +11,16 @@ from xmp._words.types import ForkRules
 from . import thread_pools
 
 __all__ = [
-    "change_environment", "encoded", "replace_environment", "restore_environment", "while_loading",
+    "change_environment", "encoded", "is_off", "replace_environment", "restore_environment",
+    "while_loading",
 ]  # fmt: skip
 
 _variables: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+
+
+def is_off(name: str) -> bool:
+    """Return whether the user has switched something off by this variable."""
+    return os.environ.get(name, "").strip().lower() in ("off", "0", "no", "false")
 
 
 def replace_environment(wanted: Mapping[str, str]) -> None:
