@@ -94,6 +94,8 @@ class OtherHosts:
         self._stopped = self._preempted = False
         self._asked_to_leave = False
         """Whether the program or its user ends the launch, by more than a SIGTERM."""
+        self._unanswered: int | None = None
+        """The round of the vote on ``preempted()`` that the supervisor has not answered."""
         self.waiting = False
         """Whether no process of this host is left, and only other hosts are waited for."""
 
@@ -146,19 +148,28 @@ class OtherHosts:
             self._order(launch, ProgressElsewhere())
         if link.preempted:
             link.preempted, self._preempted = False, True
-            if not self._order(launch, PreemptElsewhere()):
-                link.reached(0, 0)
+            self._unanswered = 0
+            self._order(launch, PreemptElsewhere())
         while link.proposals:
             proposal = ProposedStep(*link.proposals.popleft())
             if proposal.final:
                 note_preemption()
-            if not self._order(launch, proposal) and not proposal.final:
-                link.reached(proposal.round, 0)
+            self._unanswered = None if proposal.final else proposal.round
+            self._order(launch, proposal)
+        if self.waiting:
+            self._answer_for_the_ended()
 
-    def _order(self, launch: Launch, message: Message) -> bool:
+    def _order(self, launch: Launch, message: Message) -> None:
         if not self.waiting:
             launch.order(message)
-        return not self.waiting
+
+    def _answer_for_the_ended(self) -> None:
+        """Answer a round of the vote that the supervisor has not, or it would never be decided.
+
+        Orders that come when its last replica has ended are lost.
+        """
+        if self._unanswered is not None:
+            self.reached(self._unanswered, 0)
 
     # --- what this host reports ----------------------------------------------------------------
 
@@ -194,6 +205,8 @@ class OtherHosts:
 
     def reached(self, number: int, step: int) -> None:
         """The supervisor's answer in a round of the vote."""
+        if number == self._unanswered:
+            self._unanswered = None
         self._link.reached(number, step)
 
     def asked(self, launch: Launch, preempted: bool) -> None:
@@ -232,6 +245,7 @@ class OtherHosts:
             self._reported = True
             self._link.done()
         self.waiting = True
+        self._answer_for_the_ended()
         return False
 
     def over(self, launch: Launch, error: BaseException | None) -> None:
