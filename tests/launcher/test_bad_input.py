@@ -58,6 +58,8 @@ SPAWN: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"env": "A=3"}, TypeError, ["env"]),
     *(({"env": {name: "1"}}, xmp.PlanError, ["env", repr(name)]) for name in ("", "A=B", "A\0")),
     *(({"env": {"A": value}}, xmp.PlanError, ["env", "A"]) for value in ("\0", "\ud800")),
+    ({"env": lambda: {"A": "1"}}, TypeError, ["env= is called with the local rank", "too many"]),
+    ({"events": lambda: None}, TypeError, ["events= is called with each event", "too many"]),
     ({"seed": "x"}, TypeError, ["seed", "x"]),
     ({"seed": 2**64}, xmp.PlanError, ["seed=18446744073709551616", "2**64 - 1"]),
     ({"nprocs": torch.tensor(2.7)}, TypeError, ["nprocs", "tensor(2.7000)"]),
@@ -220,6 +222,17 @@ def test_a_function_that_replicas_cannot_call_is_refused(
         xmp.spawn(unfit, args, nprocs=nprocs, kwargs=kwargs, runtime="cpu")
     assert type(caught.value) is TypeError
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fn", "kwargs", "timeout", "nprocs", "bind", "env", "log_dir"])
+def test_an_object_that_cannot_be_shown_is_named_by_its_type(name: str) -> None:
+    class Unshown:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+    for value in (Unshown(), 10**5000 if name == "log_dir" else (3, {"x": Unshown()})):
+        with nothing_started(), pytest.raises(TypeError, match=rf"^{name} must be .*, not \w+"):
+            xmp.spawn(**{"fn": fn, name: value})
 
 
 def test_a_default_that_is_slow_to_show_is_not_shown() -> None:

@@ -46,6 +46,7 @@ SBATCH = {  # sbatch -N3, in the batch script itself
     "SLURM_NODEID": "0",
     "SLURM_PROCID": "0",
 }
+ALL_HERE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 UNPLACED = {"RANK": "4", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "node-a"}
 
 
@@ -71,6 +72,8 @@ def plan(env: dict[str, str], runtime: str = "cpu") -> JobPlan:
         ({"NNODES": "2", "MASTER_ADDR": "a"}, ["NNODES=2", "NODE_RANK is not set"]),
         ({"NODE_RANK": "1", "MASTER_ADDR": "a"}, ["NODE_RANK=1", "NNODES is not set"]),
         ({"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1"}, ["GROUP_WORLD_SIZE=2"]),
+        ({**ALL_HERE, "GROUP_WORLD_SIZE": "2"}, ["GROUP_WORLD_SIZE=2", "LOCAL_RANK and LOCAL"]),
+        ({**ALL_HERE, "LOCAL_WORLD_SIZE": "2"}, ["RANK=1", "set LOCAL_RANK as well"]),
         ({"PET_NODE_RANK": "2", "PET_MASTER_ADDR": "job-0"}, ["PET_NODE_RANK=2", "PET_NNODES"]),
         ({"SLURM_HET_SIZE": "2", "SLURM_NNODES": "1"}, ["SLURM_HET_SIZE=2", "2 components"]),
         (UNPLACED, ["RANK=4", "set LOCAL_WORLD_SIZE", "set NNODES"]),

@@ -232,6 +232,12 @@ def test_slurm_node_lists(text: str, names: list[str]) -> None:
     assert list(expand(text)) == names
 
 
+@pytest.mark.parametrize("text", ["n[1-2", "n[1-2,4", "n1-2]", "n[1-[2]]", "n[]", "n[a-b]", "a,,b"])
+def test_a_slurm_node_list_that_is_cut_off(text: str) -> None:
+    with pytest.raises(PlanError, match=r"SLURM_STEP_NODELIST: .* is malformed"):
+        expand(text, "SLURM_STEP_NODELIST")
+
+
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [

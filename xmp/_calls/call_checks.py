@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmp._os import signals
+from xmp._words.errors import brief, wrong_type
 
 __all__ = ["LAUNCHES", "check_arguments", "check_body", "check_function", "check_rankless"]
 
@@ -26,18 +27,18 @@ _SHOWN = 8  # names of a long list
 def check_function(fn: object, args: object, kwargs: object) -> None:
     """Raise TypeError unless ``fn(rank, *args, **kwargs)`` is a call that runs ``fn``."""
     if not callable(fn):
-        raise TypeError(f"fn must be callable, not {type(fn).__name__}: {fn!r}")
+        raise wrong_type("fn", "callable", fn)
     if LAUNCHES in getattr(fn, "__dict__", ()):
         raise TypeError(
             f"{_name(fn)} launches itself, since xmp.launcher has decorated it: call it, without a "
             "rank. What spawn launches takes the rank as its first argument"
         )
     if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
+        raise wrong_type("args", "a tuple or a list", args)
     if kwargs is not None and not isinstance(kwargs, dict):
-        raise TypeError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
+        raise wrong_type("kwargs", "a dict", kwargs)
     if kwargs and not all(isinstance(name, str) for name in kwargs):
-        raise TypeError(f"kwargs must have strings as keys: {kwargs!r}")
+        raise TypeError(f"kwargs must have strings as keys: {brief(kwargs)}")
     with signals.deferred():  # what a handler raises says nothing of the function
         signature = _signature(fn)
         if signature is not None:
@@ -51,7 +52,7 @@ def check_body(fn: object) -> None:
         kind = type(fn).__name__
         raise TypeError(f"launcher decorates functions: write @{kind} above @xmp.launcher")
     if not callable(fn):
-        raise TypeError(f"launcher decorates functions, not {type(fn).__name__}: {fn!r}")
+        raise TypeError(f"launcher decorates functions, not {type(fn).__name__}: {brief(fn)}")
     if inspect.isclass(fn):
         raise TypeError(
             f"launcher decorates functions, and {_name(fn)} is a class. Decorate its method, or a "
@@ -64,13 +65,13 @@ def check_body(fn: object) -> None:
 def check_rankless(fn: object, args: object) -> None:
     """Raise TypeError unless ``fn(*args)``, without a rank, is a call that runs ``fn``."""
     if not callable(fn):
-        raise TypeError(f"func must be callable, not {type(fn).__name__}: {fn!r}")
+        raise wrong_type("func", "callable", fn)
     if LAUNCHES in getattr(fn, "__dict__", ()):
         raise TypeError(
             f"{_name(fn)} launches itself, since xmp.launcher has decorated it: call it"
         )
     if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
+        raise wrong_type("args", "a tuple or a list", args)
     with signals.deferred():
         _check_kind(fn, "")
     check_arguments(fn, args, {})

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any, SupportsIndex, cast
 
 from xmp._plan.numbers import number_of_seconds
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief, wrong_type
+
+from .call_checks import check_arguments
 
 __all__ = [
     "METHODS",
@@ -95,11 +97,8 @@ def nanoseconds_of_a_hang(name: str, value: object) -> int | None:
 
 def progress(name: str, value: object) -> bool | None:
     if value is not None and not isinstance(value, bool):
-        kind = type(value).__name__
-        raise TypeError(
-            f"{name} must be True, False or None (on a terminal, when the start takes long), "
-            f"not {kind}: {value!r}"
-        )
+        allowed = "True, False or None (on a terminal, when the start takes long)"
+        raise wrong_type(name, allowed, value)
     return value
 
 
@@ -109,26 +108,30 @@ def events(name: str, value: Any) -> Any:
         if not os.fspath(value):
             raise PlanError(f"{name}={value!r}: give the path of a file, or a function")
     elif value is not None and not callable(value):
-        kind = type(value).__name__
-        raise TypeError(
-            f"{name} must be a function of one event or the path of a file of JSON lines, not "
-            f"{kind}: {value!r}"
-        )
+        raise wrong_type(name, "a function of one event or the path of a file of JSON lines", value)
+    elif value is not None:
+        _check_call(name, value, "each event")
     return value
+
+
+def _check_call(name: str, function: Any, argument: str) -> None:
+    """Raise TypeError unless a function that was given for this name takes one argument."""
+    try:
+        check_arguments(function, (None,), {})
+    except TypeError as error:
+        raise TypeError(f"{name}= is called with {argument}: {error}") from None
 
 
 def binding(name: str, value: object) -> bool | str | None:
     """Return whether replicas are pinned, and to what; the plan knows which words there are."""
     if value is None or isinstance(value, (bool, str)):
         return plain(value) if isinstance(value, str) else value
-    kind = type(value).__name__
-    raise TypeError(f'{name} must be True, False, "cores", "numa" or None, not {kind}: {value!r}')
+    raise wrong_type(name, 'True, False, "cores", "numa" or None', value)
 
 
 def yes_or_no(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be True or False, not {kind}: {value!r}")
+        raise wrong_type(name, "True or False", value)
     return value
 
 
@@ -138,8 +141,7 @@ def folder(name: str, value: object) -> str | None:
         return None
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(path, str):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be the path of a folder or None, not {kind}: {value!r}")
+        raise wrong_type(name, "the path of a folder or None", value)
     if not path:
         raise PlanError(f"{name}='': give the path of a folder, or None for no files")
     return os.path.abspath(plain(path))
@@ -151,8 +153,7 @@ def prefix(name: str, value: object) -> str | None:
     if value is True:
         return "[{rank}] "
     if not isinstance(value, str):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be True, a string or None, not {kind}: {value!r}")
+        raise wrong_type(name, "True, a string or None", value)
     from string import Formatter  # here: most programs need none
 
     try:
@@ -187,7 +188,7 @@ def ranks(name: str, value: object) -> tuple[int, ...] | None:
     given = [value] if listed is None else listed
     found = [whole_number(name, item) for item in given]
     if None in found:
-        raise TypeError(f"{name} must hold ranks, not None: {value!r}")
+        raise TypeError(f"{name} must hold ranks, not None: {brief(value)}")
     return tuple(rank for rank in found if rank is not None)
 
 
@@ -215,7 +216,7 @@ def _range(part: str) -> range:
 
 def text(name: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a string or None, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, "a string or None", value)
     return None if value is None else plain(value)
 
 
@@ -236,7 +237,7 @@ def whole_number(name: str, value: object) -> int | None:
     except (TypeError, ValueError) as error:
         if isinstance(error, PlanError):
             raise
-    raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
+    raise wrong_type(name, "a whole number", value)
 
 
 def random_seed(name: str, value: object) -> int | None:
@@ -275,16 +276,15 @@ def positions(name: str, devices: object) -> tuple[int, ...] | None:
         return None
     items = devices.split(",") if isinstance(devices, str) else _items(devices)
     if items is None:
-        kind = type(devices).__name__
-        raise TypeError(
-            f'{name} must be positions such as [4, 5] or "4,5", not {kind}: {devices!r}'
-        )
+        raise wrong_type(name, 'positions such as [4, 5] or "4,5"', devices)
     try:
         found = tuple(int(item) if isinstance(item, str) else _position(item) for item in items)
     except ValueError:
-        raise PlanError(f'{name}={devices!r}: give positions such as [4, 5] or "4,5"') from None
+        raise PlanError(
+            f'{name}={brief(devices)}: give positions such as [4, 5] or "4,5"'
+        ) from None
     if not found:
-        raise PlanError(f"{name}={devices!r}: give at least one position, or None for all")
+        raise PlanError(f"{name}={brief(devices)}: give at least one position, or None for all")
     return found
 
 
@@ -297,7 +297,10 @@ def _position(item: object) -> int:
 
 def variables(name: str, value: Any) -> Any:
     """Return a mapping of variables, or the function that gives one for each local rank."""
-    return value if value is None or callable(value) else mapping(name, value)
+    if callable(value):
+        _check_call(name, value, "the local rank")
+        return value
+    return None if value is None else mapping(name, value)
 
 
 def mapping(name: str, value: object) -> Mapping[str, str]:
@@ -306,7 +309,7 @@ def mapping(name: str, value: object) -> Mapping[str, str]:
         raise TypeError(f"{name} must be a mapping of strings, not {type(value).__name__}")
     for key, each in value.items():
         if not isinstance(key, str) or not isinstance(each, str):
-            raise TypeError(f"{name} must map strings to strings: {key!r}: {each!r}")
+            raise TypeError(f"{name} must map strings to strings: {brief(key)}: {brief(each)}")
         if not (key and "=" not in key and _is_for_the_system(key + each)):
             raise PlanError(
                 f"{name}={{{key!r}: {each!r}}}: the name of a variable is not empty and has no "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from xmp import _inside
 from xmp._os import signals
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 
 from .launch import as_rank
 from .spawn import launched, public
@@ -217,8 +217,7 @@ def _world(
         for name, value in (("rank_start", rank_start), ("world_size", world_size), ("port", port))
     )
     if master_ip is not None and not isinstance(master_ip, str):
-        kind = type(master_ip).__name__
-        raise TypeError(f"master_ip must be a string or None, not {kind}: {master_ip!r}")
+        raise wrong_type("master_ip", "a string or None", master_ip)
     if size is None:
         for name, value in (("rank_start", start), ("master_ip", master_ip), ("port", number)):
             if value is not None:

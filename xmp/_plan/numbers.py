@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 
+from xmp._words.errors import wrong_type
+
 __all__ = ["MOST", "is_number", "number_of_seconds"]
 
 MOST = 2**20
@@ -25,7 +27,7 @@ def number_of_seconds(name: str, value: object, or_none: bool = False) -> float:
     unreal = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
     if isinstance(value, bool) or not isinstance(value, numbers.Number) or unreal:
         allowed = "a number of seconds or None" if or_none else "a number of seconds"
-        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, allowed, value)
     try:
         return float(value)  # type: ignore[arg-type]
     except (OverflowError, ValueError):  # 10**400; Decimal("sNaN")

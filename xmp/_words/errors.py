@@ -18,13 +18,30 @@ An argument of a wrong type is a ``TypeError``.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 __all__ = [
     "HostLost", "PlanError", "PortError", "ReplicaDied", "ReplicaError", "ReplicaRaised",
-    "ReplicaTimeout", "StartError", "XmpError",
+    "ReplicaTimeout", "StartError", "XmpError", "brief", "wrong_type",
 ]  # fmt: skip
+
+_reprs = reprlib.Repr()
+_reprs.maxstring = _reprs.maxother = _reprs.maxlong = 200
+
+
+def brief(given: object) -> str:
+    """Return what the user gave as errors show it: short, even if its ``__repr__`` raises."""
+    try:
+        return _reprs.repr(given)
+    except Exception:  # reprlib asks objects inside containers, and integers of 4,300 digits
+        return object.__repr__(given)
+
+
+def wrong_type(name: str, allowed: str, given: object) -> TypeError:
+    """Return the error for a value that is not of an allowed type."""
+    return TypeError(f"{name} must be {allowed}, not {type(given).__name__}: {brief(given)}")
 
 
 class XmpError(Exception):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
 
 from xmp._calls.spawn import public
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 
 __all__ = ["fake_chips"]
 
@@ -41,7 +41,7 @@ def fake_chips(count: int = 4) -> AbstractContextManager[None]:
         TypeError: ``count`` is not a whole number.
     """
     if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"count must be a whole number, not {type(count).__name__}: {count!r}")
+        raise wrong_type("count", "a whole number", count)
     if not 1 <= count <= _MOST:
         raise PlanError(
             f"count={count}: give a number of chips from 1 to {_MOST}; 1, 2, 4 or 8 are used"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xmp._calls.spawn import public
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 
 if TYPE_CHECKING:
     from xmp._words.types import HostFacts
@@ -34,7 +34,7 @@ def recorded_facts(name: str) -> HostFacts:
         PlanError: no facts have this name. TypeError: ``name`` is not a string.
     """
     if not isinstance(name, str):
-        raise TypeError(f"name must be a string, not {type(name).__name__}: {name!r}")
+        raise wrong_type("name", "a string", name)
     if name not in RECORDED:
         from difflib import get_close_matches
 

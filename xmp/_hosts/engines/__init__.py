@@ -9,13 +9,12 @@ Tests: ``tests/engines``.
 from __future__ import annotations
 
 import operator
-import reprlib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from xmp import _registry
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief, wrong_type
 
 if TYPE_CHECKING:
     from xmp._calls.job import Job
@@ -28,7 +27,6 @@ __all__ = [
     "checked",
     "count_of",
     "launch",
-    "shown",
     "shutdown",
 ]
 
@@ -42,8 +40,7 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
     known = _registry.names(_GROUP)
     names = ", ".join(repr(name) for name in known)
     if engine is not None and not isinstance(engine, str):
-        kind = type(engine).__name__
-        raise TypeError(f"engine must be one of {names}, or None, not {kind}: {shown(engine)}")
+        raise wrong_type("engine", f"one of {names}, or None", engine)
     if engine is None and hosts is None:
         raise PlanError(
             'runtime_env= without engine=: Ray alone prepares hosts by it. Give engine="ray" and '
@@ -51,7 +48,7 @@ def checked(hosts: object, engine: object, runtime_env: object = None) -> tuple[
         )
     if engine is None:
         raise PlanError(
-            f"hosts={shown(hosts)} without engine=: say what starts the function on the hosts. "
+            f"hosts={brief(hosts)} without engine=: say what starts the function on the hosts. "
             'Allowed: engine="ray" (hosts of a Ray cluster), "local" (hosts that this machine '
             "plays, for tests). Where a scheduler starts this program on each host, give neither: "
             "the program calls xmp.spawn there"
@@ -75,18 +72,9 @@ def _found(name: str, known: Sequence[str]) -> Engine:
     near = get_close_matches(name.lower(), allowed, 1)
     meant = f". Did you mean {near[0]!r}?" if near else ""
     raise PlanError(
-        f"engine={shown(name)}: xmp has no engine of this name. Allowed: "
+        f"engine={brief(name)}: xmp has no engine of this name. Allowed: "
         f"{', '.join(map(repr, allowed))}{meant}"
     )
-
-
-_reprs = reprlib.Repr()
-_reprs.maxstring = _reprs.maxother = 80
-
-
-def shown(given: object) -> str:
-    """What the user gave, as errors have it: a node id whole, a long text or list shortened."""
-    return _reprs.repr(given)
 
 
 def count_of(hosts: object, otherwise: str = "") -> int:
@@ -96,10 +84,7 @@ def count_of(hosts: object, otherwise: str = "") -> int:
     except TypeError:
         count = None
     if count is None or isinstance(hosts, bool):
-        kind = type(hosts).__name__
-        raise TypeError(
-            f"hosts must be a whole number from 1 up{otherwise}, not {kind}: {shown(hosts)}"
-        )
+        raise wrong_type("hosts", f"a whole number from 1 up{otherwise}", hosts)
     if count < 1:
         raise PlanError(f"hosts={count}: give a whole number from 1 up{otherwise}")
     return count

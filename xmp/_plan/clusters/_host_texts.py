@@ -60,8 +60,11 @@ def expand(text: str, variable: str = "") -> tuple[str, ...]:
 
     Raise PlanError, which names ``variable``, for one that is malformed.
     """
+    entries = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(entries) != text:  # cut off inside brackets: the names of other hosts
+        raise PlanError(f'{variable}: {text!r} is malformed. Allowed: "n[08-10,12],x".')
     names: list[str] = []
-    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+    for entry in entries:
         before, bracket, rest = entry.partition("[")
         if not bracket:
             names.append(entry)

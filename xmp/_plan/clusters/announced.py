@@ -6,7 +6,7 @@ own, and none would notice. What is set by which launcher, and where that was fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xmp._words.errors import PlanError
@@ -69,7 +69,9 @@ def _torchrun(env: Env) -> Announced | bool:
     several, whole = (count(env, row.hosts) or 1) > 1, row.mark in env
     if several or (whole and _world(env) > _local_world(env)):
         names = (row.hosts, row.world, row.local_world, row.address)
-        return Announced(names, "torchrun runs on several hosts", row.advice)
+        missing = [name for name in row.numbers if not env.get(name, "").strip()]
+        what = f"torchrun runs on several hosts{_but(missing)}"
+        return Announced(names, what, HOSTS if missing else row.advice)
     return whole
 
 
@@ -88,11 +90,13 @@ def _torch(env: Env) -> Announced | bool:
     """RANK and WORLD_SIZE: per host in a PyTorchJob, else of a process whose host is not known."""
     row = launchers.TORCHRUN
     rank, world = count(env, row.rank), _world(env)
-    if rank is None or world < 2 or _local_world(env) == world:
+    if rank is None or world < 2 or (_local_world(env) == world and row.local_rank in env):
         return False
     names = (row.rank, row.world, row.local_rank, row.local_world, *row.more, row.address)
     advice = HOSTS
-    if row.local_rank not in env:
+    if row.local_rank not in env and count(env, row.local_world):
+        advice = f"set {row.local_rank} as well"
+    elif row.local_rank not in env:
         advice = (
             f"set NNODES={world} NODE_RANK={rank} on this host, and likewise on the others, if "
             f"each of the {world} processes has a host to itself"
@@ -117,9 +121,8 @@ def _kubeflow(env: Env) -> Announced | bool:
     elastic = ":" in text or launchers.RENDEZVOUS in env
     advice = _by_numbers(most, rank, master) if rank and master else HOSTS
     what = f"there are {text.replace(':', ' to ')} hosts"
-    missing = " and ".join(name for name in names[1:] if not env.get(name, "").strip())
-    if missing and not elastic:
-        what += f", but {missing} {'are' if ' and ' in missing else 'is'} not set"
+    if not elastic:
+        what += _but([name for name in names[1:] if not env.get(name, "").strip()])
     return Announced(names, what, FIXED if elastic else advice)
 
 
@@ -131,6 +134,13 @@ def _jax(env: Env) -> Announced | bool:
             what = f"there are {processes} processes, one for each host"
             return Announced((row.hosts, row.host, row.address), what, advice)
     return False
+
+
+def _but(missing: Sequence[str]) -> str:
+    """Return what is missing, to follow what is announced."""
+    if not missing:
+        return ""
+    return f", but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
 
 
 def _by_numbers(hosts: object, index: str, address: str) -> str:

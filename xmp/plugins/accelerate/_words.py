@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from xmp._calls import checks
 from xmp._plan.clusters import is_each_host_itself
 from xmp._plan.numbers import is_number
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 from xmp._words.types import WorldByHand
 
 __all__ = ["WORDS", "World", "check_interval", "count", "precision", "prefix", "world"]
@@ -48,8 +48,7 @@ def precision(word: object) -> dict[str, str]:
 def check_interval(seconds: object) -> None:
     """Raise TypeError or PlanError unless it is a number of seconds above 0, and finite."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        kind = type(seconds).__name__
-        raise TypeError(f"monitor_interval must be a number of seconds, not {kind}: {seconds!r}")
+        raise wrong_type("monitor_interval", "a number of seconds", seconds)
     if not (seconds > 0 and math.isfinite(seconds)):
         raise PlanError(f"monitor_interval={seconds}: give seconds, above 0")
 
@@ -140,8 +139,7 @@ def _meeting(found: World) -> World:
 
 def _port(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        kind = type(value).__name__
-        raise TypeError(f"use_port must be a port as a string or a number, not {kind}: {value!r}")
+        raise wrong_type("use_port", "a port as a string or a number", value)
     text = str(value)
     if not (is_number(text) and len(text) <= len(str(_MOST_PORT)) and int(text) <= _MOST_PORT):
         raise PlanError(f"use_port={value!r}: give a number from 1 to {_MOST_PORT}, or 0")
@@ -150,6 +148,6 @@ def _port(value: object) -> int:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, "a string", value)
     # A member of accelerate's PrecisionType is a string, whose str() is not its value.
     return str.__str__(value)

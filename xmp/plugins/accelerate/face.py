@@ -30,7 +30,7 @@ from xmp._calls.launcher import WithoutRank
 from xmp._calls.options import asked as options_of
 from xmp._calls.spawn import Args, launched, public, refuse_while_importing
 from xmp._os import signals
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 
 from . import _devices, _words
 from ._words import World
@@ -153,7 +153,7 @@ class _Training(WithoutRank):
 
 def _check(function: object, args: object) -> None:
     if not callable(function):
-        raise TypeError(f"function must be callable, not {type(function).__name__}: {function!r}")
+        raise wrong_type("function", "callable", function)
     check_rankless(function, args)
 
 

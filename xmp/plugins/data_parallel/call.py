@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from xmp._inside.groups import refuse_in_child
 from xmp._inside.identity import ReplicaState, current, framework_of
 from xmp._os.imports import imported, loaded_framework
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 from xmp._words.framework import AveragingOptions
 
 __all__ = ["data_parallel", "wrap"]
@@ -205,7 +205,7 @@ def _module(name: str) -> Any:
 
 def _megabytes(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number of MiB, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, "a number of MiB", value)
     if not 0 < value < _MOST_MB:
         raise PlanError(
             f"{name}={value!r}: give a number of MiB above 0 (torch's own are 25 and 1)"
@@ -215,7 +215,7 @@ def _megabytes(name: str, value: Any) -> float:
 
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, "True or False", value)
 
 
 def _refuse_what_is_no_module(model: Any) -> None:

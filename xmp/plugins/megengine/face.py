@@ -46,7 +46,7 @@ from xmp._calls.spawn import public, refuse_while_importing
 from xmp._calls.verbs import default_nprocs
 from xmp._os import log, ports, signals
 from xmp._plan.clusters import is_each_host_itself
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 from xmp._words.types import PortNeed
 
 __all__ = ["launcher"]
@@ -298,7 +298,7 @@ def _options(device_type: str, backend: str) -> dict[str, Any]:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {type(value).__name__}: {value!r}")
+        raise wrong_type(name, "a string", value)
     return value
 
 

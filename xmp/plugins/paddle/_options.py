@@ -10,7 +10,7 @@ from typing import Any
 
 from xmp._os import log
 from xmp._plan.numbers import is_number
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, wrong_type
 
 __all__ = ["Ids", "Options", "options_of", "port_of", "port_of_flags"]
 
@@ -85,11 +85,11 @@ def _meant(name: str) -> str:
 def _checked(name: str, value: object) -> object:
     if name in _TEXTS:
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a string or None, not {_kind(value)}: {value!r}")
+            raise wrong_type(name, "a string or None", value)
         return value
     if name in _FLAGS:
         if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True, False or None, not {_kind(value)}: {value!r}")
+            raise wrong_type(name, "True, False or None", value)
         return value
     return port_of(name, value) if name == "started_port" else _ids(name, value)
 
@@ -105,7 +105,7 @@ def port_of(name: str, value: object) -> int:
     elif not isinstance(value, int) or isinstance(value, bool):
         if isinstance(value, str):
             raise PlanError(f"{name}={value!r}: give a number from 1 to {_MOST_PORT}")
-        raise TypeError(f"{name} must be a whole number or None, not {_kind(value)}: {value!r}")
+        raise wrong_type(name, "a whole number or None", value)
     if not 0 < value <= _MOST_PORT:
         raise PlanError(f"{name}={value}: give a number from 1 to {_MOST_PORT}")
     return value
@@ -115,7 +115,7 @@ def _ids(name: str, value: object) -> Ids:
     """Return ``"4,5"``, ``[4, 5]`` or ``(4, 5)`` as numbers; raise PlanError or TypeError."""
     if not isinstance(value, (str, list, tuple)):
         allowed = 'ids such as "4,5" or [4, 5], or None'
-        raise TypeError(f"{name} must be {allowed}, not {_kind(value)}: {value!r}")
+        raise wrong_type(name, allowed, value)
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")]
         if not all(map(is_number, parts)):

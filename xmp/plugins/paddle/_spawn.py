@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from xmp import _processes
 from xmp._calls.spawn import Args, launched, public, refuse_while_importing
+from xmp._words.errors import wrong_type
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -158,7 +159,7 @@ def _asked(
     check_rankless(func, args)
     for name, value in (("join", join), ("daemon", daemon)):
         if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r}")
+            raise wrong_type(name, "True or False", value)
     count = count_of(nprocs)
     options = with_cloud(options_of(given))
     per_device.refuse(os.environ)  # also where the call names the hosts

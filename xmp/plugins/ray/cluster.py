@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from xmp._hosts.engines import shown
 from xmp._os import log, signals
 from xmp._os.names import connected
-from xmp._words.errors import PlanError, StartError
+from xmp._words.errors import PlanError, StartError, brief
 
 from .session import own_sigterm, refuse_forked
 
@@ -90,7 +89,7 @@ def connect() -> Any:
     except ConnectionError as error:
         raise StartError(_unreachable(address, error)) from error
     except ValueError as error:
-        raise PlanError(f'engine="ray": RAY_ADDRESS={shown(address)}: {error}') from error
+        raise PlanError(f'engine="ray": RAY_ADDRESS={brief(address)}: {error}') from error
     except RuntimeError as error:  # Ray 2.60: check_version_info in _private/utils.py
         if "Version mismatch" not in str(error):
             raise

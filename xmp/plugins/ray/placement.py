@@ -11,8 +11,8 @@ import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmp._hosts.engines import count_of, shown
-from xmp._words.errors import PlanError
+from xmp._hosts.engines import count_of
+from xmp._words.errors import PlanError, brief
 from xmp._words.types import Request
 
 from .cluster import ClusterHost
@@ -96,13 +96,13 @@ def checked(hosts: object) -> Hosts:
     for each in hosts:
         if not isinstance(each, str):
             kind = type(each).__name__
-            raise TypeError(f"hosts={shown(hosts)}: a node id is a str in hexadecimal, not {kind}")
+            raise TypeError(f"hosts={brief(hosts)}: a node id is a str in hexadecimal, not {kind}")
     if not hosts:
         raise PlanError(f"hosts={hosts!r} names no node. Give a whole number from 1 up{_ALLOWED}")
     ids = [each.strip().lower() for each in hosts]
     double = sorted({each for each in ids if ids.count(each) > 1})
     if double:
-        raise PlanError(f"hosts= has {shown(double)} more than once. Name each node once")
+        raise PlanError(f"hosts= has {brief(double)} more than once. Name each node once")
     if len(ids) > MOST:
         raise PlanError(f"hosts= names {len(ids)} nodes; a launch takes {MOST} at most")
     return Nodes(tuple(ids))
@@ -131,7 +131,7 @@ def _node(given: str, cluster: Sequence[ClusterHost]) -> ClusterHost:
     existing = ", ".join(f"{host.node_id} ({host})" for host in cluster[:_SHOWN])
     more = f" and {len(cluster) - _SHOWN} more" if len(cluster) > _SHOWN else ""
     raise PlanError(
-        f"hosts= has {shown(given)}: the Ray cluster has no such living node. Allowed: "
+        f"hosts= has {brief(given)}: the Ray cluster has no such living node. Allowed: "
         f"{existing}{more}. `ray.nodes()` lists them as NodeID"
     )
 

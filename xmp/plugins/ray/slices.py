@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from xmp._hosts.engines import shown
 from xmp._plan.numbers import is_number
 from xmp._plan.topology import (
     GENERATIONS,
@@ -25,7 +24,7 @@ from xmp._plan.topology import (
     parse_topology,
     slice_of,
 )
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief
 from xmp._words.types import HostFacts
 
 from .cluster import ClusterHost
@@ -117,21 +116,21 @@ def parsed(text: str) -> TpuSlice:
     name, colon, topology = text.strip().lower().partition(":")
     if not colon:
         raise PlanError(
-            f"hosts={shown(text)} is no TPU slice. Allowed: a whole number from 1 up, a list of "
+            f"hosts={brief(text)} is no TPU slice. Allowed: a whole number from 1 up, a list of "
             f"node ids, or {_EXAMPLE}"
         )
     generation = generation_named(name) or generation_of_type(name)
     if generation is None:
         names = ", ".join(each.name for each in GENERATIONS)
         raise PlanError(
-            f"hosts={shown(text)}: no TPU generation is called {shown(name)}. Allowed: {names}"
+            f"hosts={brief(text)}: no TPU generation is called {brief(name)}. Allowed: {names}"
         )
     sides = 2 if generation.flat else 3
     box = parse_topology(topology)
     if box is None or topology.count("x") + 1 != sides:
         example = "4x4" if generation.flat else "2x2x4"
         raise PlanError(
-            f"hosts={shown(text)}: {shown(topology)} is no topology of {generation.name}. Allowed: "
+            f"hosts={brief(text)}: {brief(topology)} is no topology of {generation.name}. Allowed: "
             f'{sides} sides in chips, as in "{generation.name}:{example}"'
         )
     own = HOST_SHAPES[min(prod(box), 4)] if prod(box) in (1, 2, 4) else HOST_SHAPES[4]
@@ -139,7 +138,7 @@ def parsed(text: str) -> TpuSlice:
         slice_of(generation, box, own)
     except PlanError:
         raise PlanError(
-            f"hosts={shown(text)}: hosts of {own[0]}x{own[1]} chips cannot form a slice of "
+            f"hosts={brief(text)}: hosts of {own[0]}x{own[1]} chips cannot form a slice of "
             f"{topology}. Allowed: sides that are multiples of these"
         ) from None
     return TpuSlice(generation, topology)
