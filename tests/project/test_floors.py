@@ -36,7 +36,7 @@ LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 PURE = {"_words"} | FLOORS[1]
 PURE_LIBRARY = {
     *("__future__", "collections", "collections.abc", "dataclasses", "enum", "functools", "html"),
-    *("difflib", "math", "numbers", "re", "typing"),
+    *("difflib", "math", "numbers", "re", "reprlib", "typing"),
 }
 # On one floor a module may know these neighbours; the pure ones all know each other.
 NEIGHBOURS = {"__main__": {"__init__", "_commands"}}

@@ -9,22 +9,21 @@ from xmp._processes.messages import launch as messages
 from xmp._processes.messages.catalog import Handlers, Message
 
 if TYPE_CHECKING:
-    from .host import Host
-    from .hosts_launch import HostsLaunch
+    from .host import Host, LaunchOverHosts
 
 __all__ = ["agent_messages"]
 
 
-def _came(_: hosts.HostCame, launch: HostsLaunch, host: Host, __: list[int]) -> None:
+def _came(_: hosts.HostCame, launch: LaunchOverHosts, host: Host, __: list[int]) -> None:
     host.came = True
 
 
-def _over(message: hosts.HostOver, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+def _over(message: hosts.HostOver, launch: LaunchOverHosts, host: Host, _: list[int]) -> None:
     host.over = message
 
 
 def _started(
-    message: messages.ReplicasStarted, launch: HostsLaunch, host: Host, _: list[int]
+    message: messages.ReplicasStarted, launch: LaunchOverHosts, host: Host, _: list[int]
 ) -> None:
     launch.outcome.started(message)
     first = "joining" if launch.job.plan.framework and not launch.job.reports_phases else "starting"
@@ -33,52 +32,56 @@ def _started(
 
 
 def _entered(
-    message: messages.ReplicaEntered, launch: HostsLaunch, host: Host, _: list[int]
+    message: messages.ReplicaEntered, launch: LaunchOverHosts, host: Host, _: list[int]
 ) -> None:
     launch.outcome.entered(message.rank, message.at)
     launch.progress.reached(message.rank, "running")
 
 
 def _returned(
-    message: messages.ReplicaReturned, launch: HostsLaunch, host: Host, files: list[int]
+    message: messages.ReplicaReturned, launch: LaunchOverHosts, host: Host, files: list[int]
 ) -> None:
     launch.outcome.returned(message, files)
 
 
-def _ended(message: messages.ReplicaEnded, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+def _ended(
+    message: messages.ReplicaEnded, launch: LaunchOverHosts, host: Host, _: list[int]
+) -> None:
     launch.outcome.ended(message)
     launch.progress.reached(message.rank, "failed" if message.exit_code else "done")
 
 
-def _done(message: messages.Done, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+def _done(message: messages.Done, launch: LaunchOverHosts, host: Host, _: list[int]) -> None:
     host.done = message
     launch.count_answers()
 
 
 def _not_loaded(
-    message: messages.LoadFailed, launch: HostsLaunch, host: Host, _: list[int]
+    message: messages.LoadFailed, launch: LaunchOverHosts, host: Host, _: list[int]
 ) -> None:
     host.unloaded = message
 
 
-def _stacks(message: messages.StackTexts, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+def _stacks(
+    message: messages.StackTexts, launch: LaunchOverHosts, host: Host, _: list[int]
+) -> None:
     host.stacks = message.by_rank
-    launch.stacks.came()
+    launch.stacks_came()
 
 
 def _preempted(
-    message: messages.PreemptAnswer, launch: HostsLaunch, host: Host, _: list[int]
+    message: messages.PreemptAnswer, launch: LaunchOverHosts, host: Host, _: list[int]
 ) -> None:
     host.preempted = message.agreed
     launch.count_answers()
 
 
-def _ignored(message: Message, launch: HostsLaunch, host: Host, _: list[int]) -> None:
+def _ignored(message: Message, launch: LaunchOverHosts, host: Host, _: list[int]) -> None:
     """The agent, as the launcher of its host, does what follows from it."""
 
 
-def _handlers() -> Handlers[[HostsLaunch, Host, list[int]]]:
-    table = Handlers[["HostsLaunch", "Host", list[int]]]()
+def _handlers() -> Handlers[[LaunchOverHosts, Host, list[int]]]:
+    table = Handlers[["LaunchOverHosts", "Host", list[int]]]()
     on = table.on
     on(hosts.PortsHeld, lambda held, launch, *_: launch.start_others(held.port))
     on(hosts.HostCame, _came)

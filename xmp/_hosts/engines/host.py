@@ -1,18 +1,24 @@
-"""One host of a launch, as the driver knows it."""
+"""One host of a launch, as the driver knows it, and the launch that it belongs to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from xmp._processes.messages.hosts import HostOver
 from xmp._processes.messages.launch import Done, LoadFailed
 
 if TYPE_CHECKING:
+    from xmp._processes.launcher.events import NullEvents
+    from xmp._processes.launcher.job import Job
+    from xmp._processes.launcher.outcome import Outcome
+    from xmp._processes.messages.catalog import Message
+    from xmp._processes.terminal.progress import Progress
     from xmp._words.host_words import HostFailure
 
     from .protocol import Agent
 
-__all__ = ["Host"]
+__all__ = ["Host", "LaunchOverHosts"]
 
 _SILENCE = 13.0
 """Seconds; with the time between two looks as long as the carrier waits for a silent host."""
@@ -81,3 +87,26 @@ class Host:
     def has_failed(self) -> bool:
         """Whether it has ended otherwise than well."""
         return bool(self.lost) or (self.over is not None and bool(self.over.kind))
+
+
+class LaunchOverHosts(Protocol):
+    """A launch over hosts, as what reads its messages and its end knows it."""
+
+    job: Job
+    outcome: Outcome
+    events: NullEvents
+    progress: Progress
+    hosts: list[Host]
+    asked_to_end: bool
+
+    def start_others(self, port: int) -> None: ...
+
+    def order(self, message: Message) -> None: ...
+
+    def take_in(self, until: Callable[[], bool], seconds: float) -> None: ...
+
+    def count_answers(self) -> None: ...
+
+    def stacks_came(self) -> None: ...
+
+    def host_of(self, rank: int) -> Host: ...

@@ -371,6 +371,10 @@ class HostsLaunch:
         """The current stacks of all live replicas, by rank."""
         return self.stacks.taken()
 
+    def stacks_came(self) -> None:
+        """Take the stacks of one more host."""
+        self.stacks.came()
+
     def print_stacks(self) -> None:
         """Ask for the stacks of all live replicas, to print them when all have arrived."""
         self.stacks.print_later()

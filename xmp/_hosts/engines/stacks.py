@@ -12,7 +12,7 @@ from xmp._processes.messages.launch import TakeStacks
 from xmp._processes.report.stack_texts import living
 
 if TYPE_CHECKING:
-    from .hosts_launch import HostsLaunch
+    from .host import LaunchOverHosts
 
 __all__ = ["StacksOfHosts"]
 
@@ -23,8 +23,8 @@ _ANSWER_WAIT = 3.0
 class StacksOfHosts:
     """Asks all hosts, and puts their answers together."""
 
-    def __init__(self, launch: HostsLaunch) -> None:
-        self._launch: HostsLaunch = weakref.proxy(launch)  # no cycle may keep large results
+    def __init__(self, launch: LaunchOverHosts) -> None:
+        self._launch: LaunchOverHosts = weakref.proxy(launch)  # no cycle may keep large results
         self._prints: float | None = None
         """Until when answers are waited for, to print them."""
 

@@ -20,8 +20,7 @@ from .missing import missing_in
 if TYPE_CHECKING:
     from xmp._processes.messages.order import Failure
 
-    from .host import Host
-    from .hosts_launch import HostsLaunch
+    from .host import Host, LaunchOverHosts
     from .protocol import Group
 
 __all__ = ["by_name", "complete", "host_of", "may_mend", "not_the_cause", "settle"]
@@ -30,7 +29,7 @@ _NOT_OF_REPLICAS = ("HostLost", "Ended")
 """Kinds of a verdict without a report of replicas."""
 
 
-def settle(launch: HostsLaunch) -> None:
+def settle(launch: LaunchOverHosts) -> None:
     """Put into the outcome what the launch has failed with, if it has."""
     hosts, outcome = launch.hosts, launch.outcome
     heard = next((host.verdict for host in hosts if host.verdict is not None), None)
@@ -126,7 +125,7 @@ def _is_victim(failure: Failure) -> bool:
     return is_victim(f"{failure.error_type}: {failure.message}\n{failure.stderr}")
 
 
-def _merge(launch: HostsLaunch, cause: Host) -> None:
+def _merge(launch: LaunchOverHosts, cause: Host) -> None:
     """Take the failures of all hosts in, the first one first."""
     own = cause.done
     assert own is not None
@@ -141,7 +140,7 @@ def _merge(launch: HostsLaunch, cause: Host) -> None:
         launch.outcome.memory = cause.over.memory  # the kernel counts kills on each host
 
 
-def _whole(launch: HostsLaunch, overdue: Overdue) -> Overdue:
+def _whole(launch: LaunchOverHosts, overdue: Overdue) -> Overdue:
     """What all hosts waited for when the limit of one was over.
 
     The others were stopped because of it, or moments before their own.
@@ -166,7 +165,7 @@ def not_the_cause(failure: Failure) -> Failure:
     return replace(failure, label=COLLATERAL if _is_victim(failure) else UNKNOWN)
 
 
-def _without_replicas(launch: HostsLaunch, verdict: HostFailure | None) -> None:
+def _without_replicas(launch: LaunchOverHosts, verdict: HostFailure | None) -> None:
     """No replica has failed: a host could not start, or the launch was ended before."""
     failed = [host for host in launch.hosts if host.over is not None and host.over.kind]
     named = [host for host in failed if verdict is not None and verdict.host == host.agent.index]
@@ -195,7 +194,7 @@ def _as_error(host: Host) -> BaseException:
     return error
 
 
-def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
+def complete(error: XmpError, launch: LaunchOverHosts, group: Group) -> None:
     """Add to an error what only the driver knows: a host's name, and how a module gets there."""
     if isinstance(error, ReplicaTimeout) and error.rank >= 0:
         error.host = launch.host_of(error.rank).agent.name
@@ -204,7 +203,7 @@ def complete(error: XmpError, launch: HostsLaunch, group: Group) -> None:
         error._add(group.advice(missing, launch.job.settings.program))
 
 
-def may_mend(error: BaseException, launch: HostsLaunch) -> bool:
+def may_mend(error: BaseException, launch: LaunchOverHosts) -> bool:
     """Whether another attempt may succeed, on these hosts or with another one for one lost."""
     if isinstance(error, HostLost):
         return True
