@@ -1,7 +1,12 @@
-"""``sys.excepthook`` of the program in a replica: called once, after the report."""
+"""``sys.excepthook`` of the program in a replica: called once, after the report.
+
+And interrupts that Python cannot raise where they come: ``sys.unraisablehook``.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,8 @@ import pytest
 
 import xmp
 from tests.support.launching import failure
+from tests.support.stage import Stage
+from xmp._os.excepthook import interrupts_kept
 from xmp._processes.replica.reports import call_hook
 
 pytestmark = pytest.mark.failing
@@ -57,3 +64,83 @@ def test_which_hooks_are_called(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     assert called(hook, inherited) == said
     assert "boom" not in capfd.readouterr().out
+
+
+class Dropped:
+    """Python prints what comes out of ``__del__`` and goes on."""
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def __del__(self) -> None:
+        self.act()
+
+
+def raises(error: BaseException) -> Any:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def interrupts() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_in_a_finaliser_is_raised_at_the_end(capfd: pytest.CaptureFixture) -> None:
+    before, done = sys.unraisablehook, []
+
+    def block() -> None:
+        with interrupts_kept():
+            Dropped(interrupts)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done
+    assert sys.unraisablehook is before
+    assert capfd.readouterr().err == ""
+
+
+def test_other_errors_in_finalisers_are_printed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(dropped.exc_type))
+    with interrupts_kept():
+        Dropped(raises(ValueError("boom")))
+    assert printed == [ValueError]
+
+
+def test_a_hook_that_the_block_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with interrupts_kept():
+        sys.unraisablehook = own = lambda dropped: None
+    assert sys.unraisablehook is own
+
+
+IMPORTED = """
+    import os, signal
+    import xmp
+
+    class Dropped:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    if __name__ != "__main__":
+        Dropped()
+
+    def returns(rank):
+        return rank
+
+    if __name__ == "__main__":
+        try:
+            print(xmp.spawn(returns, nprocs=2, runtime="cpu", start_method="spawn"))
+        except xmp.ReplicaError as error:
+            print(type(error).__name__, str(error).splitlines()[0])
+"""
+
+
+def test_an_interrupt_that_an_import_of_the_script_drops_ends_the_replica(stage: Stage) -> None:
+    outcome = stage.run(IMPORTED)
+    assert outcome.out.startswith("ReplicaDied rank ")
+    assert "was interrupted (KeyboardInterrupt)" in outcome.out
+    assert outcome.err == ""

@@ -1,6 +1,6 @@
-"""``sys.excepthook``: kept where a replica runs in this process, and short for xmp's own errors.
+"""Python's hooks for exceptions that end the program, and for those that it can raise nowhere.
 
-``init_process_group`` replaces it by one that writes the rank before each line, and
+``init_process_group`` replaces ``sys.excepthook`` by one that writes the rank before each line, and
 ``destroy_process_group`` leaves that in place (torch 2.13, distributed_c10d.py).
 """
 
@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xmp._words.errors import XmpError
 
-__all__ = ["excepthook_kept", "said_once", "shown_short", "without_our_frames"]
+from . import signals
+
+__all__ = ["excepthook_kept", "interrupts_kept", "said_once", "shown_short", "without_our_frames"]
 
 E = TypeVar("E", bound=XmpError)
 _TORCH = "torch.distributed.distributed_c10d"
@@ -34,6 +36,34 @@ def excepthook_kept() -> Iterator[None]:
     finally:
         if getattr(sys.excepthook, "__module__", None) == _TORCH:
             sys.excepthook = before
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Raise at the end of the block an interrupt that Python has only printed.
+
+    It prints "Exception ignored in" for what is raised in the callback of a weak reference and in
+    ``__del__``. Each import ends with such a callback (CPython 3.11, importlib._bootstrap,
+    _get_module_lock): a Ctrl-C at that moment would be lost. Also leave out what a handler of the
+    program has raised there: ``signals.as_usual(insists=True)`` raises that.
+    """
+    before, lost = sys.unraisablehook, False
+
+    def hook(dropped: Any) -> None:
+        nonlocal lost
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            lost = True
+        elif not signals.from_handler(dropped.exc_value):
+            before(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
+    if lost:
+        raise KeyboardInterrupt
 
 
 def shown_short(error: E) -> E:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xmp._os import signals
+from xmp._os.excepthook import interrupts_kept
 
 from .collector import Collector, HostsCollector, arrived, spawning
 
@@ -210,7 +211,13 @@ def pack(
     buffers: list[pickle.PickleBuffer] = []
     pickler = (HostsCallPickler if for_hosts else CallPickler)(stream, buffers)
     try:
-        with _lock, by_value_modules(fn), spawning(collector), signals.as_usual(insists=True):
+        with (
+            _lock,
+            by_value_modules(fn),
+            spawning(collector),
+            interrupts_kept(),
+            signals.as_usual(insists=True),
+        ):
             pickler.dump((*rewriting(fn), fn, Rest(), tuple(args), dict(kwargs)))
         views = [buffer.raw() for buffer in buffers]
         image = build_image(stream.getvalue(), views, new_file, inline=True)

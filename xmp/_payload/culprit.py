@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xmp._os import signals
+from xmp._os.excepthook import interrupts_kept
 
 from .collector import Collector, HostsCollector, spawning
 from .hints import nested_codes
@@ -100,7 +101,7 @@ def _entering(sharing: bool, for_hosts: bool, value: Any) -> BaseException | Non
     collector = HostsCollector() if for_hosts else Collector()
     pickler = HostsCallPickler if for_hosts else CallPickler
     try:
-        with spawning(collector), signals.as_usual(insists=True):
+        with spawning(collector), interrupts_kept(), signals.as_usual(insists=True):
             pickler(io.BytesIO(), [], sharing).dump(value)
     except Exception as reason:
         if signals.from_handler(reason):

@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _reprs = reprlib.Repr()
-_reprs.maxstring = _reprs.maxother = _reprs.maxlong = 200
+_reprs.maxstring = _reprs.maxother = _reprs.maxlong = 80
 
 
 def brief(given: object) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from xmp._os import signals
+from xmp._os.excepthook import interrupts_kept
 from xmp._payload import Image, load_image
 from xmp._processes.messages.outcomes import received_image
 from xmp._processes.messages.thread_replicas import spread
@@ -77,7 +78,7 @@ def received(
     image = None
     try:
         image = received_image(data, size, descriptors)
-        with signals.as_usual(insists=True):
+        with interrupts_kept(), signals.as_usual(insists=True):
             value = load_image(image) if limit is None else _loaded_in_time(image, limit, plan.rank)
         return spread(plan, value)
     except ReplicaTimeout:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from xmp import _inside
 from xmp._os import signals
+from xmp._os.excepthook import interrupts_kept
 from xmp._processes.messages import launcher_state
 from xmp._processes.messages.order import HUNG_UP
 from xmp._processes.messages.thread_replicas import ThreadResults, plans_of
@@ -99,24 +100,20 @@ def run(role: Role) -> None:
     framework: Framework | None = None
     code, sending, known, hook = 1, False, len(sys.modules), parents_hook(common.order.method)
     try:
-        # From now on an interrupt that has come since the fork can be reported.
-        launcher_state.restore_mask(common.order.call.state)
-        role.identity.take()
-        _inside.take_over()
-        if common.heartbeats is not None:
-            common.heartbeats.begin(plan.local_rank, common.order.settings.hang)
-        # The framework first: a script that is imported only here may start a device.
-        framework = common.enter(role.info)
-        _inside.settle(role.info, framework)
-        if common.order.call.state.traced:
-            launcher_state.begin_tracing(common.order.call.state)
-        call = common.load()
-        if common.order.settings.seed is not None:
-            seeding.seed_all(common.order.settings.seed)
-        elif common.streams is not None:
-            common.streams.begin()
-        timeline.ready = timeline.entered = time.monotonic_ns()
-        channel.report_entered()
+        with interrupts_kept():
+            _begin(role)
+            # The framework first: a script that is imported only here may start a device.
+            framework = common.enter(role.info)
+            _inside.settle(role.info, framework)
+            if common.order.call.state.traced:
+                launcher_state.begin_tracing(common.order.call.state)
+            call = common.load()
+            if common.order.settings.seed is not None:
+                seeding.seed_all(common.order.settings.seed)
+            elif common.streams is not None:
+                common.streams.begin()
+            timeline.ready = timeline.entered = time.monotonic_ns()
+            channel.report_entered()
         result = _called(role, framework, call)
         _wait_for_batch(common.layout.batch_made)
         # Modules that the first replica had to import, the template may import for later launches.
@@ -134,6 +131,16 @@ def run(role: Role) -> None:
         code = failed_code(framework, error)
         report_raised(channel, record(error, role.failing_rank, timeline, sending), error, hook)
     leave(framework, channel, code, common.order.settings.grace)
+
+
+def _begin(role: Role) -> None:
+    """Become the replica: from here on, an interrupt that has come since the fork is reported."""
+    common = role.common
+    launcher_state.restore_mask(common.order.call.state)
+    role.identity.take()
+    _inside.take_over()
+    if common.heartbeats is not None:
+        common.heartbeats.begin(role.plan.local_rank, common.order.settings.hang)
 
 
 def _called(role: Role, framework: Framework | None, call: LoadedCall) -> Any:
