@@ -102,7 +102,9 @@ def test_two_hundred_spawns_grow_nothing(stage: Stage) -> None:
     said = stage.run(QUICK, timeout=100).said
     (held, sizes, files), (held_last, sizes_last, files_last) = said["first"], said["last"]
     assert held_last == held
-    assert files_last == files
+    for count, last in zip(files, files_last, strict=True):
+        # After 160 launches. An idle fork server may still have the pipe of its spare's birth.
+        assert last - count <= 1
     for size, last in zip(sizes, sizes_last, strict=True):
         assert last - size < 2_000_000
 
