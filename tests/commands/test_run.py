@@ -231,6 +231,23 @@ def test_the_traceback_is_shown_once_and_begins_with_the_script(stage: Stage, co
     assert "/xmp/" not in text
 
 
+@pytest.mark.failing
+def test_an_error_of_xmps_own_in_a_script_is_shown_as_others_are(stage: Stage) -> None:
+    path = stage.write(
+        """
+        import xmp
+
+        if __name__ == "__main__":
+            xmp.spawn(abs, nprocs=2)
+        """,
+        "launches.py",
+    )
+    text = run(stage, "-n", "2", "launches.py").err
+    assert text.count("Traceback (most recent call last)") == 1
+    assert text.count("This script launches by itself") == 2
+    assert f'  File "{path}", line ' in text
+
+
 def test_an_end_without_a_result_is_no_news_of_a_script(stage: Stage) -> None:
     stage.write("import os\nos._exit(0)\n", "leaves.py")
     done = run(stage, "-n", "2", "leaves.py")

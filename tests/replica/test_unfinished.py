@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +149,30 @@ def test_a_heap_that_the_program_freezes_is_finished_too_without_any_grace(tmp_p
     assert [unfinished.left(tmp_path / rank) for rank in "01"] == [by_python("return")] * 2
 
 
-def fails_beside_a_thread(rank: int, folder: str) -> None:
-    unfinished.kept.append(open(f"{folder}/log", "w"))
-    unfinished.kept[-1].write("loss,1.0\n")
-    threading.Thread(target=threading.Event().wait).start()
-    raise ValueError("beside a thread that never ends")
+def fails_beside(rank: int, folder: str, other: str, how: str) -> None:
+    unfinished.begin(f"{folder}/{rank}")
+    work = threading.Event().wait
+    if other == "thread":
+        threading.Thread(target=work).start()
+    elif other == "pool":
+        ThreadPoolExecutor(1).submit(work)
+    else:
+        multiprocessing.get_context("fork").Process(target=work).start()
+    unfinished.end(how)
 
 
-def test_files_of_a_replica_that_fails_beside_its_threads(tmp_path: Path) -> None:
-    """Python would wait for the thread for ever; xmp ends it, and has written the file before."""
-    failure("forkserver", fails_beside_a_thread, str(tmp_path), nprocs=1, timeout=60)
-    assert (tmp_path / "log").read_text() == "loss,1.0\n"
+@pytest.mark.parametrize("other", ["thread", "pool", "child"])
+@pytest.mark.parametrize("how", ["raise", "exit"])
+def test_what_a_replica_has_begun_that_fails_beside_others(
+    other: str, how: str, tmp_path: Path
+) -> None:
+    """Python would wait for the thread or child for ever; xmp ends it, and finishes the rest.
+
+    Beside threads it leaves generators: one of them may be in the middle of it.
+    """
+    failure("forkserver", fails_beside, str(tmp_path), other, how, nprocs=1, timeout=60)
+    table, found = by_python(how), unfinished.left(tmp_path / "0")
+    assert found == (table if other == "child" else {**table, "generator": b"loss,1.0\n"})
 
 
 def fails_in_a_mesh(rank: int, folder: str, culprit: int) -> None:

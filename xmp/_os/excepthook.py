@@ -18,7 +18,10 @@ from xmp._words.errors import XmpError
 
 from . import signals
 
-__all__ = ["excepthook_kept", "interrupts_kept", "said_once", "shown_short", "without_our_frames"]
+__all__ = [
+    "excepthook_kept", "interrupts_kept", "is_own", "said_once", "shown_short",
+    "without_our_frames",
+]  # fmt: skip
 
 E = TypeVar("E", bound=XmpError)
 _TORCH = "torch.distributed.distributed_c10d"
@@ -78,6 +81,11 @@ def shown_short(error: E) -> E:
     if sys.excepthook is _show:
         _last = weakref.ref(error, _gone)
     return error
+
+
+def is_own(hook: object) -> bool:
+    """Return whether a ``sys.excepthook`` is the one that ``shown_short`` sets."""
+    return hook is _show
 
 
 def _gone(_: weakref.ref[XmpError]) -> None:

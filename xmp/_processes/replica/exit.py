@@ -19,7 +19,7 @@ from xmp._processes.system import finalisation
 from xmp._words.framework import Framework
 
 from .channel import SupervisorChannel
-from .reports import hold_sigterm, record, release_sigterm, report_failure
+from .reports import hold_sigterm, raising_sigterm, record, report_failure
 
 __all__ = [
     "finish_parent", "forget_exit_handlers", "has_exit_handlers", "leave", ]  # fmt: skip
@@ -88,8 +88,9 @@ def leave(
     """
     linger = getattr(framework, "linger", None) if code else None
     steps: list[Callable[[], Any]] = [framework.leave] if framework is not None and not code else []
-    steps += [_wait_for_others] if code else []
-    steps += [threading._shutdown, run_exit_handlers, _save_coverage]  # type: ignore[attr-defined]
+    if not code or _others_have_ended():
+        steps.append(threading._shutdown)  # type: ignore[attr-defined]
+    steps += [run_exit_handlers, _save_coverage]
     for step in steps:
         try:
             with signals.as_usual():  # code of the program, which may wait for ever
@@ -114,15 +115,36 @@ def leave(
     os._exit(code)
 
 
-def _wait_for_others() -> None:
-    """Wait, after a failure, for this process's threads and children, until a SIGTERM ends it."""
-    threads = [each for each in threading.enumerate() if not each.daemon]
-    if len(threads) > 1 or process.active_children():
-        finalisation.write_out()
-        release_sigterm()
-        threading._shutdown()  # type: ignore[attr-defined]
-        util._exit_function()  # type: ignore[attr-defined]
-        hold_sigterm()
+def _others_have_ended() -> bool:
+    """Wait, after a failure, for this process's threads and children.
+
+    On a SIGTERM give them up: return False, and have the exit handlers, which come next, not wait
+    for them either. The threads end with this process, the children with its process group.
+    """
+    if not _lasting_threads() and not process.active_children():
+        return True
+    finalisation.write_out()
+    try:
+        with signals.as_usual(), raising_sigterm():
+            # Not threading._shutdown: Python 3.13 prints there what a handler raises.
+            for call in reversed(threading._threading_atexits):  # type: ignore[attr-defined]
+                call()
+            for each in _lasting_threads():
+                each.join()
+            for child in process.active_children():
+                if not child.daemon:
+                    child.join()
+    except BaseException:
+        lasting = [each for each in process.active_children() if not each.daemon]
+        process._children.difference_update(lasting)  # type: ignore[attr-defined]
+        return False
+    return True
+
+
+def _lasting_threads() -> list[threading.Thread]:
+    """Return the threads for which Python would wait."""
+    own = threading.current_thread()
+    return [each for each in threading.enumerate() if not each.daemon and each is not own]
 
 
 def _say(words: str) -> None:

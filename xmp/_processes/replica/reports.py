@@ -6,16 +6,16 @@ After the report of an exception the program's excepthook is called.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of signal: in forks
-import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from xmp._inside import is_in_function
 from xmp._os import log, signals
+from xmp._os.excepthook import is_own, without_our_frames
 from xmp._processes.messages.catalog import Message
 from xmp._processes.messages.outcomes import pack_exception, packed_outcome
 from xmp._processes.messages.replica import ExceptionRaised, ExitCalled, ResultReady, VariablesTaken
@@ -28,7 +28,7 @@ from .channel import SupervisorChannel
 
 __all__ = [
     "ExceptHook", "call_hook", "exit_called", "exit_code", "exit_status", "failed_code",
-    "hold_sigterm", "parents_hook", "record", "release_sigterm", "report_failure", "report_raised",
+    "hold_sigterm", "parents_hook", "raising_sigterm", "record", "report_failure", "report_raised",
     "send_result",
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def exit_status(error: SystemExit) -> int:
     code = exit_code(error)
     if code and not isinstance(_code_of(error), int):
         stream: Any = sys.stderr or sys.__stderr__
-        with contextlib.suppress(Exception):  # it may be closed, or None
+        with suppress(Exception):  # it may be closed, or None
             stream.write(f"{_code_as_text(error, str)}\n")
     return code
 
@@ -171,12 +171,31 @@ def _note(number: int, frame: Any) -> None:
     signals.held_ends.append(number)
 
 
-def release_sigterm() -> None:
-    """Let a SIGTERM end this process, also one that came while it was held."""
-    if _signal.getsignal(_signal.SIGTERM) is _note:
-        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+class _SigtermHeld(BaseException):
+    """A SIGTERM has come that ``hold_sigterm`` has held, or would have."""
+
+
+@contextmanager
+def raising_sigterm() -> Iterator[None]:
+    """Within the block, raise an exception on a SIGTERM, also on one that has been held already.
+
+    Do nothing if the program has a handler of its own.
+    """
+    if _signal.getsignal(_signal.SIGTERM) is not _note:
+        yield
+        return
+    try:
+        _signal.signal(_signal.SIGTERM, _raise)
         if signals.held_ends:
-            _signal.raise_signal(_signal.SIGTERM)
+            raise _SigtermHeld
+        yield
+    finally:
+        _signal.signal(_signal.SIGTERM, _note)
+
+
+def _raise(number: int, frame: Any) -> None:
+    _note(number, frame)
+    raise _SigtermHeld
 
 
 ExceptHook = Callable[..., Any]
@@ -216,14 +235,13 @@ def call_hook(error: BaseException, inherited: ExceptHook) -> None:
     """Call the ``sys.excepthook`` that this program has set, as Python would, after the report.
 
     A hook that blocks is ended like anything else that a failed replica still does: by SIGKILL
-    after ``grace``. The ``inherited`` hook of a launcher that was forked (IPython's, Sentry's,
-    xmp's own) is not called: the launch raises in the launcher, and Python calls it there.
+    after ``grace``. The ``inherited`` hook of a launcher that was forked (IPython's, Sentry's) is
+    not called: the launch raises in the launcher, and Python calls it there. Neither is xmp's own,
+    which only prints what the report says.
     """
     hook = _below_torch(sys.excepthook)
-    if any(hook is each for each in (inherited, sys.__excepthook__, None)):
+    if any(hook is each for each in (inherited, sys.__excepthook__, None)) or is_own(hook):
         return
-    from xmp._os.excepthook import without_our_frames
-
     try:
         with signals.as_usual():  # code of the program, which may wait for ever
             hook(type(error), error, without_our_frames(error.__traceback__))
