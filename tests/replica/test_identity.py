@@ -6,6 +6,7 @@ import atexit
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import xmp
-from tests.support.launching import launch
+from tests.support.launching import launch, never_returns
 from tests.support.stage import Script
 from tests.support.waiting import until
 
@@ -234,6 +235,32 @@ def test_children_of_a_replica_are_joined_or_ended(method: str, tmp_path: Path) 
     pids = list(launch(method, fn))
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
     assert all(status(pid) == "Z" or not os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def joins_a_child(rank: int, folder: Path, launcher: int) -> None:
+    reads, writes = os.pipe()
+
+    def work() -> None:
+        try:
+            os.write(writes, b"x")
+            never_returns()
+        finally:
+            (folder / str(rank)).touch()
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    os.read(reads, 1)
+    xmp.barrier()
+    if rank == 0:
+        os.kill(launcher, signal.SIGINT)
+    child.join()
+
+
+def test_children_of_a_replica_get_the_ctrl_c_of_a_terminal(tmp_path: Path) -> None:
+    """Otherwise their replicas would wait for them until ``grace`` is over."""
+    with pytest.raises(KeyboardInterrupt):
+        launch("forkserver", joins_a_child, tmp_path, os.getpid(), grace=600)
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
 
 FOLDER = """

@@ -118,20 +118,30 @@ class ReplicaHandle:
         return [plan.local_rank for plan in plans_of(self.plan)]
 
     def signal(self, number: int, group: bool = False) -> None:
+        """Send a signal to the process; with ``group``, once to all of its process group.
+
+        A fork in its first lines leads no group yet, and the function may have left its own.
+        """
         if self.ended:
             return
-        # A fork in its first lines has no process group yet, so its pid gets the signal too.
-        for send in (os.killpg, os.kill) if group else (os.kill,):
-            with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
-                send(self.pid, number)
+        with suppress(ProcessLookupError, PermissionError):  # it ended a moment ago
+            leads = group and os.getpgid(self.pid) == self.pid
+            if not leads:
+                os.kill(self.pid, number)
+        if group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def interrupt(self) -> None:
         """Send SIGINT, and SIGTERM too if the replica ignores SIGINT.
 
+        Its children get the SIGINT as well, as from a terminal: a replica that waits for one in
+        ``join()`` would wait until ``grace`` is over.
+
         If it has itself chosen to ignore SIGINT, it gets SIGTERM only if it handles that. It has
         not chosen so if the launcher ignores SIGINT: then this process ignores it as well.
         """
-        self.signal(signal.SIGINT)
+        self.signal(signal.SIGINT, group=True)
         known = proc.status(self.pid)
         ignores = proc.has_signal(known, "SigIgn", signal.SIGINT)
         inherited = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
