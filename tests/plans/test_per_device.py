@@ -285,6 +285,12 @@ def test_more_processes_than_gpus_are_refused() -> None:
         ({"RANK": "5"}, "RANK=5 does not fit WORLD_SIZE=2. Allowed: 0 to 1"),
         ({"LOCAL_RANK": "3"}, "LOCAL_RANK=3 does not fit LOCAL_WORLD_SIZE=2"),
         ({"WORLD_SIZE": "0"}, "RANK=1 does not fit WORLD_SIZE=0"),
+        ({"LOCAL_RANK": "", "RANK": "my-pod"}, "RANK='my-pod' beside RANK=my-pod, WORLD_SIZE=2"),
+        ({"LOCAL_RANK": "", "WORLD_SIZE": "-2"}, "WORLD_SIZE='-2' beside"),
+        (
+            {"LOCAL_RANK": "", "RANK": "", "MASTER_ADDR": "a"},
+            "one of 2 processes, but RANK is not set",
+        ),
     ],
     ids=str,
 )

@@ -158,6 +158,7 @@ def _whole(environ: Env) -> Iterator[Launcher]:
     def whole(rows: Iterable[Launcher]) -> list[Launcher]:
         return [row for row in rows if environ.get(row.rank) and environ.get(row.world)]
 
+    _check_half(environ)
     for row in _innermost(whole(_RANKED), environ) or whole(foreign(environ)):
         _check(row, environ)
         yield row
@@ -239,13 +240,41 @@ def _given(launcher: Launcher, environ: Env) -> str:
     return ", ".join(f"{name}={environ[name]}" for name in names if environ.get(name))
 
 
+def _check_half(environ: Env) -> None:
+    """Raise PlanError where all that ``init_process_group`` reads is set except for the rank.
+
+    Lightning's launcher sets NODE_RANK and LOCAL_RANK in its place (lightning_fabric 2.6.6,
+    strategies/launchers/subprocess_script.py); a program that launches on this host alone may have
+    the rest, as in torch's tutorial.
+    """
+    row, world = TORCHRUN, count(environ, TORCHRUN.world) or 1
+    numbered = any(map(environ.get, (row.rank, row.local_rank, BY_HAND.host, BY_HAND.hosts)))
+    if (
+        world > 1
+        and not numbered
+        and _meets(row, environ)
+        and not is_loopback(environ[row.address])
+    ):
+        given = ", ".join(f"{name}={environ[name]}" for name in (row.world, row.address, row.port))
+        raise PlanError(
+            f"{given}: this is one of {world} processes, but {row.rank} is not set. Set it in each "
+            "of them, from 0 up, or unset all of these to launch from this process"
+        )
+
+
+def _meets(launcher: Launcher, environ: Env) -> bool:
+    """Return whether the variables say where the processes meet."""
+    return bool(environ.get(launcher.address) and environ.get(launcher.port))
+
+
 def _check(launcher: Launcher, environ: Env) -> None:
     """Raise PlanError for numbers that cannot be: each rank must have a place of its own.
 
-    Without a local rank, RANK may be something else: the name of a pod.
+    Without a local rank or a place to meet, RANK may be something else: the name of a pod.
     """
     pairs = ((launcher.rank, launcher.world), (launcher.local_rank, launcher.local_world))
-    for name in launcher.numbers if environ.get(launcher.local_rank) else ():
+    is_its = environ.get(launcher.local_rank) or _meets(launcher, environ)
+    for name in launcher.numbers if is_its else ():
         text = environ.get(name, "").strip()
         if text and not (text.isascii() and text.isdecimal() and int(text[:20]) < _MOST):
             raise PlanError(
