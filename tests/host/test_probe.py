@@ -189,12 +189,32 @@ def test_a_package_that_is_installed_later_is_found(
     assert probe.facts().frameworks["torch_tpu"] == "0.2.0"
 
 
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("torch_tpu-0.2.0.dist-info/METADATA", "0.2.0"),
+        ("Torch_TPU-0.2.0+cpu.dist-info/METADATA", "0.2.0+cpu"),
+        ("torch_tpu-0.2.0-py3.11.egg-info/PKG-INFO", "0.2.0"),
+        ("torch_tpu.egg-info/PKG-INFO", "0.3.0"),  # setup.py develop
+        ("torch_tpu_nightly-0.2.0.dist-info/METADATA", None),
+        ("~orch_tpu-0.2.0.dist-info/METADATA", None),  # pip was interrupted
+        ("torch_tpu-0.2.0.txt/METADATA", None),
+    ],
+)
+def test_a_version_is_found_by_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, version: str | None
+) -> None:
+    write(tmp_path, {path: "Name: torch_tpu\nVersion: 0.3.0\n"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert probe.facts().frameworks["torch_tpu"] == version
+
+
 PROGRAM = """
 import sys
 from xmp._os import probe
 first = probe.facts()
 assert first.frameworks["torch"], first
-heavy = {"torch", "jax", "numpy", "requests"} & set(sys.modules)
+heavy = {"torch", "jax", "numpy", "requests", "email"} & set(sys.modules)
 assert not heavy, heavy
 """
 

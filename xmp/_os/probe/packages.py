@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -67,11 +66,35 @@ def installed() -> dict[str, str | None]:
 
 @functools.lru_cache(maxsize=4)
 def _versions(path: tuple[str, ...], modified: tuple[int, ...]) -> Mapping[str, str | None]:
-    return {name: _version(name, distributions) for name, distributions in PACKAGES.items()}
+    found = _distributions(path)
+    return {name: _version(name, distributions, found) for name, distributions in PACKAGES.items()}
+
+
+def _distributions(path: tuple[str, ...]) -> dict[str, str]:
+    """Return versions by distribution, as the folders with their metadata are named.
+
+    importlib.metadata reads them inside, with the parser of emails: a tenth of a first launch. The
+    name is enough (packaging.python.org, "Recording installed projects"); it has no version where
+    ``setup.py develop`` has written it.
+    """
+    found: dict[str, str] = {}
+    for entry in path:
+        try:
+            folders = os.listdir(entry or ".")
+        except OSError:
+            continue
+        for folder in folders:
+            stem, _, kind = folder.rpartition(".")
+            if kind in ("dist-info", "egg-info"):
+                name, _, version = stem.partition("-")
+                found.setdefault(name.lower().replace("_", "-"), version.partition("-")[0])
+    return found
 
 
 def foreign_owners() -> list[str]:
     """Return other projects' distributions that are named ``xmp`` or have files in that package."""
+    import importlib.metadata
+
     found = set()
     for each in importlib.metadata.distributions():
         if "Name" not in each.metadata:  # a broken or half-removed installation
@@ -91,13 +114,15 @@ def _modified(path: str) -> int:
         return 0
 
 
-def _version(name: str, distributions: tuple[str, ...]) -> str | None:
+def _version(name: str, distributions: tuple[str, ...], found: Mapping[str, str]) -> str | None:
     for distribution in distributions:
-        try:
+        version = found.get(distribution.replace("_", "-"))
+        if version == "":
+            import importlib.metadata
+
             version = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return _torch_build(version) if name == "torch" else version
+        if version is not None:
+            return _torch_build(version) if name == "torch" else version
     return None
 
 
