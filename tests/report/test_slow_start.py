@@ -36,7 +36,8 @@ def test_the_first_start_says_how_to_begin_early() -> None:
     timeline = Timeline(SECOND, ready, ready, ready, ready, ready, ready, ready)
     assert slow_start(StartTimeline({0: timeline})) == (
         "the start took 7.0 s: imports that later launches share 7.0 s. "
-        "xmp.preload() at the top of the program starts them in the background"
+        'xmp.preload("torch"), with the packages that the program imports, at its top '
+        "starts them in the background"
     )
     assert "preload" not in slow_start(taking(6))
 

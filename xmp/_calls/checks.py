@@ -59,16 +59,16 @@ def start_method(name: str, method: str | None) -> str:
     if method is None:
         return "forkserver" if linux else "spawn"
     if method not in METHODS:
-        raise PlanError(f"{name}={method!r}: give one of {', '.join(METHODS)}")
+        raise PlanError(f"{name}={brief(method)}: give one of {', '.join(METHODS)}")
     if not linux and method != "spawn":
-        raise PlanError(f"{name}={method!r}: on {sys.platform} there is only 'spawn'")
+        raise PlanError(f"{name}={brief(method)}: on {sys.platform} there is only 'spawn'")
     return plain(method)
 
 
 def seconds_of_grace(name: str, grace: object) -> float:
     seconds = number_of_seconds(name, grace)
     if not 0 <= seconds < _YEARS:
-        raise PlanError(f"{name}={grace!r}: give a number of seconds from 0 up, and below 1e9")
+        raise PlanError(f"{name}={brief(grace)}: give a number of seconds from 0 up, and below 1e9")
     return seconds
 
 
@@ -79,11 +79,11 @@ def nanoseconds(name: str, value: object, least: float = 0.0) -> int | None:
     seconds = number_of_seconds(name, value, or_none=True)
     if not 0 < seconds < _YEARS:
         allowed = "a number of seconds above 0 and below 1e9, or None for no limit"
-        raise PlanError(f"{name}={value!r}: give {allowed}")
+        raise PlanError(f"{name}={brief(value)}: give {allowed}")
     if seconds < least:
         raise PlanError(
-            f"{name}={value!r}: a busy host may make no progress for that long; give a number of "
-            f"seconds from {least} up, or None for no limit"
+            f"{name}={brief(value)}: a busy host may make no progress for that long; give a number "
+            f"of seconds from {least} up, or None for no limit"
         )
     return max(1, int(seconds * 1e9))
 
@@ -106,7 +106,7 @@ def events(name: str, value: Any) -> Any:
     """Return the function or the path that gets the events; None for neither."""
     if isinstance(value, (str, os.PathLike)):
         if not os.fspath(value):
-            raise PlanError(f"{name}={value!r}: give the path of a file, or a function")
+            raise PlanError(f"{name}={brief(value)}: give the path of a file, or a function")
     elif value is not None and not callable(value):
         raise wrong_type(name, "a function of one event or the path of a file of JSON lines", value)
     elif value is not None:
@@ -165,7 +165,7 @@ def prefix(name: str, value: object) -> str | None:
         line = "\n"
     if "\n" in line or "\r" in line:
         raise PlanError(
-            f'{name}={value!r}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
+            f'{name}={brief(value)}: give one line such as "[{{rank}}] "; it may use {{rank}}, '
             "{local_rank} and {host}"
         )
     return plain(value)
@@ -182,7 +182,7 @@ def ranks(name: str, value: object) -> tuple[int, ...] | None:
             items = [rank for part in value.split(",") for rank in _range(part)]
         except ValueError:
             allowed = '"all", "none", "0", "0,2-3", [0, 2], range(4) or 0'
-            raise PlanError(f"{name}={value!r}: give {allowed}") from None
+            raise PlanError(f"{name}={brief(value)}: give {allowed}") from None
         return tuple(items)
     listed = _items(value)
     given = [value] if listed is None else listed
@@ -312,8 +312,8 @@ def mapping(name: str, value: object) -> Mapping[str, str]:
             raise TypeError(f"{name} must map strings to strings: {brief(key)}: {brief(each)}")
         if not (key and "=" not in key and _is_for_the_system(key + each)):
             raise PlanError(
-                f"{name}={{{key!r}: {each!r}}}: the name of a variable is not empty and has no "
-                "'=', and neither name nor value has a NUL character or an unpaired surrogate"
+                f"{name}={{{key!r}: {brief(each)}}}: the name of a variable is not empty and has "
+                "no '=', and neither name nor value has a NUL character or an unpaired surrogate"
             )
     return {plain(key): plain(each) for key, each in value.items()}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from xmp import _inside
 from xmp._os import signals
-from xmp._words.errors import PlanError, wrong_type
+from xmp._words.errors import PlanError, brief, wrong_type
 
 from .launch import as_rank
 from .spawn import launched, public
@@ -222,7 +222,7 @@ def _world(
         for name, value in (("rank_start", start), ("master_ip", master_ip), ("port", number)):
             if value is not None:
                 raise PlanError(
-                    f"{name}={value!r} without world_size: give the number of replicas of all "
+                    f"{name}={brief(value)} without world_size: give the number of replicas of all "
                     f"hosts as world_size=, or omit {name}="
                 )
         return None

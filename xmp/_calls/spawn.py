@@ -125,7 +125,7 @@ def _shorten(function: Callable[..., Any], given: Mapping[str, Any], error: Base
 
 
 _REFUSING = {*(f"_calls.{n}" for n in ("checks", "call_checks", "launcher", "options")), "_payload"}
-_REFUSING |= {"_hosts.engines", "_rules.limits"}
+_REFUSING |= {"_hosts.engines", "_rules.limits", "_plan.numbers", "_plan.runtimes._request_checks"}
 
 
 def _refused(error: BaseException) -> bool:

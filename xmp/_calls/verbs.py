@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xmp import _inside
 from xmp._os.imports import without_collections
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief
 
 from .spawn import Args, importing, public, refuse_while_importing
 
@@ -100,7 +100,7 @@ def start_bare(
     method = checks.start_method("start_method", start_method)
     count = checks.whole_number("nprocs", nprocs)
     if count is None or count < 1:
-        raise PlanError(f"nprocs={nprocs!r}: start_processes needs a whole number from 1 up")
+        raise PlanError(f"nprocs={brief(nprocs)}: start_processes needs a whole number from 1 up")
     refuse_while_importing()
     with without_collections():
         from xmp._processes import Call
@@ -175,7 +175,7 @@ def preload(*packages: str) -> None:
     for name in packages:
         if not isinstance(name, str) or not name:
             raise TypeError(
-                f"preload({name!r}): give names of packages; xmp.shutdown() ends the templates"
+                f"preload({brief(name)}): give names of packages; xmp.shutdown() ends the templates"
             )
     if importing() or _in_a_launch() or _is_placed():
         return

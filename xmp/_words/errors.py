@@ -36,6 +36,8 @@ def brief(given: object) -> str:
     try:
         return _reprs.repr(given)
     except Exception:  # reprlib asks objects inside containers, and integers of 4,300 digits
+        if type(given) is int:
+            return f"<a number of {given.bit_length()} bits>"
         return object.__repr__(given)
 
 

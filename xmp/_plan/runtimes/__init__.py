@@ -12,7 +12,7 @@ import functools
 from collections.abc import Sequence
 
 from xmp import _registry
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief
 
 from ._base import Fit, Job, Place, Runtime, Share, matches
 from .cpu import Cpu
@@ -71,7 +71,7 @@ def get(name: str, source: str = "runtime") -> Runtime:
     instead = f" You probably meant {guess}." if guess else ""
     allowed = (r.name for r in _table() if not r.for_tests or guess == f'"{r.name}"')
     raise PlanError(
-        f"{source}={name!r} is not known.{instead} Allowed: {', '.join((*allowed, *others))}, "
+        f"{source}={brief(name)} is not known.{instead} Allowed: {', '.join((*allowed, *others))}, "
         "or leave it out."
     )
 

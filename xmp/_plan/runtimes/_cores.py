@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xmp._plan.numbers import is_number
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief
 from xmp._words.types import HostFacts
 
 from ._base import many
@@ -57,7 +57,7 @@ def bound_cores(bind: bool | str | None, facts: HostFacts, local: int, n: int) -
         return _slice(facts.cpus, local, n)
     if bind == "numa":
         return _node(facts, local, n)
-    raise PlanError(f'bind={bind!r} is not known. Allowed: True or "cores", "numa", None.')
+    raise PlanError(f'bind={brief(bind)} is not known. Allowed: True or "cores", "numa", None.')
 
 
 def _slice(cpus: tuple[int, ...], local: int, n: int) -> tuple[int, ...]:

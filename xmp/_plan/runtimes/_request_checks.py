@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmp._words.errors import PlanError
+from xmp._words.errors import PlanError, brief
 from xmp._words.types import HostFacts, Request
 
 from ._base import Job, Place, Runtime, matches
@@ -28,7 +28,7 @@ def check_types(request: Request) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             kind = type(value).__name__
-            raise TypeError(f"{name}={value!r} is a {kind}. Allowed: an int, or None.")
+            raise TypeError(f"{name}={brief(value)} is a {kind}. Allowed: an int, or None.")
         if value < least or value == 0:
             raise PlanError(
                 f"{name}={value} is too small. Allowed: 1 or more; None for the default."
@@ -102,7 +102,7 @@ def _check_devices(runtime: Runtime, request: Request, facts: HostFacts) -> None
     for device in devices:
         if isinstance(device, bool) or not isinstance(device, int):
             raise TypeError(
-                f"devices={list(devices)}: {device!r} is not an int. Allowed: {allowed}."
+                f"devices={list(devices)}: {brief(device)} is not an int. Allowed: {allowed}."
             )
         if not 0 <= device < len(visible):
             raise PlanError(
@@ -148,7 +148,7 @@ def check_backend(runtime: Runtime, backend: str | None) -> None:
         allowed = ", ".join(("auto", *runtime.backends))
         advice = f"Allowed: {allowed}, or omit it" if runtime.backends else "It has none: omit it"
         raise PlanError(
-            f"backend={backend!r} does not work with runtime {runtime.name!r}. {advice}."
+            f"backend={brief(backend)} does not work with runtime {runtime.name!r}. {advice}."
         )
 
 

@@ -164,7 +164,11 @@ class _File:
             self._descriptor = os.open(path, flags, 0o666)
         except (OSError, ValueError) as error:
             unread = isinstance(error, OSError) and error.errno == errno.ENXIO
-            why = "it is a FIFO that no program reads" if unread else error
+            why = (
+                "it is a FIFO that no program reads"
+                if unread
+                else getattr(error, "strerror", error)
+            )
             raise PlanError(
                 f"events={os.fspath(path)!r}: cannot be opened for appending: {why}; give the "
                 "path of a file that can be, or a function"

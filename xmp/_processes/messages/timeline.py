@@ -168,4 +168,7 @@ def slow_start(timeline: StartTimeline, program: bool = False) -> str:
     said = f"the start took {total:.1f} s: {items}"
     if program or largest[0][0] != _UP:
         return said
-    return f"{said}. xmp.preload() at the top of the program starts them in the background"
+    return (
+        f'{said}. xmp.preload("torch"), with the packages that the program imports, at its top '
+        "starts them in the background"
+    )
