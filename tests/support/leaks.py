@@ -8,6 +8,7 @@ with each module.
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -82,13 +83,6 @@ def name_of(process: psutil.Process) -> str:
         return "(gone)"
 
 
-def carries_mark(process: psutil.Process, mark: str) -> bool:
-    try:
-        return process.environ().get(MARK) == mark and process.pid != os.getpid()
-    except (psutil.Error, OSError):
-        return False
-
-
 def processes() -> frozenset[psutil.Process]:
     """Those that run, and perhaps some that have ended since the last one was started."""
     newest = Path("/proc/loadavg").read_text().split()[-1]
@@ -99,13 +93,45 @@ def processes() -> frozenset[psutil.Process]:
 
 
 def scanned() -> frozenset[psutil.Process]:
-    mine = set(psutil.Process().children(recursive=True))
-    return frozenset(mine | {p for p in psutil.process_iter() if carries_mark(p, os.environ[MARK])})
+    """Those that descend from this process, or have the mark of this session: orphans."""
+    now, mark = time.monotonic(), f"{MARK}={os.environ[MARK]}".encode()
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    family, found = {os.getpid()}, set()
+    for pid in pids:
+        if now - _others.get(pid, now) < _STRANGE_AFTER and pid != os.getpid():
+            if parent_of(pid) in family or mark in environment_of(pid):
+                family.add(pid)
+                with contextlib.suppress(psutil.Error):
+                    found.add(psutil.Process(pid))
+            else:
+                _others.setdefault(pid, now)
+    for pid in _others.keys() - set(pids):
+        del _others[pid]
+    return frozenset(found)
+
+
+def environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 _last_scan: list[Any] = ["", frozenset()]
 """The newest pid of this pid namespace (proc_loadavg(5)), and what ``scanned`` found then. Most of
-5,000 tests start nothing: a scan takes 6 ms, and a test needs three."""
+5,000 tests start nothing, and a test needs three scans."""
+_others: dict[int, float] = {}
+"""When a process was first found not to be ours. After a while it is not looked at again: another
+session may run beside this one, and starts processes all the time."""
+_STRANGE_AFTER = 5.0
+"""Seconds. An orphan may be found between its fork and its exec, which gives it the mark."""
 
 
 def descriptors() -> collections.Counter[str]:
