@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -53,12 +55,22 @@ def has_another_method(item: pytest.Item) -> bool:
     )
 
 
+FRAMEWORK = re.compile(r"\b(import|from|lazily\(\") ?(torch|jax|lightning|accelerate|paddle)\b")
+
+
+@functools.cache
+def needs_a_framework(module: Path) -> bool:
+    return FRAMEWORK.search(module.read_text()) is not None
+
+
 @pytest.hookimpl(tryfirst=True)  # -m selects in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark cases of the other start methods; skip what this host cannot do.
 
-    A missing installation is never a reason to skip.
+    A missing installation is never a reason to skip. Modules that import a framework come last:
+    once it is loaded here, every template imports it, and every fork copies its tables of pages.
     """
+    items.sort(key=lambda item: needs_a_framework(item.path))
     for item in filter(has_another_method, items):
         item.add_marker(pytest.mark.methods)
     wanted = {m.name for item in items for m in item.iter_markers()} & ABILITIES.keys()

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import xmp
 import xmp.compat.paddle as dist
 from tests.support.launching import launch
+from tests.support.lazily import lazily
+
+torch = lazily("torch")
 
 NUMBERS = ("rank", "local_rank", "world_size", "nranks", "device_id", "dev_id", "nrings")
 PROPERTIES = (*NUMBERS, "device_type", "current_endpoint", "trainer_endpoints", "pg_timeout")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch.distributed
 
 import xmp
 import xmp.compat.paddle
+from tests.support.lazily import lazily
 from xmp.plugins.paddle.face import _RENAMED, _XMPS
+
+torch = lazily("torch")
 
 dist: Any = xmp.compat.paddle
 

@@ -6,10 +6,12 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 
 import xmp.compat.paddle as dist
 from tests.support.launching import launch
+from tests.support.lazily import lazily
+
+torch = lazily("torch")
 
 
 def test_alone_there_is_nothing_to_send() -> None:
@@ -21,24 +23,27 @@ def test_alone_there_is_nothing_to_send() -> None:
         dist.sync_params_buffers(model, src_rank=1)
 
 
-class Mixed(torch.nn.Module):
-    """Parameters and buffers of every kind that is told apart."""
+def mixed(value: float) -> Any:
+    class Mixed(torch.nn.Module):
+        """Parameters and buffers of every kind that is told apart."""
 
-    def __init__(self, value: float, shape: tuple[int, ...] = (2, 3)) -> None:
-        super().__init__()
-        for name in ("plain", "no_sync", "expert", "is_distributed"):
-            self.register_parameter(name, torch.nn.Parameter(torch.full(shape, value)))
-        self.no_sync.no_sync = self.expert.no_sync = self.expert.expert = True
-        self.is_distributed.is_distributed = True
-        self.register_buffer("kept", torch.full((2,), int(value)))
-        self.register_buffer("not_kept", torch.full((2,), value), persistent=False)
-        self.turned = torch.nn.Parameter(torch.full(shape, value).t())
-        self.child = torch.nn.Linear(1, 1).bfloat16()
-        torch.nn.init.constant_(self.child.weight, value)
+        def __init__(self, value: float, shape: tuple[int, ...] = (2, 3)) -> None:
+            super().__init__()
+            for name in ("plain", "no_sync", "expert", "is_distributed"):
+                self.register_parameter(name, torch.nn.Parameter(torch.full(shape, value)))
+            self.no_sync.no_sync = self.expert.no_sync = self.expert.expert = True
+            self.is_distributed.is_distributed = True
+            self.register_buffer("kept", torch.full((2,), int(value)))
+            self.register_buffer("not_kept", torch.full((2,), value), persistent=False)
+            self.turned = torch.nn.Parameter(torch.full(shape, value).t())
+            self.child = torch.nn.Linear(1, 1).bfloat16()
+            torch.nn.init.constant_(self.child.weight, value)
 
-    def values(self) -> dict[str, float]:
-        tensors = [*self.named_parameters(), *self.named_buffers()]
-        return {name: tensor.flatten()[-1].item() for name, tensor in tensors}
+        def values(self) -> dict[str, float]:
+            tensors = [*self.named_parameters(), *self.named_buffers()]
+            return {name: tensor.flatten()[-1].item() for name, tensor in tensors}
+
+    return Mixed(value)
 
 
 def synchronized(rank: int) -> list[Any]:
@@ -50,7 +55,7 @@ def synchronized(rank: int) -> list[Any]:
         {"is_model_parallel": True, "comm_group": torch.distributed.group.WORLD},
         {"is_moe_sharding_parallel": True},
     ):
-        model = Mixed(rank + 1.0)
+        model = mixed(rank + 1.0)
         dist.sync_params_buffers(model, **options)  # type: ignore[arg-type]
         values = model.values()
         del values["child.bias"]

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import xmp
-import xmp.compat.torch_mp as mp
+from tests.support.lazily import lazily
 from tests.support.stage import Script, Stage
 from tests.support.torchrun import without_abort
 from tests.support.waiting import until
+
+mp = lazily("xmp.compat.torch_mp")
 
 from_here: list[int] = []
 
@@ -49,6 +51,8 @@ def test_names_signatures_and_defaults_are_torchs() -> None:
     import sys
 
     torchs = sys.modules["torch.multiprocessing.spawn"]
+    import xmp.compat.torch_mp as mp
+
     assert set(torchs.__all__) == set(mp.__all__)
     for name in ("spawn", "start_processes"):
         here, there = (inspect.signature(getattr(m, name)).parameters for m in (mp, torchs))

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import xmp
 from tests.support.launching import METHODS
+from tests.support.lazily import lazily
 from xmp import _inside
 from xmp._inside.sharing import MpModelWrapper, MpSerialExecutor
 from xmp._words.replica_info import ReplicaInfo
+
+torch = lazily("torch")
 
 
 class Recorder:
@@ -109,15 +111,18 @@ def test_a_wrapped_model_is_never_put_in_shared_memory() -> None:
 # --- weights that each replica made for itself -------------------------------------------------
 
 
-class Tied(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = torch.nn.Embedding(7, 5)
-        self.out = torch.nn.Linear(5, 7, bias=False)
-        self.out.weight = self.embedding.weight
-        self.norm = torch.nn.BatchNorm1d(5)
-        with torch.no_grad():
-            self.norm.running_mean += torch.rand(5)
+def tied() -> Any:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(7, 5)
+            self.out = torch.nn.Linear(5, 7, bias=False)
+            self.out.weight = self.embedding.weight
+            self.norm = torch.nn.BatchNorm1d(5)
+            with torch.no_grad():
+                self.norm.running_mean += torch.rand(5)
+
+    return Tied()
 
 
 def wrappers(make: Callable[[], Any]) -> list[MpModelWrapper]:
@@ -129,7 +134,7 @@ def wrappers(make: Callable[[], Any]) -> list[MpModelWrapper]:
 
 def test_the_first_replicas_weights_become_everybodys_in_place() -> None:
     channel = Recorder()
-    first, second = wrappers(Tied)
+    first, second = wrappers(tied)
     model = second._model
     weight, optimizer = model.out.weight, torch.optim.SGD(model.parameters(), lr=1.0)
     with replica(channel):

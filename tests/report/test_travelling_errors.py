@@ -10,11 +10,13 @@ from typing import Any
 
 import cloudpickle
 import pytest
-import torch.multiprocessing as torch_mp
 
 import xmp
 from tests.support.launching import failure, launch, never_returns
+from tests.support.lazily import lazily
 from tests.support.stage import Script
+
+torch_mp = lazily("torch.multiprocessing")
 
 pytestmark = pytest.mark.failing
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 
 import xmp
 from tests.support.launching import failure
+from tests.support.lazily import lazily
 from xmp._os.frame_values import taken
 from xmp._plan.secrets import HIDDEN
 from xmp._processes.report.short_text import library_of
 from xmp._processes.report.variables import loaded
+
+torch = lazily("torch")
 
 
 class Foreign(dict[str, int]):
@@ -33,9 +35,12 @@ class Tensor:
     shape = property(Foreign._never)
 
 
-class Modes(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("the user's mode was asked")
+def modes() -> Any:
+    class Modes(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("the user's mode was asked")
+
+    return Modes()
 
 
 def variables_of(**given: Any) -> dict[str, Any]:
@@ -77,9 +82,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "same name": (Tensor(), f"<{__name__}.Tensor>"),
     "array": (numpy.zeros((2, 3)), "<numpy.ndarray (2, 3) float64>"),
     "scalar": (numpy.float64(2.5), "numpy.float64(2.5)"),
-    "tensor": (torch.ones(2, 5), "<torch.Tensor (2, 5) torch.float32 on cpu>"),
+    "tensor": (lambda: torch.ones(2, 5), "<torch.Tensor (2, 5) torch.float32 on cpu>"),
     "weights": (
-        torch.nn.Parameter(torch.ones(3)),
+        lambda: torch.nn.Parameter(torch.ones(3)),
         "<torch.nn.parameter.Parameter (3,) torch.float32 on cpu>",
     ),
     "huge": (1 << 100_000, "<large int>"),
@@ -95,7 +100,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_others_are_described(name: str) -> None:
     value, wanted = SHOWN[name]
-    with Modes():
+    value = value() if name in ("tensor", "weights") else value
+    with modes():
         assert repr(variables_of(value=value)["value"]) == wanted
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from tests.support.lazily import lazily
+
+torch = lazily("torch")
+
 
 __all__ = ["last_loss"]
 
