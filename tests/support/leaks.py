@@ -26,6 +26,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.stage import parent_of
+
 __all__ = ["MARK", "STAGES"]
 
 MARK = "XMP_TEST_SESSION"
@@ -115,13 +117,6 @@ def environment_of(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 _last_scan: list[Any] = ["", frozenset()]

@@ -26,7 +26,7 @@ import xmp
 from tests.support.in_script import TOKEN, carrying
 from tests.support.waiting import until
 
-__all__ = ["ROOT", "SUPPORT", "Outcome", "Python", "Script", "Stage", "slowness"]
+__all__ = ["ROOT", "SUPPORT", "Outcome", "Python", "Script", "Stage", "parent_of", "slowness"]
 
 SUPPORT = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
