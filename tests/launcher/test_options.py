@@ -7,12 +7,14 @@ import ast
 import dataclasses
 import enum
 import inspect
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xmp
+from tests.support.launching import nothing_started
 from tests.support.stage import ROOT
 from xmp._calls import options
 from xmp._calls.options import ENGINE, OPTIONS, SPAWN, Asked, Option
@@ -172,3 +174,19 @@ def test_a_value_of_another_type_is_named(given: dict[str, Any], said: str) -> N
 def test_a_number_that_python_does_not_write_is_refused() -> None:
     with pytest.raises(PlanError, match="max_restarts is a number of 16610 bits"):
         options.asked(nothing, (), max_restarts=10**5000)
+
+
+@pytest.mark.parametrize("name", ["grace", "timeout", "runtime", "start_method", "backend", "show"])
+def test_what_is_long_is_shown_short(name: str) -> None:
+    value = 10**5000 if name in ("grace", "timeout") else "q" * 10_000
+    with nothing_started(), pytest.raises(xmp.PlanError, match=f"^{name}=") as caught:
+        xmp.spawn(print, **{"nprocs": 2, "runtime": "cpu", name: value})
+    assert len(str(caught.value)) < 300
+
+
+def test_the_traceback_of_a_limit_of_a_wrong_type_ends_in_the_users_line() -> None:
+    with pytest.raises(TypeError, match="grace") as caught:
+        xmp.spawn(print, nprocs=2, runtime="cpu", grace="a")  # type: ignore[arg-type]
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] == [
+        "spawn"
+    ]
