@@ -116,6 +116,10 @@ TWO = ("2 hosts", "set NNODES, NODE_RANK and MASTER_ADDR on each host")
 CASES: list[tuple[str, dict[str, str], Says]] = [
     ("torchrun", TORCHRUNS, RANKS),
     ("paddle.distributed.launch", PADDLES, RANKS),
+    ("paddle.distributed.launch", {"PADDLE_GLOBAL_SIZE": "2", "PADDLE_LOCAL_SIZE": "1"},
+     Says(refused=("PADDLE_GLOBAL_SIZE=2, PADDLE_LOCAL_SIZE=1: Paddle runs on several hosts",))),
+    ("paddle.distributed.launch", {"PADDLE_NNODES": "2"},
+     Says(refused=("PADDLE_NNODES=2: the job has 2 hosts",))),
     ("Paddle's launcher", TRAINERS, RANKS),
     ("LSF's jsrun", JSRUN, RANKS),
     ("Open MPI", MPIRUN, RANKS),

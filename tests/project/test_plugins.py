@@ -30,20 +30,16 @@ from xmp.plugins import Launcher
 
 PLUGINS = sorted(p.name for p in (PACKAGE / "plugins").iterdir() if (p / "__init__.py").exists())
 
-# What one host promises, in one program: it imports, plans, launches, and looks at itself.
+# What one host promises, in one program: it plans, launches, and looks at itself.
 WITHOUT = """
-import importlib, pkgutil, subprocess, sys, xmp, xmp.testing
+import importlib.util, subprocess, sys, xmp
 NEEDS_TORCH = "gloo" if "{plugin}" in ("accelerate", "data_parallel") else None
-assert importlib.util.find_spec("xmp.plugins.{plugin}") is None
-
-for found in pkgutil.walk_packages(xmp.__path__, "xmp."):
-    if not found.name.startswith(("xmp.plugins.", "xmp._hosts", "xmp.compat.", "xmp.__main__")):
-        importlib.import_module(found.name)
 
 def total(rank):
     return sum(xmp.all_gather(rank)) if NEEDS_TORCH else 3
 
 if __name__ == "__main__":
+    assert importlib.util.find_spec("xmp.plugins.{plugin}") is None
     assert list(xmp.spawn(total, nprocs=3, runtime="cpu", backend=NEEDS_TORCH)) == [3] * 3
     try:
         xmp.spawn(total, nprocs=2, runtime="no-such")
@@ -53,18 +49,45 @@ if __name__ == "__main__":
     assert "a launch would have" in said.stdout, said
     print("fine")
 """
+# Each tree in a fork of its own; what modules of replicas import is there before.
+IMPORTS = """
+import importlib, os, pkgutil, sys, jax, torch
+OTHERS = "xmp.plugins.", "xmp._hosts", "xmp.compat.", "xmp.__main__"
+
+for tree in {trees}:
+    pid = os.fork()
+    if pid == 0:
+        sys.path.insert(0, tree)
+        import xmp, xmp.testing
+        assert xmp.__file__.startswith(tree)
+        for found in pkgutil.walk_packages(xmp.__path__, "xmp."):
+            if not found.name.startswith(OTHERS):
+                importlib.import_module(found.name)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, tree
+"""
+
+
+def tree_without(plugin: str, folder: Path) -> Path:
+    shutil.copytree(PACKAGE, folder / "xmp")
+    shutil.rmtree(folder / "xmp/plugins" / plugin)
+    return folder
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_core_works_without(plugin: str, tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "xmp")
-    shutil.rmtree(tmp_path / "xmp/plugins" / plugin)
+    tree_without(plugin, tmp_path)
     program = tmp_path / "program.py"
     program.write_text(WITHOUT.replace("{plugin}", plugin))
     done = subprocess.run(
         [sys.executable, program], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.stdout == "fine\n", done.stderr
+
+
+def test_the_core_imports_without_each(tmp_path: Path) -> None:
+    trees = [str(tree_without(plugin, tmp_path / plugin)) for plugin in PLUGINS]
+    in_fresh_interpreter(IMPORTS.replace("{trees}", repr(trees)))
 
 
 def test_a_face_without_its_plugin_raises_one_import_error_that_names_it(tmp_path: Path) -> None:
@@ -114,7 +137,7 @@ from xmp.plugins import Fit, Launcher, Runtime, Share
 
 LAUNCHER = Launcher(
     "Acme", rank="ACME_RANK", world="ACME_SIZE", local_world="ACME_LOCAL_SIZE",
-    drops=("ACME_*",), advice="start one (acmerun -1)",
+    address="ACME_HEAD", drops=("ACME_*",), advice="start one (acmerun -1)",
     no_address="the address of rank 0 is not known. Set MASTER_ADDR (acmerun -x MASTER_ADDR)",
     source="acme 1.0",
 )
@@ -179,9 +202,11 @@ def test_a_runtime_of_another_wheel_is_found_by_its_name_and_a_launcher(tmp_path
     def run(*words: str, **more: str) -> str:
         path = os.pathsep.join((str(site), str(PACKAGE.parent)))
         environment = {**os.environ, "PYTHONPATH": path, **more}
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
-        ).stdout
+        )
+        assert done.stdout, done.stderr
+        return done.stdout
 
     launched, refused = run(str(tmp_path / "program.py")).splitlines()
     assert launched == "[('0', 'acme:0', [0, 1]), ('1', 'acme:1', [0, 1])]"
@@ -236,6 +261,8 @@ def test_a_row_of_another_distribution_is_asked_as_ours_are(acme: list[str]) -> 
     assert {*PER_DEVICE} <= {*alone.unset}
     assert planned(PER_HOST).world_size == 4
     assert dict(planned(PER_HOST).hosts[0].replicas[0].set)["MASTER_ADDR"] == "10.0.0.9"
+    elsewhere = planned({**PER_HOST, "MASTER_ADDR": "", "ACME_HEAD": "10.0.0.7:99"})
+    assert dict(elsewhere.hosts[0].replicas[0].set)["MASTER_ADDR"] == "10.0.0.7"
     with pytest.raises(PlanError, match="ACME_SIZE=2, but the address of rank 0 is not known"):
         planned({**PER_HOST, "MASTER_ADDR": ""})
     with pytest.raises(PlanError, match=r"ACME_SIZE=4: Acme runs on several hosts.*acmerun -1"):

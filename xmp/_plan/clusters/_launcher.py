@@ -58,7 +58,8 @@ class Launcher:
     """What is wrong where no variable has the address of host 0, and how to pass MASTER_ADDR.
 
     A row with this text places hosts: where it has started one process on each, xmp starts the
-    replicas of that host. They meet at MASTER_ADDR, or on the first host of a scheduler's list.
+    replicas of that host. They meet at MASTER_ADDR, else at ``address``, else on the first host of
+    a scheduler's list.
     """
     source: str = ""
     """Where the variables were looked up: project, file, version."""

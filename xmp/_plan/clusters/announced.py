@@ -17,15 +17,21 @@ from ._host_texts import is_loopback, split_port
 from ._launcher import HOSTS, Launcher
 from .launchers import foreign
 
-__all__ = ["MPI", "refuse"]
+__all__ = ["SIZED", "refuse"]
 
 Env = Mapping[str, str]
 
-_SIZES = [row for row in launchers.LAUNCHERS if row.world and row.local_world and not row.hosts]
-MPI = sorted(_SIZES, key=lambda row: row is launchers.JSRUN)  # it sets Open MPI's variables as well
+_SAY_MORE = {
+    *(launchers.TORCHRUN, launchers.SLURM, launchers.BY_HAND, launchers.KUBEFLOW),
+    *(launchers.INDEXED_JOB, launchers.JAX, launchers.JAXJOB),
+}
+"""Rows of which a function below knows more than what their numbers say."""
+_ROWS = [row for row in launchers.LAUNCHERS if row not in _SAY_MORE]
+_SIZED = [row for row in _ROWS if row.world and row.local_world]
+SIZED = sorted(_SIZED, key=lambda row: row is launchers.JSRUN)  # it sets Open MPI's, too
 """Launchers that say how many processes there are, and how many of them are on this host."""
-COUNTED = [row for row in launchers.LAUNCHERS if row.hosts and not (row.host or row.world)]
-"""Those that say only how many hosts there are."""
+COUNTED = [row for row in _ROWS if row.hosts]
+"""Launchers that say how many hosts there are."""
 FIXED = "give the job a fixed number of pods: a Master replica and no elasticPolicy"
 
 
@@ -148,7 +154,7 @@ def _by_numbers(hosts: object, index: str, address: str) -> str:
     return f"set {own} on this host, and likewise on the others"
 
 
-def _sizes(env: Env, rows: Iterable[Launcher] = MPI) -> Announced | bool:
+def _sizes(env: Env, rows: Iterable[Launcher] = SIZED) -> Announced | bool:
     """More processes than there are on this host."""
     for row in rows:
         size, here = count(env, row.world), count(env, row.local_world)

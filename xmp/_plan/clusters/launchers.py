@@ -197,7 +197,8 @@ LSF_FILES = Launcher(
 )
 OAR = Launcher("OAR", lists=(("OAR_NODEFILE", _in_file),), source="OAR's oarsub(1)")
 LAUNCHERS: tuple[Launcher, ...] = (
-    TORCHRUN, PADDLE, TRAINERS, JSRUN, OPEN_MPI, MVAPICH, MPICH, HOROVOD, SLURM,
+    TORCHRUN, PADDLE, TRAINERS,
+    JSRUN, OPEN_MPI, MVAPICH, MPICH, HOROVOD, SLURM,
     BY_HAND, KUBEFLOW, INDEXED_JOB, JAX, JAXJOB, LSF, PBS, LSF_FILES, OAR,
     Launcher("SageMaker", lists=(("SM_HOSTS", _quoted), ("SM_RESOURCE_CONFIG", _resource_config)),
              source="SageMaker training toolkit, ENVIRONMENT_VARIABLES.md"),

@@ -16,7 +16,7 @@ from xmp._words.replica_info import ReplicaInfo
 from ._base import count
 from ._host_texts import is_loopback
 from ._launcher import Launcher
-from .announced import MPI
+from .announced import SIZED
 from .launchers import (
     AGENT_STORE,
     BY_HAND,
@@ -230,9 +230,9 @@ def _on_one_host(environ: Env) -> bool:
     if count(environ, TORCHRUN.local_rank) != count(environ, TORCHRUN.rank):
         return False
     nodes = next((n for n in (count(environ, name) for name in NODES) if n), None)
-    sizes = ((environ.get(row.world), environ.get(row.local_world)) for row in MPI)
-    mpi = any(size and size == local for size, local in sizes)
-    return is_loopback(environ.get(TORCHRUN.address, "")) or nodes == 1 or mpi
+    sizes = ((environ.get(row.world), environ.get(row.local_world)) for row in SIZED)
+    all_here = any(size and size == local for size, local in sizes)
+    return is_loopback(environ.get(TORCHRUN.address, "")) or nodes == 1 or all_here
 
 
 def _given(launcher: Launcher, environ: Env) -> str:

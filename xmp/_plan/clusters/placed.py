@@ -13,7 +13,7 @@ from xmp._words.types import HostFacts
 
 from . import launchers
 from ._base import Cluster, index_of, master, number, only_first
-from ._host_texts import expand
+from ._host_texts import expand, split_port
 from ._launcher import Launcher
 from .launchers import foreign
 from .lsf import lsf_hosts
@@ -84,6 +84,8 @@ def _address(row: Launcher, facts: HostFacts, count: int) -> str:
     With another order of hosts (``mpirun -hosts b,a``) it is another one. Then host 0 cannot bind
     the address, and says so.
     """
+    if own := split_port(facts.env.get(row.address, ""))[0]:
+        return own
     if row is launchers.JSRUN:  # LSF's first host is the launch node, which may run no task
         hosts = lsf_hosts(facts)
         return next(iter(hosts[1:] if len(hosts) > count else hosts), "")
