@@ -22,6 +22,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv/bin/python"
 HIGHER = ("xmp/_hosts", "xmp/plugins")
 TESTS = {
     "_words": ("plans", "project/test_reprs.py", "supervisor/test_limits.py"),
@@ -94,6 +95,7 @@ def main() -> int:
         copy = Path(folder) / "copy"
         left_out = shutil.ignore_patterns(".git", ".venv*", ".slurm", "__pycache__", ".*_cache")
         shutil.copytree(ROOT, copy, ignore=left_out)
+        subprocess.run([PYTHON, "-m", "compileall", "-q", "xmp"], cwd=copy, check=True)
         for number, (path, operator, occurrence) in enumerate(drawn[options.first :]):
             verdict, diff = tried(copy, path, operator, occurrence, options.seconds)
             lived += verdict == "lives"
@@ -122,11 +124,11 @@ def tried(copy: Path, path: Path, operator: str, occurrence: int, seconds: int) 
 
 def fails(copy: Path, path: Path, seconds: int) -> bool:
     """Whether a test of the file's room fails, or does not end in time."""
-    python = ROOT / ".venv/bin/python"
     tests = [f"tests/{name}" for name in room_of(path)]
-    command = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [str(PYTHON), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     command += ["-m", f"not (methods or hosts or peers or {ELSEWHERE})"]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each program would compile all of xmp
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, timeout=seconds, check=False

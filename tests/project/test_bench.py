@@ -40,6 +40,15 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the bench writes of the run in docs/bench.json."""
+    folder = tmp_path_factory.mktemp("kept")
+    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(folder))
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
 def test_a_target_is_missed_only_by_more_than_the_spread(judge: Any) -> None:
     steady, ours = [10.0, 10.0, 10.0], [1.0, 1.0, 1.0]
     assert judge(steady, ours, 10, None).word == "reached"
@@ -98,23 +107,19 @@ def test_rows_of_another_machine_are_not_mixed_in(report: Any) -> None:
         report.renewed(path, [], None, {**facts, "processor": "Z80"})
 
 
-def test_the_page_shows_the_run_that_is_kept(tmp_path: Path) -> None:
+def test_the_page_shows_the_run_that_is_kept(kept: Path) -> None:
     """Its table, the line below it and its picture: one run is the source of all three."""
-    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout
     said = (ROOT / "docs/bench.md").read_text()
     plain = " ".join(said.replace("`", "").split())
-    shown = " ".join((tmp_path / "bench.md").read_text().split())
+    shown = " ".join((kept / "bench.md").read_text().split())
     assert shown in plain, "the whole table, and the line below it"
-    pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", tmp_path)]
+    pictures = [Image.open(folder / "bench.png") for folder in (ROOT / "docs", kept)]
     assert pictures[0].text["Source"] == pictures[1].text["Source"]
 
 
-def test_the_readme_shows_rows_of_that_run(tmp_path: Path) -> None:
+def test_the_readme_shows_rows_of_that_run(kept: Path) -> None:
     """Five of the table, and the curve of 1 to 256 replicas."""
-    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout
-    table = (tmp_path / "bench.md").read_text().splitlines()
+    table = (kept / "bench.md").read_text().splitlines()
     lines = (ROOT / "README.md").read_text().splitlines()
     shown = [line for line in lines if re.search(r"\| torch: [\d.,]+ \w+ \|", line)]
     assert len(shown) == 5
@@ -131,10 +136,8 @@ def test_the_readme_shows_rows_of_that_run(tmp_path: Path) -> None:
         assert found == [round(statistics.median(each) * 1000) for each in measured if each]
 
 
-def test_the_page_on_ray_train_shows_its_rows(tmp_path: Path) -> None:
-    done = bench("--from", str(ROOT / "docs/bench.json"), "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout
-    rows = [line for line in (tmp_path / "bench.md").read_text().splitlines() if "Ray" in line]
+def test_the_page_on_ray_train_shows_its_rows(kept: Path) -> None:
+    rows = [line for line in (kept / "bench.md").read_text().splitlines() if "Ray" in line]
     assert len(rows) == 2
     page = (ROOT / "docs/coming-from/ray-train.md").read_text().splitlines()
     assert {*rows} <= {*page}

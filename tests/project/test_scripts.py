@@ -180,12 +180,11 @@ def test_a_bare_interpreter_lacks_everything_for_the_demo() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["cpu", "jax"])
-def test_the_demo_keeps_its_promises(tmp_path: Path, runtime: str) -> None:
+def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     """Its exit status is 1 if weights differ, accuracy is low, or a process is left."""
     picture = tmp_path / "made" / "demo.png"
-    options = ["--runtime", runtime, "--nprocs", "3", "--out", str(picture)]
-    text = run([sys.executable, "scripts/_demo/main.py", *options], ROOT, timeout=110)
+    options = ["--nprocs", "2", "--out", str(picture)]
+    text = run([sys.executable, "scripts/_demo/main.py", *options], ROOT, timeout=150)
     assert text.endswith("exit 0"), text
     assert "SIGKILL" in text
     assert "0 processes left" in text
