@@ -55,12 +55,17 @@ def has_another_method(item: pytest.Item) -> bool:
     )
 
 
-FRAMEWORK = re.compile(r"\b(import|from|lazily\(\") ?(torch|jax|lightning|accelerate|paddle)\b")
+FRAMEWORKS = tuple(
+    re.compile(rf"\b(import|from|lazily\(\") ?({names})\b")
+    for names in ("jax", r"torch(_xla|_tpu)?|lightning|accelerate|paddle")
+)
 
 
 @functools.cache
-def needs_a_framework(module: Path) -> bool:
-    return FRAMEWORK.search(module.read_text()) is not None
+def frameworks_of(module: Path) -> int:
+    """Return 0 for a module that imports none, 1 for torch and what is built on it, 2 for JAX."""
+    text = module.read_text()
+    return next((2 - n for n, each in enumerate(FRAMEWORKS) if each.search(text)), 0)
 
 
 @pytest.hookimpl(tryfirst=True)  # -m selects in the same hook
@@ -70,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A missing installation is never a reason to skip. Modules that import a framework come last:
     once it is loaded here, every template imports it, and every fork copies its tables of pages.
     """
-    items.sort(key=lambda item: needs_a_framework(item.path))
+    items.sort(key=lambda item: frameworks_of(item.path))
     for item in filter(has_another_method, items):
         item.add_marker(pytest.mark.methods)
     wanted = {m.name for item in items for m in item.iter_markers()} & ABILITIES.keys()

@@ -190,6 +190,18 @@ def test_the_old_name_of_the_context(tmp_path: Path) -> None:
         assert isinstance(context, xmp.ProcessContext)
 
 
+def test_an_editor_is_offered_what_it_passes_on() -> None:
+    import torch.multiprocessing
+
+    face = importlib.import_module("xmp.compat.torch_mp")
+    offered = dir(face)
+    assert {"get_context", "Queue", "spawn", "SpawnContext", "__doc__"} <= {*offered}
+    assert {name for name in dir(torch.multiprocessing) if name[0] != "_"} <= {*offered}
+    for name in offered:
+        assert hasattr(face, name), name
+    assert {"StartMethod", "start_bare", "public"}.isdisjoint(offered)
+
+
 # --- a program, and a type checker ----------------------------------------------------------------
 
 PROGRAM = """

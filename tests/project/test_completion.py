@@ -72,16 +72,6 @@ def test_xmp_offers_its_own_names_alone() -> None:
     assert {"Any", "TYPE_CHECKING"}.isdisjoint(vars(xmp))
 
 
-def test_torchs_face_offers_what_it_passes_on() -> None:
-    torch_mp = pytest.importorskip("torch.multiprocessing")
-    offered = dir(xmp.compat.torch_mp)
-    assert {"get_context", "Queue", "spawn", "SpawnContext", "__doc__"} <= {*offered}
-    assert {name for name in dir(torch_mp) if name[0] != "_"} <= {*offered}
-    for name in offered:
-        assert hasattr(xmp.compat.torch_mp, name), name
-    assert {"StartMethod", "start_bare", "public"}.isdisjoint(offered)
-
-
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__.removeprefix("xmp.compat."))
 def test_every_argument_has_a_name(face: Any) -> None:
     for name in face.__all__:
