@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stage import ROOT, Outcome, Stage
+from tests.support.stage import PACKAGE, ROOT, Outcome, Stage
 
 SHOW = """
 import json, os, sys
@@ -228,7 +228,7 @@ def test_the_traceback_is_shown_once_and_begins_with_the_script(stage: Stage, co
     after = text.partition("Traceback (most recent call last):\n")[2]
     assert after.startswith(f'  File "{path}", line ')
     assert "runpy" not in text
-    assert "/xmp/" not in text
+    assert PACKAGE not in text
 
 
 @pytest.mark.failing

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.commands.test_run import run
-from tests.support.stage import Stage
+from tests.support.stage import PACKAGE, Stage
 from tests.support.terminal import Terminal
 from tests.support.waiting import until
 
@@ -155,6 +155,6 @@ def test_the_status_after_an_interrupt(stage: Stage, count: int, number: signal.
         assert code == 130, text
         assert text.count("waits.py") == 1
         assert "runpy" not in text
-        assert "/xmp/" not in text
+        assert PACKAGE not in text
     else:
         assert code == -signal.SIGTERM, text

@@ -26,10 +26,22 @@ import xmp
 from tests.support.in_script import TOKEN, carrying
 from tests.support.waiting import until
 
-__all__ = ["ROOT", "SUPPORT", "Outcome", "Python", "Script", "Stage", "parent_of", "slowness"]
+__all__ = [
+    "PACKAGE",
+    "ROOT",
+    "SUPPORT",
+    "Outcome",
+    "Python",
+    "Script",
+    "Stage",
+    "parent_of",
+    "slowness",
+]
 
 SUPPORT = Path(__file__).resolve().parent
 ROOT = Path(xmp.__file__).resolve().parents[1]
+PACKAGE = f"{ROOT}/xmp/"
+"""How the paths of our files begin; a checkout may be named xmp, too."""
 KERNEL_PATIENCE = 1.0  # seconds in which everything of a killed launch has to be gone
 USUAL = 0.02  # seconds that an interpreter takes to start and end where nothing else runs
 
