@@ -119,7 +119,7 @@ def test_the_snippets_of_colab_run_in_a_kernel(tmp_path: Path, theirs: list[str]
     cells = [OURS, TRAIN, CALLS["fork"], CALLS["launch"]]
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "notebook_kernel.py")],
-        input=json.dumps({"cells": cells, "touch": {}}), cwd=tmp_path,
+        input=json.dumps({"cells": cells, "touch": {}, "seconds": 140}), cwd=tmp_path,
         capture_output=True, text=True, timeout=160, check=False,
         env=environment(IPYTHONDIR=str(tmp_path), PYTHONWARNINGS="ignore"),
     )  # fmt: skip
