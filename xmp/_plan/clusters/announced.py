@@ -194,7 +194,8 @@ def _counts(env: Env, rows: Iterable[Launcher] = COUNTED) -> Announced | bool:
     for row in rows:
         # NHOSTS is a common word: Grid Engine sets its mark, too.
         if (not row.mark or row.mark in env) and (count(env, row.hosts) or 1) > 1:
-            return Announced((row.hosts,), f"the job has {env[row.hosts]} hosts", row.advice)
+            advice = row.announced or row.advice
+            return Announced((row.hosts,), f"the job has {env[row.hosts]} hosts", advice)
     return False
 
 

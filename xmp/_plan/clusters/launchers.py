@@ -96,7 +96,7 @@ PADDLE = Launcher(
     "paddle.distributed.launch", rank="PADDLE_GLOBAL_RANK", world="PADDLE_GLOBAL_SIZE",
     local_rank="PADDLE_LOCAL_RANK", local_world="PADDLE_LOCAL_SIZE", hosts="PADDLE_NNODES",
     drops=("PADDLE_GLOBAL_*", "PADDLE_LOCAL_*", "PADDLE_NNODES", "PADDLE_RANK_IN_NODE"),
-    family="Paddle", advice=_PADDLES,
+    family="Paddle", advice=_PADDLES, announced=HOSTS,
     source="paddle 3.3.1, distributed/launch/controllers/collective.py",
 )
 TRAINERS = Launcher(
